@@ -1,0 +1,253 @@
+"""Multi-head attention: the equation as a pure function, the parameters as a module.
+
+    MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O
+    head_i = softmax(Q_i K_iᵀ / √K + mask) V_i
+
+Shape letters: B batch, T tokens (Tq of the query, Tk of key and value), D d_model, H heads, K head width.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyhead_model import masks
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Compute softmax(Q Kᵀ / √K + mask) V, and give the weights too.
+
+    Args:
+        query: [..., Tq, K].
+        key: [..., Tk, K].
+        value: [..., Tk, Kv]; a blocked value is multiplied by a weight of 0, so keep it finite.
+        mask: Boolean, True = may attend, broadcastable to [..., Tq, Tk]. None = everything is visible.
+        dropout: Probability of dropping each weight on its way to the values.
+
+    Returns:
+        The output [..., Tq, Kv], and the weights [..., Tq, Tk] as the softmax gave them, before dropout.
+        A row's weights sum to 1; a row with nothing to attend to is zero in both.
+    """
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
+    if mask is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+        # A row without a visible key is 0/0 = NaN here; every entry of it is blocked, so this makes it zero.
+        weights = weights.masked_fill(~mask, 0.0)
+    return F.dropout(weights, dropout) @ value, weights
+
+
+class Attend(Protocol):
+    """What `MultiHeadAttention` does between its projections; an exporter puts a fused kernel here."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with all heads at once.
+
+        Args:
+            query: [B, Tq, H·K], head h in columns h·K … (h+1)·K − 1.
+            key: [B, Tk, H·K].
+            value: [B, Tk, H·K].
+            heads: H.
+            mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
+
+        Returns:
+            The heads' outputs side by side [B, Tq, H·K], and the weights [B, H, Tq, Tk] or None.
+        """
+
+
+def attend_explicitly(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /, *, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Attend by the equation, weights included; an `Attend`."""
+    output, weights = scaled_dot_product_attention(
+        _split_heads(query, heads),
+        _split_heads(key, heads),
+        _split_heads(value, heads),
+        None if mask is None else mask[:, None],  # the same for every head
+        dropout=dropout,
+    )
+    return output.transpose(1, 2).flatten(2), weights
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, T, H·K] → [B, H, T, K]."""
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention with its four projections.
+
+    Args:
+        d_model: D, the width of the inputs and of the output.
+        heads: H.
+        head_width: K; None means D / H.
+        bias: Whether the projections have biases.
+        fused: Hold W_q, W_k and W_v as one `w_qkv`; `fuse` and `split` convert.
+        dropout: Probability of dropping an attention weight, in training only.
+
+    Raises:
+        ValueError: `d_model` is not a multiple of `heads` and `head_width` is None.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        *,
+        head_width: int | None = None,
+        bias: bool = True,
+        fused: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if head_width is None and d_model % heads:
+            raise ValueError(
+                f"d_model ({d_model}) must be a multiple of heads ({heads}); "
+                "give head_width for heads of another width"
+            )
+        self.d_model = d_model
+        self.heads = heads
+        self.head_width = head_width or d_model // heads
+        self.bias = bias
+        self.fused = fused
+        self.dropout = dropout
+        inner = heads * self.head_width
+        if fused:
+            self.w_qkv = nn.Linear(d_model, 3 * inner, bias=bias)
+        else:
+            self.w_q = nn.Linear(d_model, inner, bias=bias)
+            self.w_k = nn.Linear(d_model, inner, bias=bias)
+            self.w_v = nn.Linear(d_model, inner, bias=bias)
+        self.w_o = nn.Linear(inner, d_model, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw Xavier-uniform matrices, which keep the scale of vectors from layer to layer."""
+        with torch.no_grad():
+            matrices = self.w_qkv.weight.chunk(3) if self.fused else self._separate_weights()
+            for matrix in (*matrices, self.w_o.weight):
+                nn.init.xavier_uniform_(matrix)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+        attend: Attend = attend_explicitly,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from `query` to `key` and gather `value`.
+
+        Args:
+            query: [B, Tq, D].
+            key: [B, Tk, D]; None means `query`, self-attention.
+            value: [B, Tk, D]; None means `key`.
+            mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
+            need_weights: Whether to return the weights.
+            attend: What happens between the projections. While dropout is active it is always the
+                explicit form, the only one with weights to drop.
+
+        Returns:
+            The output [B, Tq, D], and the weights [B, H, Tq, Tk] if needed, else None. Where a row has
+            nothing to attend to, the heads give zeros, so only the output projection's bias is left.
+
+        Raises:
+            ValueError: The shapes do not fit.
+            TypeError: `mask` is not boolean.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        if not torch.compiler.is_compiling():  # comparing sizes would pin them in an exported graph
+            self._check(query, key, value, mask)
+        if self.training and self.dropout > 0.0:
+            attend = partial(attend_explicitly, dropout=self.dropout)
+        context, weights = attend(*self._project(query, key, value), self.heads, mask)
+        return self.w_o(context), weights if need_weights else None
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to [B, T, H·K] each."""
+        if not self.fused:
+            return self.w_q(query), self.w_k(key), self.w_v(value)
+        if query is key is value:
+            q, k, v = self.w_qkv(query).chunk(3, dim=-1)
+            return q, k, v
+        weights = self.w_qkv.weight.chunk(3)
+        biases = self.w_qkv.bias.chunk(3) if self.bias else (None, None, None)
+        q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+        return q, k, v
+
+    def _separate_weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.w_q.weight, self.w_k.weight, self.w_v.weight
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+        batch = query.shape[0]
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x.ndim != 3 or x.shape[0] != batch or x.shape[2] != self.d_model:
+                expected = f"[{'B' if x is query else f'B = {batch}'}, T, D = {self.d_model}]"
+                raise ValueError(f"{name} must have the shape {expected}, was {list(x.shape)}")
+        if key.shape != value.shape:
+            raise ValueError(
+                f"value must have key's shape, {list(key.shape)}: one value a key; was {list(value.shape)}"
+            )
+        if mask is not None:
+            masks.check(mask, batch=batch, queries=query.shape[1], keys=key.shape[1])
+
+    def fuse(self) -> Self:
+        """Give a copy with one `w_qkv`, holding the same numbers; `split` undoes it exactly."""
+        return self._with_weights(fuse_projections(self.state_dict()), fused=True)
+
+    def split(self) -> Self:
+        """Give a copy with separate `w_q`, `w_k` and `w_v`, holding the same numbers."""
+        return self._with_weights(split_projections(self.state_dict()), fused=False)
+
+    def _with_weights(self, state: Mapping[str, Tensor], *, fused: bool) -> Self:
+        with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
+            twin = type(self)(
+                self.d_model,
+                self.heads,
+                head_width=self.head_width,
+                bias=self.bias,
+                fused=fused,
+                dropout=self.dropout,
+            )
+        twin.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+        return twin.train(self.training)
+
+
+def fuse_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Join every `w_q`, `w_k`, `w_v` of a state dict into `w_qkv`; the rest stays as it is."""
+    fused: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        match = re.fullmatch(r"((?:.+\.)?)w_([qkv])\.(weight|bias)", name)
+        if match is None:
+            fused[name] = tensor
+        elif match[2] == "q":
+            prefix, _, kind = match.groups()
+            fused[f"{prefix}w_qkv.{kind}"] = torch.cat([state[f"{prefix}w_{part}.{kind}"] for part in "qkv"])
+    return fused
+
+
+def split_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Cut every `w_qkv` of a state dict into `w_q`, `w_k`, `w_v`; the rest stays as it is."""
+    split: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        match = re.fullmatch(r"((?:.+\.)?)w_qkv\.(weight|bias)", name)
+        if match is None:
+            split[name] = tensor
+        else:
+            prefix, kind = match.groups()
+            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
+                split[f"{prefix}w_{part}.{kind}"] = piece
+    return split

@@ -1,0 +1,145 @@
+"""What an encoder is made of: one frozen value, checked when it is made."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Norm = Literal["post", "pre"]
+Activation = Literal["gelu", "gelu_tanh", "relu"]
+Pooling = Literal["mean", "cls", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """The architecture of an encoder.
+
+    Every field is a plain JSON value, so `EncoderConfig(**json.loads(text))` gives back what
+    `json.dumps(dataclasses.asdict(config))` wrote.
+
+    Shape letters, here and everywhere in this package: B batch, T tokens, D d_model, H heads,
+    K head width, L layers, F feed-forward width.
+
+    Raises:
+        ValueError: A field is out of range, or contradicts another.
+        TypeError: A field has the wrong type.
+    """
+
+    d_model: int
+    """D, the width of every token's vector."""
+    heads: int
+    """H, the number of attention heads."""
+    layers: int
+    """L, the number of layers."""
+    head_width: int | None = None
+    """K, the width of one head; None means D / H."""
+    feed_forward: int | None = None
+    """F, the hidden width of a block's feed-forward network.
+
+    None makes attention-only layers, x → MultiHead(x): no residual, no norm, no feed-forward.
+    """
+    norm: Norm = "post"
+    """Where a block normalises: after each residual sum (BERT), or before each sub-layer (GPT-2)."""
+    activation: Activation = "gelu"
+    """Of the feed-forward network: exact GELU, its tanh approximation, or ReLU."""
+    bias: bool = True
+    """Whether attention and feed-forward projections have biases."""
+    fused: bool = False
+    """One W_qkv instead of W_q, W_k and W_v: the same numbers from one matrix product."""
+    causal: bool = False
+    """Token t sees tokens 0 … t only."""
+    mask_input: bool = False
+    """The served graphs take a `mask` BOOL [B, T, T] of their own."""
+    dropout: float = 0.0
+    """Probability of dropping an attention weight, in training only."""
+    layer_norm_epsilon: float = 1e-12
+    """Added to the variance in every layer norm."""
+    vocabulary: int | None = None
+    """Number of token ids; None makes an encoder of vectors x [B, T, D]."""
+    positions: int | None = None
+    """Number of learned positions, hence the largest T; None embeds no positions."""
+    types: int = 0
+    """Number of token types (BERT's sentence A and B); 0 embeds none."""
+    embedding_norm: bool = False
+    """Layer norm on the sum of the embeddings (BERT has one)."""
+    final_norm: bool = False
+    """Layer norm after the last layer (pre-norm encoders have one)."""
+    pooling: Pooling | None = None
+    """How token vectors become one vector a sequence; None gives no pooled output."""
+    normalise: bool = False
+    """Scale pooled vectors to length 1."""
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "heads", "layers"):
+            _require_positive(name, getattr(self, name))
+        for name in ("head_width", "feed_forward", "vocabulary", "positions"):
+            if getattr(self, name) is not None:
+                _require_positive(name, getattr(self, name))
+        _require_integer("types", self.types)
+        if self.types < 0:
+            raise ValueError(f"types must be 0 or more, was {self.types}")
+        for name in ("bias", "fused", "causal", "mask_input", "embedding_norm", "final_norm", "normalise"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be true or false, was {getattr(self, name)!r}")
+        _require_choice("norm", self.norm, get_args(Norm))
+        _require_choice("activation", self.activation, get_args(Activation))
+        if self.pooling is not None:
+            _require_choice("pooling", self.pooling, get_args(Pooling))
+        _require_number("dropout", self.dropout)
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
+        _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
+        if not 0.0 < self.layer_norm_epsilon < 1.0:
+            raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Refuse fields that contradict each other, and fields that would silently do nothing."""
+        if self.head_width is None and self.d_model % self.heads:
+            raise ValueError(
+                f"d_model ({self.d_model}) must be a multiple of heads ({self.heads}); "
+                "give head_width for heads of another width"
+            )
+        if self.feed_forward is None and self.norm == "pre":
+            raise ValueError(
+                "norm must be 'post' when feed_forward is None (attention-only layers do not normalise), "
+                "was 'pre'"
+            )
+        if self.vocabulary is None:
+            for name in ("positions", "types", "embedding_norm"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"{name} needs vocabulary: an encoder of vectors has no embeddings "
+                        f"({name} was {getattr(self, name)!r})"
+                    )
+        if self.normalise and self.pooling is None:
+            raise ValueError("normalise needs pooling: it is the pooled vectors that are scaled to length 1")
+
+    @property
+    def head_size(self) -> int:
+        """K: `head_width`, or D / H when that is None."""
+        return self.head_width or self.d_model // self.heads
+
+    @property
+    def inner_size(self) -> int:
+        """H·K, the width of all heads side by side; D unless `head_width` says otherwise."""
+        return self.heads * self.head_size
+
+
+def _require_integer(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, was {value!r}")
+
+
+def _require_positive(name: str, value: int) -> None:
+    _require_integer(name, value)
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, was {value}")
+
+
+def _require_number(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, was {value!r}")
+
+
+def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, was {value!r}")

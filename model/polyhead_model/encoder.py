@@ -1,0 +1,217 @@
+"""The encoder: embeddings for token ids, a stack of layers, pooling."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyhead_model import masks
+from polyhead_model.attention import Attend, attend_explicitly, fuse_projections, split_projections
+from polyhead_model.block import layer_of
+from polyhead_model.config import EncoderConfig, Pooling
+
+
+class EncoderOutput(NamedTuple):
+    """What an encoder gives back. Shape letters: B batch, T tokens, D d_model, H heads, L layers."""
+
+    output: Tensor
+    """[B, T, D], zero in padding."""
+    pooled: Tensor | None
+    """[B, D], or None where the encoder does not pool."""
+    attention: tuple[Tensor, ...] | None
+    """L tensors [B, H, T, T], zero in the rows and columns of padding; None unless asked for."""
+
+
+class Embeddings(nn.Module):
+    """The sum of token, position and type embeddings, with a layer norm where the model has one."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        if config.vocabulary is None:
+            raise ValueError("Embeddings need config.vocabulary; an encoder of vectors has none")
+        width = config.d_model
+        self.tokens = nn.Embedding(config.vocabulary, width)
+        self.positions = nn.Embedding(config.positions, width) if config.positions else None
+        self.types = nn.Embedding(config.types, width) if config.types else None
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_epsilon) if config.embedding_norm else None
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Embed ids [B, T] as vectors [B, T, D]; every token is of type 0 unless said otherwise."""
+        x: Tensor = self.tokens(input_ids)
+        if self.types is not None:
+            x = x + (self.types.weight[0] if token_type_ids is None else self.types(token_type_ids))
+        if self.positions is not None:
+            x = x + self.positions.weight[: input_ids.shape[1]]
+        return x if self.norm is None else self.norm(x)
+
+
+class Encoder(nn.Module):
+    """A multi-head-attention encoder as its `config` describes it.
+
+    Sequences are padded on the right. Whatever stands in the padding, NaN included, changes nothing:
+    it is zeroed on the way in, hidden from attention and zeroed on the way out. A sequence of length 0
+    gives zeros.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = None if config.vocabulary is None else Embeddings(config)
+        self.layers = nn.ModuleList(layer_of(config) for _ in range(config.layers))
+        self.final_norm = (
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon) if config.final_norm else None
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        need_weights: bool = False,
+        attend: Attend = attend_explicitly,
+    ) -> EncoderOutput:
+        """Encode a batch.
+
+        Args:
+            x: Vectors [B, T, D], or token ids [B, T] where `config.vocabulary` is given.
+            lengths: Integers [B], how many of the T positions are tokens; None = all of them.
+            mask: Boolean [B or 1, T or 1, T], True = may attend, on top of padding and causality.
+            token_type_ids: Integers [B, T]; None = all 0.
+            need_weights: Whether to return every layer's attention weights.
+            attend: How the layers attend, see `Attend`.
+
+        Raises:
+            ValueError: A shape or a value is out of range; the message names it.
+            TypeError: A dtype is wrong.
+        """
+        if not torch.compiler.is_compiling():  # looking at sizes and values would pin them in a graph
+            self._check(x, lengths, mask, token_type_ids)
+        tokens = x.shape[1]
+        valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
+        if self.embeddings is not None:
+            # Ids too are cleaned in the padding, where any number may stand.
+            types = None if token_type_ids is None else _zero_padding(token_type_ids, valid)
+            x = self.embeddings(_zero_padding(x, valid), types)
+        x = _zero_padding(x, valid)
+        visible = masks.combine(
+            None if valid is None else valid[:, :, None] & valid[:, None, :],
+            masks.causal(tokens, device=x.device) if self.config.causal else None,
+            mask,
+        )
+        attention: list[Tensor] = []
+        for layer in self.layers:
+            x, weights = layer(x, mask=visible, need_weights=need_weights, attend=attend)
+            if weights is not None:
+                attention.append(weights)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        output = _zero_padding(x, valid)
+        pooled = None
+        if self.config.pooling is not None:
+            pooled = pool(output, valid, self.config.pooling)
+            pooled = F.normalize(pooled, dim=-1) if self.config.normalise else pooled
+        return EncoderOutput(output, pooled, tuple(attention) if need_weights else None)
+
+    def _check(
+        self, x: Tensor, lengths: Tensor | None, mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> None:
+        if self.embeddings is None:
+            self._check_vectors(x, token_type_ids)
+        else:
+            self._check_ids(x, token_type_ids)
+        batch, tokens = x.shape[:2]
+        if tokens == 0:
+            raise ValueError("T must be at least 1, was 0")
+        if lengths is not None:
+            _check_lengths(lengths, batch, tokens)
+        if mask is not None:
+            masks.check(mask, batch=batch, queries=tokens, keys=tokens)
+
+    def _check_vectors(self, x: Tensor, token_type_ids: Tensor | None) -> None:
+        width = self.config.d_model
+        if x.ndim != 3 or x.shape[2] != width:
+            raise ValueError(f"x must have the shape [B, T, D = {width}], was {list(x.shape)}")
+        if not x.is_floating_point():
+            raise TypeError(f"x must be floating point, was {x.dtype}")
+        if token_type_ids is not None:
+            raise ValueError("token_type_ids must be None: this encoder takes vectors, not token ids")
+
+    def _check_ids(self, x: Tensor, token_type_ids: Tensor | None) -> None:
+        if x.ndim != 2:
+            raise ValueError(f"x must hold token ids [B, T], had the shape {list(x.shape)}")
+        if self.config.positions is not None and x.shape[1] > self.config.positions:
+            raise ValueError(
+                f"T must be at most {self.config.positions}, the model's positions, was {x.shape[1]}"
+            )
+        _check_integers("x", x)
+        if token_type_ids is None:
+            return
+        if self.config.types == 0:
+            raise ValueError("token_type_ids must be None: this encoder has no token types")
+        if token_type_ids.shape != x.shape:
+            raise ValueError(
+                f"token_type_ids must have x's shape, {list(x.shape)}, was {list(token_type_ids.shape)}"
+            )
+        _check_integers("token_type_ids", token_type_ids)
+
+    def fuse(self) -> Self:
+        """Give a copy with fused projections, holding the same numbers; `split` undoes it exactly."""
+        return self._with_weights(fuse_projections(self.state_dict()), fused=True)
+
+    def split(self) -> Self:
+        """Give a copy with separate projections, holding the same numbers."""
+        return self._with_weights(split_projections(self.state_dict()), fused=False)
+
+    def _with_weights(self, state: Mapping[str, Tensor], *, fused: bool) -> Self:
+        with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
+            twin = type(self)(dataclasses.replace(self.config, fused=fused))
+        twin.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+        return twin.train(self.training)
+
+
+def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
+    """Make one vector of each sequence, ignoring padding.
+
+    Args:
+        output: [B, T, D], zero in padding.
+        valid: Boolean [B, T], True = token; None = all are.
+        pooling: The mean or the maximum over the tokens, or the first token's vector.
+
+    Returns:
+        [B, D]; zeros where a sequence has no tokens.
+    """
+    if pooling == "cls":
+        return output[:, 0]
+    if pooling == "mean":
+        # Padding adds nothing to the sum; an empty sequence gives 0/1.
+        return output.mean(1) if valid is None else output.sum(1) / valid.sum(1, keepdim=True).clamp(min=1)
+    if valid is None:
+        return output.amax(1)
+    highest = output.masked_fill(~valid[..., None], -torch.inf).amax(1)
+    return torch.where(valid.any(1, keepdim=True), highest, 0)
+
+
+def _zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Put zeros in the padding of x [B, T] or [B, T, D]."""
+    if valid is None:
+        return x
+    return torch.where(valid if x.ndim == 2 else valid[..., None], x, 0)
+
+
+def _check_lengths(lengths: Tensor, batch: int, tokens: int) -> None:
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths must have the shape [B = {batch}], was {list(lengths.shape)}")
+    _check_integers("lengths", lengths)
+    for index, length in enumerate(lengths.tolist()):
+        if not 0 <= length <= tokens:
+            raise ValueError(f"lengths[{index}] must be between 0 and T ({tokens}), was {length}")
+
+
+def _check_integers(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name} must be int64 or int32, was {tensor.dtype}")

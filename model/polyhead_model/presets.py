@@ -1,0 +1,45 @@
+"""Sizes that have names."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from polyhead_model.config import EncoderConfig
+
+
+def _bert(*, d_model: int, heads: int, layers: int) -> EncoderConfig:
+    """Blocks as in BERT: norm after the residual, exact GELU, everything visible."""
+    return EncoderConfig(d_model=d_model, heads=heads, layers=layers, feed_forward=4 * d_model)
+
+
+def _gpt2(*, d_model: int, heads: int, layers: int) -> EncoderConfig:
+    """Blocks as in GPT-2: norm before the sub-layer, GELU's tanh approximation, causal."""
+    return EncoderConfig(
+        d_model=d_model,
+        heads=heads,
+        layers=layers,
+        feed_forward=4 * d_model,
+        norm="pre",
+        final_norm=True,
+        activation="gelu_tanh",
+        causal=True,
+        layer_norm_epsilon=1e-5,
+    )
+
+
+PRESETS: Mapping[str, EncoderConfig] = MappingProxyType(
+    {
+        "bert-base": _bert(d_model=768, heads=12, layers=12),
+        "bert-large": _bert(d_model=1024, heads=16, layers=24),
+        "gpt2": _gpt2(d_model=768, heads=12, layers=12),
+        "gpt2-medium": _gpt2(d_model=1024, heads=16, layers=24),
+        "minilm": _bert(d_model=384, heads=12, layers=6),
+        # The giants are single attention layers: one already has 67 million and 604 million parameters.
+        "llama-7b": EncoderConfig(d_model=4096, heads=32, layers=1, head_width=128, bias=False, causal=True),
+        "gpt3": EncoderConfig(d_model=12288, heads=96, layers=1, head_width=128, causal=True),
+        "teaching": EncoderConfig(d_model=256, heads=4, layers=2),
+    }
+)
+"""Named shapes, all over vectors x [B, T, D]: weights are random, so these are for trying and measuring.
+
+Trained weights come from a checkpoint, see `polyhead_model.load_checkpoint`.
+"""
