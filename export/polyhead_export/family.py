@@ -1,0 +1,148 @@
+"""One encoder in, one version of a family in the model repository out."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import onnx_ir as ir
+
+from polyhead_export.errors import ExportError, FamilyExistsError
+from polyhead_export.graphs import build_graph
+from polyhead_export.manifest import write_manifest
+from polyhead_export.parity import Parity, measure_parity
+from polyhead_export.signature import GRAPH_KINDS
+from polyhead_export.triton import triton_config
+from polyhead_export.weights import names_of, share_weights
+from polyhead_model import Encoder
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+STEPS = 2 * len(GRAPH_KINDS) + 2
+"""How often `on_step` is called in an export."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFile:
+    """The tokenizer of an encoder that takes token ids."""
+
+    path: Path
+    """A `tokenizer.json` of the `tokenizers` library."""
+    max_tokens: int
+    """Longer text is refused, or cut where the request says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedFamily:
+    """What an export wrote."""
+
+    name: str
+    version: int
+    folder: Path
+    parity: Parity
+
+
+def export_family(
+    encoder: Encoder,
+    name: str,
+    repository: Path,
+    *,
+    version: int = 1,
+    tokenizer: TokenizerFile | None = None,
+    if_exists: Literal["fail", "replace"] = "fail",
+    on_step: Callable[[str], None] = lambda _: None,
+) -> ExportedFamily:
+    """Writes `repository / name / version`, all of it or nothing.
+
+    Args:
+        encoder: In fp32 on the CPU; it is put into evaluation mode.
+        name: The family's name. A dot would be taken for the name of a graph.
+        repository: The folder of all families; made where it is missing.
+        version: The version's number, 1 or more.
+        tokenizer: Where the encoder takes token ids, and text should be served too.
+        if_exists: What to do with a version that is there already.
+        on_step: Called with a few words before each of the `STEPS` steps.
+
+    Raises:
+        ExportError: The name or the version is not valid.
+        FamilyExistsError: The version is there already, and `if_exists` is "fail".
+        ParityError: A graph deviates from PyTorch; the repository is as it was.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        raise ExportError(
+            "the name must start with a letter or digit and hold only letters, digits, "
+            f"'_' and '-', was {name!r}"
+        )
+    if version < 1:
+        raise ExportError(f"the version must be 1 or more, was {version}")
+    target = repository / name / str(version)
+    if target.exists() and if_exists == "fail":
+        raise FamilyExistsError(
+            f"{target} exists already: name another version, or say that it is to be replaced"
+        )
+    encoder.eval()
+    repository.mkdir(parents=True, exist_ok=True)
+    # Beside its target, so that the move at the end is a rename; the dot hides it from a server.
+    staging = Path(tempfile.mkdtemp(prefix=f".{name}-{version}-", dir=repository))
+    try:
+        staging.chmod(0o755)
+        parity = _write_version(
+            encoder, staging, name=name, version=version, tokenizer=tokenizer, on_step=on_step
+        )
+        _move(staging, target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    (target.parent / "config.pbtxt").write_text(triton_config(name, encoder.config))
+    return ExportedFamily(name=name, version=version, folder=target, parity=parity)
+
+
+def _write_version(
+    encoder: Encoder,
+    folder: Path,
+    *,
+    name: str,
+    version: int,
+    tokenizer: TokenizerFile | None,
+    on_step: Callable[[str], None],
+) -> Parity:
+    models: dict[str, ir.Model] = {}
+    for kind in GRAPH_KINDS:
+        on_step(f"{name}: tracing the {kind.name} graph")
+        models[kind.file] = build_graph(encoder, kind)
+    on_step(f"{name}: writing weights")
+    share_weights(models.values(), folder, names_of(encoder))
+    for file, model in models.items():
+        ir.save(model, folder / file)
+    if tokenizer is not None:
+        shutil.copyfile(tokenizer.path, folder / "tokenizer.json")
+    parity = measure_parity(
+        encoder,
+        folder,
+        GRAPH_KINDS,
+        lambda kind: on_step(f"{name}: comparing the {kind.name} graph with PyTorch"),
+    )
+    on_step(f"{name}: hashing files")
+    write_manifest(
+        folder,
+        name=name,
+        version=version,
+        config=encoder.config,
+        parity=parity,
+        text_max_tokens=None if tokenizer is None else tokenizer.max_tokens,
+    )
+    return parity
+
+
+def _move(staging: Path, target: Path) -> None:
+    """Puts the finished version in its place; what stood there goes only once it is out of the way."""
+    target.parent.mkdir(exist_ok=True)
+    if target.exists():
+        old = staging.with_name(f"{staging.name}-replaced")
+        target.rename(old)
+        staging.rename(target)
+        shutil.rmtree(old)
+    else:
+        staging.rename(target)

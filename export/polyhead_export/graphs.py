@@ -1,0 +1,151 @@
+"""PyTorch encoder in, ONNX graph out.
+
+A family has a graph for each `GraphKind`: the fast one computes attention in one fused operator and
+has no weights to give; the attention one spells it out, so that every layer's weights are outputs.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from torch import Tensor, nn
+
+from polyhead_export.samples import sample_inputs
+from polyhead_export.signature import GraphKind, inputs_of, outputs_of
+from polyhead_model import Attend, Encoder, EncoderConfig, attend_explicitly
+
+OPSET = 20
+"""The exporter's default. From 23 on it writes ONNX `Attention`, which wants an expanded mask."""
+
+TRACED_SIZE = (3, 7)
+"""(B, T) of the example input. Above 1 and distinct, or the exporter takes sizes for constants."""
+
+_MASKED_SCORE = -3.0e38
+"""The score of a masked key. The operator's default, −10,000, is within reach of large activations."""
+
+
+class _TracedEncoder(nn.Module):
+    """The encoder with the graph's inputs by name and its outputs as a flat tuple."""
+
+    def __init__(self, encoder: Encoder, kind: GraphKind) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.kind = kind
+
+    def forward(
+        self,
+        *,
+        lengths: Tensor,
+        x: Tensor | None = None,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        config = self.encoder.config
+        # An arbitrary mask has no lengths to stand for it: there the fast graph is explicit, too.
+        fused = not self.kind.weights and mask is None
+        result = self.encoder(
+            x if input_ids is None else input_ids,
+            lengths,
+            mask=mask,
+            token_type_ids=token_type_ids,
+            need_weights=self.kind.weights,
+            attend=_fused_attention(lengths, causal=config.causal) if fused else attend_explicitly,
+        )
+        pooled = () if result.pooled is None else (result.pooled,)
+        return (result.output, *pooled, *(result.attention or ()))
+
+
+def _fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
+    """Attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
+
+    Lengths, not a mask: that is the form for which the operator has its best kernels.
+    """
+
+    def attend(
+        q: Tensor,  # (B, T, H·K)
+        k: Tensor,
+        v: Tensor,
+        heads: int,
+        mask: Tensor | None,
+    ) -> tuple[Tensor, None]:
+        context = torch.onnx.ops.symbolic(
+            "com.microsoft::MultiHeadAttention",
+            (q, k, v, None, lengths),
+            {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
+            dtype=q.dtype,
+            shape=q.shape,
+            version=1,
+        )
+        return context, None
+
+    return attend
+
+
+def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
+    """Traces one graph of the encoder, with dynamic B and T.
+
+    Its weights still refer to the encoder's memory; `polyhead_export.weights` writes them out.
+    """
+    config = encoder.config
+    inputs = sample_inputs(config, *TRACED_SIZE, seed=0)
+    with _quiet_exporter(), torch.no_grad():
+        program = torch.onnx.export(
+            _TracedEncoder(encoder, kind).eval(),
+            kwargs=inputs,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[spec.name for spec in inputs_of(config)],
+            output_names=[spec.name for spec in outputs_of(config, kind)],
+            dynamic_shapes=_dynamic_shapes(config),
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned no program")
+    model = program.model
+    # The exporter leaves source paths and stack traces in every node.
+    ClearMetadataAndDocStringPass()(model)
+    model.producer_name = "polyhead"
+    _declare_signature(model, config, kind)
+    return model
+
+
+def _dynamic_shapes(config: EncoderConfig) -> dict[str, dict[int, object]]:
+    dynamic = torch.export.Dim.DYNAMIC
+    return {
+        spec.name: {axis: dynamic for axis, size in enumerate(spec.shape) if size == -1}
+        for spec in inputs_of(config)
+    }
+
+
+def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) -> None:
+    """Names the dynamic axes B and T instead of the tracer's symbols."""
+    for value, spec in zip(
+        (*model.graph.inputs, *model.graph.outputs),
+        (*inputs_of(config), *outputs_of(config, kind)),
+        strict=True,
+    ):
+        if value.name != spec.name:
+            raise RuntimeError(f"the exporter named {value.name!r} what must be {spec.name!r}")
+        value.shape = ir.Shape(
+            ["B" if axis == 0 else "T" if size == -1 else size for axis, size in enumerate(spec.shape)]
+        )
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Holds back what the exporter says about packages that are not needed here."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)

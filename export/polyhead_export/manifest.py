@@ -1,0 +1,85 @@
+"""The manifest of a version: what it is, what its files must be, and how well it agrees with PyTorch.
+
+docs/model-repository.md describes every field for those who read it.
+"""
+
+import dataclasses
+import hashlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from polyhead_export.parity import Parity
+from polyhead_export.signature import GRAPH_KINDS, inputs_of, outputs_of
+from polyhead_model import EncoderConfig
+from polyhead_model.describe import parameters
+
+FILE = "manifest.json"
+
+FORMAT = 1
+"""Goes up when a reader of the old format would misread the new one."""
+
+_TOOLS = ("polyhead", "torch", "onnx", "onnxscript", "numpy")
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    name: str,
+    version: int,
+    config: EncoderConfig,
+    parity: Parity,
+    text_max_tokens: int | None,
+) -> None:
+    """Writes the manifest for the files that are in `folder`.
+
+    Args:
+        folder: The version's folder, complete but for the manifest.
+        name: The family's name.
+        version: The version's number.
+        config: The encoder's configuration.
+        parity: What was measured.
+        text_max_tokens: The number of tokens at which text is refused or cut; None where the family
+            has no tokenizer.
+    """
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "name": name,
+        "version": version,
+        "encoder": dataclasses.asdict(config),
+        "precision": "fp32",
+        "inputs": [dataclasses.asdict(spec) for spec in inputs_of(config)],
+        "graphs": {
+            kind.name: {
+                "file": kind.file,
+                "outputs": [dataclasses.asdict(spec) for spec in outputs_of(config, kind)],
+            }
+            for kind in GRAPH_KINDS
+        },
+        "tokenizer": None
+        if text_max_tokens is None
+        else {"file": "tokenizer.json", "max_tokens": text_max_tokens},
+        "limits": {"max_tokens": config.positions},
+        "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir())},
+        "parity": {
+            "tolerance": parity.tolerance,
+            "sizes": parity.sizes,
+            "graphs": parity.deviations,
+        },
+        "numbers": {"parameters": parameters(config)},
+        "tools": {tool: metadata.version(tool) for tool in _TOOLS} | {"onnxruntime": _onnxruntime_version()},
+    }
+    (folder / FILE).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _describe_file(path: Path) -> dict[str, int | str]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _onnxruntime_version() -> str:
+    # The distribution is called onnxruntime or onnxruntime-gpu; the module says either way.
+    import onnxruntime as ort
+
+    return str(ort.__version__)

@@ -1,0 +1,119 @@
+"""How far each graph's numbers are from PyTorch's.
+
+The comparison runs on the files as they will be served, at sizes that the exporter was not shown,
+with ragged lengths.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from numpy.typing import NDArray
+
+from polyhead_export.errors import ParityError
+from polyhead_export.graphs import TRACED_SIZE
+from polyhead_export.samples import sample_inputs
+from polyhead_export.signature import GraphKind, outputs_of
+from polyhead_model import Encoder
+
+TOLERANCE = 1e-5
+"""For fp32; see `deviation` for what it bounds."""
+
+_SIZES = ((1, 1), (2, 5), (5, 2), (3, 33), (1, 128))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """The measured agreement of a family's graphs with PyTorch."""
+
+    sizes: tuple[tuple[int, int], ...]
+    """The (B, T) that were compared."""
+    deviations: dict[str, dict[str, float]]
+    """The largest deviation of each output, by graph."""
+    tolerance: float = TOLERANCE
+
+    @property
+    def worst(self) -> float:
+        """The largest deviation of all."""
+        return max(value for outputs in self.deviations.values() for value in outputs.values())
+
+
+def deviation(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """The largest |actual − expected| / max(1, |expected|): absolute below 1, relative above.
+
+    NaN or infinity in either array makes it infinite, and so do different shapes.
+    """
+    if actual.shape != expected.shape:
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(actual - expected) / np.maximum(1.0, np.abs(expected))
+    worst = float(difference.max(initial=0.0))
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def measure_parity(
+    encoder: Encoder,
+    folder: Path,
+    kinds: tuple[GraphKind, ...],
+    on_graph: Callable[[GraphKind], None] = lambda _: None,
+) -> Parity:
+    """Runs the graphs in `folder` against the encoder.
+
+    Args:
+        encoder: What the graphs were exported from.
+        folder: Holds the graphs and their weights.
+        kinds: Which graphs to measure.
+        on_graph: Called before each graph is measured.
+
+    Raises:
+        ParityError: An output deviates by more than `TOLERANCE`.
+    """
+    config = encoder.config
+    sizes = tuple(
+        (batch, tokens)
+        for batch, tokens in _SIZES
+        if (batch, tokens) != TRACED_SIZE and (config.positions is None or tokens <= config.positions)
+    )
+    deviations: dict[str, dict[str, float]] = {}
+    for kind in kinds:
+        on_graph(kind)
+        worst = {spec.name: 0.0 for spec in outputs_of(config, kind)}
+        session = _open(folder / kind.file)
+        for seed, size in enumerate(sizes, start=1):
+            inputs = sample_inputs(config, *size, seed=seed)
+            actual = session.run(list(worst), {name: value.numpy() for name, value in inputs.items()})
+            for (name, so_far), got, expected in zip(
+                list(worst.items()), actual, _reference(encoder, inputs, weights=kind.weights), strict=True
+            ):
+                worst[name] = max(so_far, deviation(got, expected))
+        deviations[kind.name] = worst
+        output, value = max(worst.items(), key=lambda item: item[1])
+        if not value <= TOLERANCE:
+            raise ParityError(
+                f"{kind.file}: {output!r} must agree with PyTorch within {TOLERANCE:g}, "
+                f"deviates by {value:g} over the sizes {sizes}"
+            )
+    return Parity(sizes=sizes, deviations=deviations)
+
+
+def _reference(
+    encoder: Encoder, inputs: dict[str, torch.Tensor], *, weights: bool
+) -> list[NDArray[np.float32]]:
+    """PyTorch's outputs, in the order of `outputs_of`."""
+    rest = dict(inputs)
+    x = rest.pop("x", None)
+    if x is None:
+        x = rest.pop("input_ids")
+    with torch.inference_mode():
+        result = encoder(x, rest.pop("lengths"), need_weights=weights, **rest)
+    pooled = [] if result.pooled is None else [result.pooled]
+    return [value.numpy() for value in (result.output, *pooled, *(result.attention or ()))]
+
+
+def _open(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])

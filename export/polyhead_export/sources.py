@@ -1,0 +1,100 @@
+"""Where the encoders of an export come from: presets with random weights, or a trained checkpoint.
+
+Encoders are built one at a time, when their turn comes: a sweep of head counts need not fit memory.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from polyhead_export.errors import ExportError
+from polyhead_export.family import TokenizerFile
+from polyhead_model import PRESETS, Encoder, EncoderConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One family to export."""
+
+    name: str
+    build: Callable[[], tuple[Encoder, TokenizerFile | None]]
+
+
+def from_preset(
+    preset: str,
+    *,
+    name: str | None = None,
+    heads: Sequence[int] = (),
+    layers: int | None = None,
+    mask: bool = False,
+    seed: int = 0,
+) -> list[Source]:
+    """The preset, or one family for each head count.
+
+    Args:
+        preset: A key of `polyhead_model.PRESETS`.
+        name: The family's name; the preset's where it is None. With head counts, `-h1` … is added.
+        heads: Head counts to build instead of the preset's own. At the preset's width, a head is D / H wide.
+        layers: Another number of layers.
+        mask: The graphs take an arbitrary mask.
+        seed: Of the random weights.
+
+    Raises:
+        ExportError: There is no such preset, or it cannot have that many heads or layers.
+    """
+    if preset not in PRESETS:
+        near = difflib.get_close_matches(preset, PRESETS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ExportError(f"the preset must be one of {', '.join(sorted(PRESETS))}, was {preset!r}{hint}")
+    if len(set(heads)) != len(heads):
+        raise ExportError(f"head counts must differ from each other, were {', '.join(map(str, heads))}")
+    base = PRESETS[preset]
+    if layers is not None:
+        base = _changed(base, layers=layers)
+    if mask:
+        base = _changed(base, mask_input=True)
+    name = name or preset
+    if not heads:
+        return [_random(name, base, seed)]
+    return [
+        _random(f"{name}-h{count}", _changed(base, heads=count, head_width=None), seed) for count in heads
+    ]
+
+
+def from_checkpoint(folder: Path, name: str) -> Source:
+    """A trained encoder from a Hugging Face folder.
+
+    Reading the folder waits for `build`, which raises `polyhead_model.CheckpointError` where it cannot.
+    """
+
+    def build() -> tuple[Encoder, TokenizerFile | None]:
+        from polyhead_model import load_checkpoint
+
+        checkpoint = load_checkpoint(folder)
+        tokenizer = None
+        if checkpoint.tokenizer is not None and checkpoint.max_tokens is not None:
+            tokenizer = TokenizerFile(path=checkpoint.tokenizer, max_tokens=checkpoint.max_tokens)
+        return checkpoint.encoder, tokenizer
+
+    return Source(name=name, build=build)
+
+
+def _changed(config: EncoderConfig, **changes: int | bool | None) -> EncoderConfig:
+    try:
+        return dataclasses.replace(config, **changes)  # type: ignore[arg-type]  # fields of several types
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+
+
+def _random(name: str, config: EncoderConfig, seed: int) -> Source:
+    def build() -> tuple[Encoder, None]:
+        # A generator for this alone would not reach the layers' own initialisation.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Encoder(config), None
+
+    return Source(name=name, build=build)

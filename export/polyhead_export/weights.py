@@ -1,0 +1,101 @@
+"""Weights of several graphs in one file, each stored once.
+
+Graphs of one encoder hold the same tensors, under names that the exporter made up for some of them.
+What is equal byte for byte is one tensor, whatever it was called.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from torch import nn
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FILE = "weights.bin"
+
+INLINE_BYTES = 1024
+"""Tensors of up to this size stay in the graph's own file."""
+
+_PAGE_BYTES = 4096
+"""Every tensor starts on a page of its own, so that a reader can map it."""
+
+
+def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, str]) -> None:
+    """Moves the weights of all `models` to `folder / FILE`, and points the models there.
+
+    Args:
+        models: The graphs; their initializers are replaced.
+        folder: Where the graphs will be saved.
+        names: What a tensor is called by its fingerprint (see `names_of`). The same tensor gets the
+            same name in every graph.
+    """
+    written: dict[str, ir.ExternalTensor] = {}
+    with (folder / FILE).open("wb") as file:
+        for model in models:
+            initializers = model.graph.initializers
+            for value in list(initializers.values()):
+                tensor = value.const_value
+                if tensor is None:
+                    raise RuntimeError(f"initializer {value.name!r} has no value")
+                array = np.ascontiguousarray(tensor.numpy())
+                key = _fingerprint(array)
+                # Two tensors with the same content (biases of zeros) cannot both have the name.
+                if (name := names.get(key)) and name not in initializers:
+                    value.name = name
+                if array.nbytes <= INLINE_BYTES:
+                    value.const_value = ir.Tensor(array, name=value.name)
+                    continue
+                if key not in written:
+                    file.seek(-file.tell() % _PAGE_BYTES, 1)
+                    offset = file.tell()
+                    file.write(_bytes(array))
+                    written[key] = ir.ExternalTensor(
+                        FILE,
+                        offset,
+                        array.nbytes,
+                        tensor.dtype,
+                        shape=tensor.shape,
+                        name=value.name,
+                        base_dir=folder,
+                    )
+                stored = written[key]
+                value.const_value = ir.ExternalTensor(
+                    FILE,
+                    stored.offset,
+                    stored.length,
+                    stored.dtype,
+                    shape=tensor.shape,
+                    name=value.name or stored.name,
+                    base_dir=folder,
+                )
+
+
+def names_of(module: nn.Module) -> dict[str, str]:
+    """The module's parameter names by fingerprint, a linear layer's also by its transpose's.
+
+    The exporter stores the matrices of linear layers transposed, as `val_17`; a reader of the graph
+    wants their names.
+    """
+    names: dict[str, str] = {}
+    for name, parameter in module.named_parameters():
+        names.setdefault(_fingerprint(parameter.detach().numpy()), name)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            transposed = np.ascontiguousarray(part.weight.detach().numpy().T)
+            names.setdefault(_fingerprint(transposed), f"{name}.weight.T")
+    return names
+
+
+def _fingerprint(array: Array) -> str:
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(_bytes(array))
+    return digest.hexdigest()
+
+
+def _bytes(array: Array) -> Array:
+    """The array's bytes without a copy; `array.data` does not know bfloat16."""
+    return array.reshape(-1).view(np.uint8)

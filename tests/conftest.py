@@ -1,0 +1,77 @@
+"""A repository of small families with random weights, exported once for all tests."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from polyhead_export import TokenizerFile, export_family
+from polyhead_model import Encoder, EncoderConfig
+
+FAMILIES = {
+    # Vectors in, full blocks.
+    "tiny": EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=32),
+    # Token ids in, pooled, as a sentence encoder.
+    "tiny-tokens": EncoderConfig(
+        d_model=16,
+        heads=2,
+        layers=2,
+        feed_forward=32,
+        vocabulary=32,
+        positions=32,
+        types=2,
+        embedding_norm=True,
+        pooling="mean",
+        normalise=True,
+    ),
+    # Vectors and a mask of the caller's, attention-only layers.
+    "tiny-masked": EncoderConfig(d_model=16, heads=2, layers=2, mask_input=True),
+}
+
+TEXT_MAX_TOKENS = 16
+"""At which `tiny-tokens` refuses text, or cuts it."""
+
+
+def build_encoder(name: str) -> Encoder:
+    """The encoder that the family `name` was exported from."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return Encoder(FAMILIES[name]).eval()
+
+
+def write_tokenizer(path: Path) -> None:
+    """A WordPiece tokenizer of 32 words, with truncation and padding set, as published ones often have."""
+    text = "the cat dog sat ran on mat sofa ##s i saw that yesterday a and big small red blue house"
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *text.split(), ".", ",", "!"]
+    tokenizer = Tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=8, pad_id=0, pad_token="[PAD]")
+    tokenizer.save(str(path))
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with version 1 of every family in `FAMILIES`. Copy it before you change it."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    write_tokenizer(tokenizer)
+    for name, config in FAMILIES.items():
+        export_family(
+            build_encoder(name),
+            name,
+            folder,
+            tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+            if config.vocabulary
+            else None,
+        )
+    return folder

@@ -1,0 +1,213 @@
+"""What an export writes, and what it leaves when it fails."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor
+
+from polyhead_export import ExportError, FamilyExistsError, ParityError, export_family
+from polyhead_model import Encoder, EncoderConfig, EncoderOutput
+
+SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
+GRAPHS = ("model.onnx", "attention.onnx")
+EXPORTED = ("tiny", "tiny-tokens", "tiny-masked")
+
+
+def manifest_of(version: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((version / "manifest.json").read_text())
+    return manifest
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_manifest_describes_every_file(repository: Path, name: str) -> None:
+    version = repository / name / "1"
+    manifest = manifest_of(version)
+
+    assert (manifest["format"], manifest["name"], manifest["version"]) == (1, name, 1)
+    assert set(manifest["files"]) == {path.name for path in version.iterdir()} - {"manifest.json"}
+    for file, said in manifest["files"].items():
+        content = (version / file).read_bytes()
+        assert said == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_manifest_gives_back_the_configuration(repository: Path, name: str) -> None:
+    from_manifest = EncoderConfig(**manifest_of(repository / name / "1")["encoder"])
+
+    session = ort.InferenceSession(
+        repository / name / "1" / "attention.onnx", providers=["CPUExecutionProvider"]
+    )
+    assert (
+        len([out for out in session.get_outputs() if out.name.startswith("attention.")])
+        == from_manifest.layers
+    )
+
+
+@pytest.mark.parametrize("graph", ["fast", "attention"])
+@pytest.mark.parametrize("name", EXPORTED)
+def test_graphs_have_the_signature_of_the_manifest(repository: Path, name: str, graph: str) -> None:
+    version = repository / name / "1"
+    manifest = manifest_of(version)
+    session = ort.InferenceSession(
+        version / manifest["graphs"][graph]["file"], providers=["CPUExecutionProvider"]
+    )
+
+    def rank_and_name(tensors: list[Any]) -> list[tuple[str, int]]:
+        return [(tensor.name, len(tensor.shape)) for tensor in tensors]
+
+    def said(tensors: list[dict[str, Any]]) -> list[tuple[str, int]]:
+        return [(tensor["name"], len(tensor["shape"])) for tensor in tensors]
+
+    assert rank_and_name(session.get_inputs()) == said(manifest["inputs"])
+    assert rank_and_name(session.get_outputs()) == said(manifest["graphs"][graph]["outputs"])
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_graphs_share_weights_stored_once(repository: Path, name: str) -> None:
+    version = repository / name / "1"
+    places: dict[str, set[tuple[int, int]]] = {}
+    for graph in GRAPHS:
+        model = onnx.load(version / graph, load_external_data=False)
+        for tensor in model.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                entry = {item.key: item.value for item in tensor.external_data}
+                assert entry["location"] == "weights.bin"
+                places.setdefault(graph, set()).add((int(entry["offset"]), int(entry["length"])))
+
+    assert places.get("model.onnx", set()) == places.get("attention.onnx", set())
+    content = (version / "weights.bin").read_bytes()
+    stored = [content[offset : offset + length] for offset, length in places.get("model.onnx", set())]
+    assert len(set(stored)) == len(stored)
+
+
+def test_the_same_weight_has_its_name_in_both_graphs(repository: Path) -> None:
+    large = [
+        {
+            tensor.name
+            for tensor in onnx.load(
+                repository / "tiny" / "1" / graph, load_external_data=False
+            ).graph.initializer
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+        }
+        for graph in GRAPHS
+    ]
+
+    assert large[0] == large[1]
+    assert "layers.0.feed_forward.up.weight.T" in large[0]
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-tokens"])
+def test_fast_graph_is_fused_and_attention_graph_explicit(repository: Path, name: str) -> None:
+    layers = manifest_of(repository / name / "1")["encoder"]["layers"]
+    fast, explicit = (
+        [
+            node.op_type
+            for node in onnx.load(repository / name / "1" / graph, load_external_data=False).graph.node
+        ]
+        for graph in GRAPHS
+    )
+
+    assert fast.count("MultiHeadAttention") == layers
+    assert "Softmax" not in fast
+    assert explicit.count("Softmax") == layers
+    assert "MultiHeadAttention" not in explicit
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_files_do_not_tell_where_they_were_made(repository: Path, name: str) -> None:
+    for path in (repository / name / "1").iterdir():
+        content = path.read_bytes()
+        assert str(Path.home()).encode() not in content
+        assert b"polyhead_model/" not in content
+
+
+def test_padding_may_hold_anything(repository: Path) -> None:
+    """NaN behind a sequence's end reaches neither its own numbers nor its neighbours'."""
+    random = np.random.default_rng(3)
+    x = random.standard_normal((3, 6, 16), dtype=np.float32)
+    lengths = np.array([6, 2, 0], dtype=np.int32)
+    dirty = x.copy()
+    dirty[1, 2:] = np.nan
+    dirty[2, :] = np.inf
+    for graph in GRAPHS:
+        session = ort.InferenceSession(repository / "tiny" / "1" / graph, providers=["CPUExecutionProvider"])
+        clean = session.run(None, {"x": x, "lengths": lengths})
+        for actual, expected in zip(session.run(None, {"x": dirty, "lengths": lengths}), clean, strict=True):
+            np.testing.assert_array_equal(actual, expected)
+            assert not actual[2].any()
+
+
+def test_every_step_is_announced(tmp_path: Path) -> None:
+    from polyhead_export.family import STEPS
+
+    steps: list[str] = []
+    exported = export_family(Encoder(SMALL), "small", tmp_path, version=3, on_step=steps.append)
+
+    assert len(steps) == STEPS
+    assert exported.folder == tmp_path / "small" / "3"
+    assert exported.parity.worst <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a.attention", "../x", "a/b", "a b"])
+def test_refuses_names_that_mean_something_else(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ExportError, match="must start with a letter or digit"):
+        export_family(Encoder(SMALL), name, tmp_path)
+
+
+def test_refuses_version_zero(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="version must be 1 or more, was 0"):
+        export_family(Encoder(SMALL), "small", tmp_path, version=0)
+
+
+def test_refuses_to_overwrite(repository: Path) -> None:
+    with pytest.raises(FamilyExistsError, match="exists already"):
+        export_family(Encoder(SMALL), "tiny", repository)
+
+
+class _TracesWrong(Encoder):
+    """An encoder whose traced graph differs from what PyTorch computes."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> EncoderOutput:
+        result: EncoderOutput = super().forward(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            wrong: Tensor = result.output * 1.001
+            return result._replace(output=wrong)
+        return result
+
+
+def test_failed_parity_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(
+        ParityError, match=r"model\.onnx: 'output' must agree with PyTorch within 1e-05, deviates by"
+    ):
+        export_family(_TracesWrong(SMALL), "small", tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_replacement_keeps_what_was_there(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "tiny", tmp_path / "tiny")
+    before = manifest_of(tmp_path / "tiny" / "1")
+
+    with pytest.raises(ParityError):
+        export_family(_TracesWrong(SMALL), "tiny", tmp_path, if_exists="replace")
+
+    assert manifest_of(tmp_path / "tiny" / "1") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_replacement_takes_the_place_of_the_old(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "tiny", tmp_path / "tiny")
+
+    export_family(Encoder(SMALL), "tiny", tmp_path, if_exists="replace")
+
+    assert manifest_of(tmp_path / "tiny" / "1")["encoder"] == dataclasses.asdict(SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]

@@ -1,0 +1,68 @@
+"""Which of our packages may import which."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+ARROWS = {
+    "model": set[str](),
+    "proto": set[str](),
+    "export": {"model"},
+    "server": {"proto"},
+    "client": {"proto"},
+}
+
+FOREIGN = {
+    "server": {"torch", "transformers", "safetensors"},
+    "client": {"torch", "onnx", "onnxruntime"},
+    "proto": {"grpc", "numpy", "torch"},
+    "model": {"onnx", "onnxruntime", "grpc"},
+    "export": {"grpc"},
+}
+
+
+def imported(package: str) -> Iterator[tuple[Path, str]]:
+    """Every module that a package's files import, at the top or inside a function."""
+    for path in (ROOT / package / f"polyhead_{package}").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((path, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path} imports relatively"
+                yield path, node.module or ""
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_packages_import_along_the_arrows(package: str) -> None:
+    allowed = {package, *ARROWS[package]}
+    for path, module in imported(package):
+        top = module.split(".")[0]
+        if top.startswith("polyhead_"):
+            assert top.removeprefix("polyhead_") in allowed, f"{path} imports {module}"
+
+
+@pytest.mark.parametrize("package", FOREIGN)
+def test_packages_do_without_what_they_do_not_need(package: str) -> None:
+    for path, module in imported(package):
+        assert module.split(".")[0] not in FOREIGN[package], f"{path} imports {module}"
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_public_lists_are_sorted_and_resolve(package: str) -> None:
+    module = __import__(f"polyhead_{package}")
+
+    assert list(module.__all__) == sorted(
+        module.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_no_package_sits_at_the_top_of_a_source_root() -> None:
+    """An `__init__.py` in `proto/` would shadow other people's `proto`."""
+    for package in ARROWS:
+        assert not (ROOT / package / "__init__.py").exists()
