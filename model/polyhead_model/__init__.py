@@ -15,33 +15,69 @@ if TYPE_CHECKING:
         scaled_dot_product_attention,
     )
     from polyhead_model.block import Block
+    from polyhead_model.checkpoint import Checkpoint, load_checkpoint
+    from polyhead_model.checkpoint_files import CheckpointError
     from polyhead_model.config import EncoderConfig
+    from polyhead_model.describe import (
+        attention_bytes,
+        attention_bytes_per_layer,
+        flop_counts,
+        flops,
+        parameter_counts,
+        parameters,
+        shape_trace,
+    )
     from polyhead_model.encoder import Encoder, EncoderOutput
+    from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
     from polyhead_model.presets import PRESETS
 
 __all__ = [
     "PRESETS",
     "Attend",
     "Block",
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointInfo",
     "Encoder",
     "EncoderConfig",
     "EncoderOutput",
     "MultiHeadAttention",
     "attend_explicitly",
+    "attention_bytes",
+    "attention_bytes_per_layer",
+    "flop_counts",
+    "flops",
+    "load_checkpoint",
     "masks",
+    "parameter_counts",
+    "parameters",
+    "read_checkpoint_info",
     "scaled_dot_product_attention",
+    "shape_trace",
 ]
 
 _HOMES = {
     "PRESETS": "presets",
     "Attend": "attention",
     "Block": "block",
+    "Checkpoint": "checkpoint",
+    "CheckpointError": "checkpoint_files",
+    "CheckpointInfo": "huggingface",
     "Encoder": "encoder",
     "EncoderConfig": "config",
     "EncoderOutput": "encoder",
     "MultiHeadAttention": "attention",
     "attend_explicitly": "attention",
+    "attention_bytes": "describe",
+    "attention_bytes_per_layer": "describe",
+    "flop_counts": "describe",
+    "flops": "describe",
+    "load_checkpoint": "checkpoint",
+    "parameter_counts": "describe",
+    "parameters": "describe",
+    "read_checkpoint_info": "huggingface",
     "scaled_dot_product_attention": "attention",
+    "shape_trace": "describe",
 }
 
 

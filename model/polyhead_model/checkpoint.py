@@ -1,0 +1,159 @@
+"""Trained weights from a local Hugging Face folder, as safetensors: unpickling a file can run any code."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
+from polyhead_model.encoder import Encoder
+from polyhead_model.families import EMBEDDINGS
+from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+_UNUSED = ("pooler.", "embeddings.position_ids", "embeddings.token_type_ids")
+"""Beginnings of names in the encoder's own scope that do not concern its outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A trained encoder and what goes with it."""
+
+    encoder: Encoder
+    """In evaluation mode, float32."""
+    model_type: str
+    """As in config.json: "bert", "roberta", …"""
+    tokenizer: Path | None
+    """The tokenizer.json, if there is one."""
+    max_tokens: int
+    """Where text is cut or refused; at most the model's positions."""
+
+
+def load_checkpoint(folder: Path | str) -> Checkpoint:
+    """Load an encoder of BERT's family from a local Hugging Face or sentence-transformers folder.
+
+    Args:
+        folder: With config.json and model.safetensors, or model.safetensors.index.json and its shards;
+            modules.json and what it names are read where sentence-transformers wrote them.
+
+    Raises:
+        CheckpointError: Something is missing, damaged, not supported, or a pickle.
+    """
+    info = read_checkpoint_info(Path(folder))
+    source = _encoder_tensors(info, _read_tensors(info.folder))
+    with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
+        encoder = Encoder(info.encoder)
+    encoder.load_state_dict(_convert(info, encoder, source), assign=True)
+    return Checkpoint(
+        encoder=encoder.eval(),
+        model_type=info.model_type,
+        tokenizer=info.tokenizer,
+        max_tokens=info.max_tokens,
+    )
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of the folder, from one file or from the shards of an index."""
+    if (folder / WEIGHTS).is_file():
+        return _read_file(folder / WEIGHTS)
+    index = folder / INDEX
+    if index.is_file():
+        files = read_object(index).get("weight_map")
+        if not isinstance(files, dict):
+            raise CheckpointError(f"{index}: weight_map must be an object, was {files!r}")
+        tensors: dict[str, Tensor] = {}
+        for path in sorted({inside(index, name) for name in files.values()}):
+            tensors |= _read_file(path)
+        return tensors
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise CheckpointError(
+            f"{folder}: weights must be safetensors, were {', '.join(pickles)}: unpickling a file can run "
+            "any code; if you trust it, convert it with transformers' save_pretrained"
+        )
+    raise CheckpointError(f"{folder}: {WEIGHTS} or {INDEX} must be there, neither is")
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: is missing")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: must be a safetensors file ({error})") from error
+
+
+def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Keep the encoder's own tensors, under the names they have without a task head."""
+    prefix = info.family.prefix
+    if any(name.startswith(prefix) for name in tensors):
+        tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    return {
+        # BERT's first checkpoints call a norm's weight and bias gamma and beta.
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): t
+        for name, t in tensors.items()
+        if not name.startswith(_UNUSED)
+    }
+
+
+def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename tensors to our names, after checking that they are exactly those of the encoder."""
+    expected = {_their_name(info, name): parameter.shape for name, parameter in encoder.state_dict().items()}
+    positions = EMBEDDINGS["embeddings.positions"] + ".weight"
+    types = EMBEDDINGS["embeddings.types"] + ".weight"
+    width = info.encoder.d_model
+    expected[positions] = torch.Size((expected[positions][0] + info.position_offset, width))
+    if info.folded_types:
+        expected[types] = torch.Size((1, width))
+    _check_tensors(info.folder, expected, source)
+
+    state = {name: source[_their_name(info, name)].float() for name in encoder.state_dict()}
+    state["embeddings.positions.weight"] = state["embeddings.positions.weight"][info.position_offset :]
+    if info.folded_types:
+        state["embeddings.positions.weight"] = state["embeddings.positions.weight"] + source[types].float()
+    return state
+
+
+def _their_name(info: CheckpointInfo, name: str) -> str:
+    """Translate the name of one of our parameters."""
+    module, _, kind = name.rpartition(".")
+    if module in EMBEDDINGS:
+        return f"{EMBEDDINGS[module]}.{kind}"
+    _, number, inner = module.split(".", 2)  # "layers.3.attention.w_q"
+    return f"{info.family.layer_prefix}{number}.{info.family.layer_modules[inner]}.{kind}"
+
+
+def _check_tensors(folder: Path, expected: Mapping[str, torch.Size], source: Mapping[str, Tensor]) -> None:
+    if missing := [name for name in expected if name not in source]:
+        raise CheckpointError(
+            f"{folder}: the weights must hold {_some(missing)}, which {_are(missing)} missing"
+        )
+    if unexpected := [name for name in source if name not in expected]:
+        raise CheckpointError(
+            f"{folder}: the weights hold {_some(unexpected)}, for which this encoder has no place; "
+            "config.json may describe another model"
+        )
+    for name, shape in expected.items():
+        tensor = source[name]
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"{folder}: {name} must have the shape {list(shape)}, was {list(tensor.shape)}"
+            )
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{folder}: {name} must be floating point, was {tensor.dtype}")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,59 @@
+"""Reading the small files of a checkpoint folder, none of which is to be trusted."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+
+class CheckpointError(Exception):
+    """A checkpoint folder is not one that polyhead can load; the message says why."""
+
+
+def read_json(path: Path) -> object:
+    """Read a JSON file.
+
+    Raises:
+        CheckpointError: The file is missing, or not JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:  # bad JSON, or bytes that are not text
+        raise CheckpointError(f"{path}: must be JSON ({error})") from error
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        CheckpointError: It holds something else, or `read_json` fails.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must be a JSON object, was {type(value).__name__}")
+    return value
+
+
+def integer(path: Path, config: Mapping[str, object], name: str) -> int:
+    """Take an integer out of what was read from `path`.
+
+    Raises:
+        CheckpointError: It is missing, or something else.
+    """
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        found = "is missing" if name not in config else f"was {value!r}"
+        raise CheckpointError(f"{path}: {name} must be an integer, {found}")
+    return value
+
+
+def inside(path: Path, name: object) -> Path:
+    """Resolve what the file `path` calls `name`, relative to its own folder.
+
+    Raises:
+        CheckpointError: The name leads out of the folder.
+    """
+    if not isinstance(name, str) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise CheckpointError(f"{path}: must name files inside its own folder, named {name!r}")
+    return path.parent / name

@@ -1,0 +1,186 @@
+"""What an encoder costs, and the shapes of the tensors on the way through it. Needs no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polyhead_model.config import EncoderConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """One part of a total."""
+
+    name: str
+    formula: str
+    each: int
+    layers: int | None = None
+    """How many layers have this part; None = it stands once, outside the layers."""
+
+    @property
+    def total(self) -> int:
+        """In all layers."""
+        return self.each * (1 if self.layers is None else self.layers)
+
+
+def parameter_counts(config: EncoderConfig) -> tuple[Count, ...]:
+    """List an encoder's parameters, part by part."""
+    d, inner, layers = config.d_model, config.inner_size, config.layers
+    counts = [Count(name="attention matrices", formula="4·D·H·K", each=4 * d * inner, layers=layers)]
+    if config.bias:
+        counts.append(Count(name="attention biases", formula="3·H·K + D", each=3 * inner + d, layers=layers))
+    if config.feed_forward is not None:
+        f = config.feed_forward
+        counts.append(Count(name="feed-forward matrices", formula="2·D·F", each=2 * d * f, layers=layers))
+        if config.bias:
+            counts.append(Count(name="feed-forward biases", formula="F + D", each=f + d, layers=layers))
+        counts.append(Count(name="layer norms", formula="4·D", each=4 * d, layers=layers))
+    for name, rows in (
+        ("token embeddings", config.vocabulary),
+        ("position embeddings", config.positions),
+        ("type embeddings", config.types),
+    ):
+        if rows:
+            counts.append(Count(name=name, formula=f"{rows:,}·D", each=rows * d))
+    if config.embedding_norm:
+        counts.append(Count(name="embedding norm", formula="2·D", each=2 * d))
+    if config.final_norm:
+        counts.append(Count(name="final norm", formula="2·D", each=2 * d))
+    return tuple(counts)
+
+
+def parameters(config: EncoderConfig) -> int:
+    """Count all parameters of an encoder."""
+    return sum(count.total for count in parameter_counts(config))
+
+
+def flop_counts(config: EncoderConfig, batch: int, tokens: int) -> tuple[Count, ...]:
+    """List the floating-point operations of one forward pass, part by part.
+
+    Those of matrix products are counted, two for a multiplication and its addition; padding and
+    causally hidden scores are computed too, so they count.
+    """
+    _require_sizes(config, batch, tokens)
+    d, inner, layers = config.d_model, config.inner_size, config.layers
+    rows = batch * tokens
+    counts = [
+        Count(name="q, k, v", formula="6·B·T·D·H·K", each=6 * rows * d * inner, layers=layers),
+        Count(name="scores", formula="2·B·H·T²·K", each=2 * rows * tokens * inner, layers=layers),
+        Count(name="weighted values", formula="2·B·H·T²·K", each=2 * rows * tokens * inner, layers=layers),
+        Count(name="output projection", formula="2·B·T·D·H·K", each=2 * rows * d * inner, layers=layers),
+    ]
+    if config.feed_forward is not None:
+        each = 4 * rows * d * config.feed_forward
+        counts.append(Count(name="feed-forward", formula="4·B·T·D·F", each=each, layers=layers))
+    return tuple(counts)
+
+
+def flops(config: EncoderConfig, batch: int, tokens: int) -> int:
+    """Count the floating-point operations of one forward pass, see `flop_counts`."""
+    return sum(count.total for count in flop_counts(config, batch, tokens))
+
+
+def attention_bytes_per_layer(config: EncoderConfig, batch: int, tokens: int, *, itemsize: int = 4) -> int:
+    """Bytes of one layer's attention weights [B, H, T, T]: B·H·T² numbers of `itemsize` bytes."""
+    _require_sizes(config, batch, tokens)
+    return batch * config.heads * tokens**2 * itemsize
+
+
+def attention_bytes(config: EncoderConfig, batch: int, tokens: int, *, itemsize: int = 4) -> int:
+    """Bytes of the attention weights of all layers, what a request for everything carries."""
+    return config.layers * attention_bytes_per_layer(config, batch, tokens, itemsize=itemsize)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A tensor on the way through an encoder."""
+
+    stage: Literal["input", "each layer", "output"]
+    name: str
+    symbols: tuple[str, ...]
+    """The shape in letters, such as ("B", "T", "D")."""
+    sizes: tuple[int, ...]
+    """The shape in numbers, such as (1, 128, 768)."""
+
+
+def shape_trace(config: EncoderConfig, batch: int, tokens: int) -> tuple[Step, ...]:
+    """Follow the tensors through an encoder, from its input to its output.
+
+    Raises:
+        ValueError: `batch` or `tokens` is not positive, or T is more than the encoder's positions.
+    """
+    _require_sizes(config, batch, tokens)
+    sizes = {
+        "B": batch,
+        "T": tokens,
+        "D": config.d_model,
+        "H": config.heads,
+        "K": config.head_size,
+        "H·K": config.inner_size,
+        "3·H·K": 3 * config.inner_size,
+        "F": config.feed_forward or 0,
+    }
+    inputs = [("x", "B T D")]
+    if config.vocabulary is not None:
+        inputs = [("token ids", "B T"), ("x = embeddings", "B T D")]
+    outputs = [("output", "B T D")]
+    if config.final_norm:
+        outputs.insert(0, ("x = norm(x)", "B T D"))
+    if config.pooling is not None:
+        outputs.append((f"pooled ({config.pooling})", "B D"))
+    stages: tuple[tuple[Literal["input", "each layer", "output"], list[tuple[str, str]]], ...] = (
+        ("input", inputs),
+        ("each layer", _layer_steps(config)),
+        ("output", outputs),
+    )
+    return tuple(
+        Step(
+            stage=stage,
+            name=name,
+            symbols=tuple(symbols.split()),
+            sizes=tuple(sizes[symbol] for symbol in symbols.split()),
+        )
+        for stage, steps in stages
+        for name, symbols in steps
+    )
+
+
+def _layer_steps(config: EncoderConfig) -> list[tuple[str, str]]:
+    """Name the tensors of one layer, each with its shape in letters."""
+    fused = [("q, k, v = x W_qkv", "B T 3·H·K")]
+    separate = [("q = x W_q", "B T H·K"), ("k = x W_k", "B T H·K"), ("v = x W_v", "B T H·K")]
+    attention = [
+        *(fused if config.fused else separate),
+        ("q by head", "B H T K"),
+        ("kᵀ by head", "B H K T"),
+        ("v by head", "B H T K"),
+        ("scores = q kᵀ / √K", "B H T T"),
+        ("weights = softmax", "B H T T"),
+        ("heads = weights v", "B H T K"),
+        ("concatenated heads", "B T H·K"),
+    ]
+    if config.feed_forward is None:
+        return [*attention, ("x = heads W_o", "B T D")]
+    up = ("hidden = act(x W_up)", "B T F")
+    if config.norm == "pre":
+        return [
+            ("norm(x)", "B T D"),
+            *attention,
+            ("x = x + heads W_o", "B T D"),
+            ("norm(x)", "B T D"),
+            up,
+            ("x = x + hidden W_down", "B T D"),
+        ]
+    return [
+        *attention,
+        ("x = norm(x + heads W_o)", "B T D"),
+        up,
+        ("x = norm(x + hidden W_down)", "B T D"),
+    ]
+
+
+def _require_sizes(config: EncoderConfig, batch: int, tokens: int) -> None:
+    for name, size in (("batch", batch), ("tokens", tokens)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, was {size}")
+    if config.positions is not None and tokens > config.positions:
+        raise ValueError(f"tokens must be at most {config.positions}, the model's positions, was {tokens}")

@@ -1,0 +1,77 @@
+"""The dialects in which Hugging Face checkpoints write down encoders of BERT's family."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_BERT_LAYER = {
+    "attention.w_q": "attention.self.query",
+    "attention.w_k": "attention.self.key",
+    "attention.w_v": "attention.self.value",
+    "attention.w_o": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward.up": "intermediate.dense",
+    "feed_forward.down": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+_DISTILBERT_LAYER = {
+    "attention.w_q": "attention.q_lin",
+    "attention.w_k": "attention.k_lin",
+    "attention.w_v": "attention.v_lin",
+    "attention.w_o": "attention.out_lin",
+    "attention_norm": "sa_layer_norm",
+    "feed_forward.up": "ffn.lin1",
+    "feed_forward.down": "ffn.lin2",
+    "feed_forward_norm": "output_layer_norm",
+}
+EMBEDDINGS: Mapping[str, str] = {
+    "embeddings.tokens": "embeddings.word_embeddings",
+    "embeddings.positions": "embeddings.position_embeddings",
+    "embeddings.types": "embeddings.token_type_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+}
+"""Our module → theirs, the same in every family."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """The dialect of one `model_type`."""
+
+    prefix: str
+    """Of all names of the encoder's tensors, where it is saved inside a model with a task head."""
+    d_model: str = "hidden_size"
+    """This and the next: names in config.json."""
+    heads: str = "num_attention_heads"
+    layers: str = "num_hidden_layers"
+    feed_forward: str = "intermediate_size"
+    activation: str = "hidden_act"
+    types: bool = True
+    """Whether there are token types."""
+    position_offset: bool = False
+    """Positions count from pad_token_id + 1, as in RoBERTa: no token uses the table's first rows."""
+    layer_prefix: str = "encoder.layer."
+    """Of the names of a layer's tensors, before its number."""
+    layer_modules: Mapping[str, str]
+    """Our module within a layer → theirs."""
+
+
+_ROBERTA = Family(prefix="roberta.", layer_modules=_BERT_LAYER, position_offset=True)
+
+FAMILIES: Mapping[str, Family] = {
+    "bert": Family(prefix="bert.", layer_modules=_BERT_LAYER),
+    "camembert": _ROBERTA,
+    "distilbert": Family(
+        prefix="distilbert.",
+        d_model="dim",
+        heads="n_heads",
+        layers="n_layers",
+        feed_forward="hidden_dim",
+        activation="activation",
+        types=False,
+        layer_prefix="transformer.layer.",
+        layer_modules=_DISTILBERT_LAYER,
+    ),
+    "electra": Family(prefix="electra.", layer_modules=_BERT_LAYER),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+}
+"""The model types that load. Tests hold each to the numbers of its own implementation in `transformers`."""

@@ -1,0 +1,126 @@
+"""Everything about a Hugging Face folder but its weights, which `polyhead_model.checkpoint` reads.
+
+Needs no torch, so that a checkpoint can be described without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
+from polyhead_model.config import Activation, EncoderConfig
+from polyhead_model.families import FAMILIES, Family
+from polyhead_model.sentence_modules import SentenceModules
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointInfo:
+    """All about a checkpoint but its weights."""
+
+    model_type: str
+    """As in config.json; a key of `FAMILIES`."""
+    family: Family
+    encoder: EncoderConfig
+    folder: Path
+    """The folder with config.json and the weights."""
+    tokenizer: Path | None
+    """The tokenizer.json, if there is one."""
+    max_tokens: int
+    """Where text is cut or refused: sentence-transformers' max_seq_length, else the tokeniser's own limit,
+    and never more than the model's positions."""
+    position_offset: int
+    """Leading rows of the position table that no token uses."""
+    folded_types: bool
+    """The model has a single token type: a constant, which is added to the positions."""
+
+
+def read_checkpoint_info(folder: Path) -> CheckpointInfo:
+    """Read what a local Hugging Face or sentence-transformers folder holds, without its weights.
+
+    Raises:
+        CheckpointError: The folder is not a checkpoint of BERT's family, or asks for something that
+            polyhead does not do.
+    """
+    if not folder.is_dir():
+        found = "is a file" if folder.exists() else "does not exist"
+        raise CheckpointError(
+            f"a checkpoint must be a folder with config.json and model.safetensors, but {folder} {found}"
+        )
+    modules = SentenceModules.read(folder)
+    path = modules.transformer / "config.json"
+    config = read_object(path)
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise CheckpointError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, was {model_type!r}")
+    family = FAMILIES[model_type]
+    _refuse_variants(path, config)
+    position_offset = integer(path, config, "pad_token_id") + 1 if family.position_offset else 0
+    positions = integer(path, config, "max_position_embeddings") - position_offset
+    types = integer(path, config, "type_vocab_size") if family.types else 0
+    try:
+        encoder = EncoderConfig(
+            d_model=integer(path, config, family.d_model),
+            heads=integer(path, config, family.heads),
+            layers=integer(path, config, family.layers),
+            feed_forward=integer(path, config, family.feed_forward),
+            activation=_activation(path, config, family.activation),
+            layer_norm_epsilon=config.get("layer_norm_eps", 1e-12),  # type: ignore[arg-type]  # checked there
+            vocabulary=integer(path, config, "vocab_size"),
+            positions=positions,
+            types=0 if types == 1 else types,
+            embedding_norm=True,
+            pooling=modules.pooling,
+            normalise=modules.normalise,
+        )
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    tokenizer = modules.transformer / "tokenizer.json"
+    return CheckpointInfo(
+        model_type=model_type,
+        family=family,
+        encoder=encoder,
+        folder=modules.transformer,
+        tokenizer=tokenizer if tokenizer.is_file() else None,
+        max_tokens=min(positions, modules.max_tokens or _tokenizer_limit(modules.transformer) or positions),
+        position_offset=position_offset,
+        folded_types=types == 1,
+    )
+
+
+def _activation(path: Path, config: Mapping[str, object], name: str) -> Activation:
+    value = config.get(name)
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
+        raise CheckpointError(f"{path}: {name} must be one of {', '.join(_ACTIVATIONS)}, was {value!r}")
+    return _ACTIVATIONS[value]
+
+
+def _tokenizer_limit(folder: Path) -> int | None:
+    """Where the tokeniser itself cuts text: some 10³⁰ where it never does."""
+    path = folder / "tokenizer_config.json"
+    limit = read_object(path).get("model_max_length") if path.is_file() else None
+    return int(limit) if isinstance(limit, int | float) else None
+
+
+def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
+    """Refuse variants that share a model_type with BERT, but not its equations."""
+    position_embedding = config.get("position_embedding_type", "absolute")
+    if position_embedding != "absolute":
+        raise CheckpointError(
+            f"{path}: position_embedding_type must be 'absolute', was {position_embedding!r}: "
+            "relative positions are not supported"
+        )
+    if config.get("is_decoder"):
+        raise CheckpointError(f"{path}: is_decoder must be false, was true: polyhead serves encoders")
+    width = config.get("hidden_size")
+    if config.get("embedding_size", width) != width:
+        raise CheckpointError(
+            f"{path}: embedding_size must equal hidden_size ({width}), was {config['embedding_size']!r}: "
+            "embeddings of another width are not supported"
+        )
