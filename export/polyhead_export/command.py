@@ -83,13 +83,16 @@ def export(
         source for source in sources if if_exists != "skip" or not _is_there(models, source.name, version)
     ]
     exported: list[ExportedFamily] = []
+    console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True)
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
     ) as progress:
-        task = progress.add_task("", total=(STEPS + 1) * len(wanted))
+        task = progress.add_task("", total=(STEPS + 1) * len(wanted), visible=console.is_terminal)
 
         def step(description: str) -> None:
             progress.update(task, description=description, advance=1)
+            if not console.is_terminal:  # a log has no bar to watch
+                console.print(description)
 
         for source in wanted:
             step(f"{source.name}: building the encoder")

@@ -5,6 +5,7 @@ What is equal byte for byte is one tensor, whatever it was called.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,14 @@ def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, 
         names: What a tensor is called by its fingerprint (see `names_of`). The same tensor gets the
             same name in every graph.
     """
-    written: dict[str, ir.ExternalTensor] = {}
+    offsets: dict[str, int] = {}
     with (folder / FILE).open("wb") as file:
         for model in models:
             initializers = model.graph.initializers
             for value in list(initializers.values()):
-                tensor = value.const_value
-                if tensor is None:
+                if value.const_value is None:
                     raise RuntimeError(f"initializer {value.name!r} has no value")
-                array = np.ascontiguousarray(tensor.numpy())
+                array = np.ascontiguousarray(value.const_value.numpy())
                 key = _fingerprint(array)
                 # Two tensors with the same content (biases of zeros) cannot both have the name.
                 if (name := names.get(key)) and name not in initializers:
@@ -49,27 +49,16 @@ def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, 
                 if array.nbytes <= INLINE_BYTES:
                     value.const_value = ir.Tensor(array, name=value.name)
                     continue
-                if key not in written:
-                    file.seek(-file.tell() % _PAGE_BYTES, 1)
-                    offset = file.tell()
+                if key not in offsets:
+                    offsets[key] = file.seek(-file.tell() % _PAGE_BYTES, os.SEEK_CUR)
                     file.write(_bytes(array))
-                    written[key] = ir.ExternalTensor(
-                        FILE,
-                        offset,
-                        array.nbytes,
-                        tensor.dtype,
-                        shape=tensor.shape,
-                        name=value.name,
-                        base_dir=folder,
-                    )
-                stored = written[key]
                 value.const_value = ir.ExternalTensor(
                     FILE,
-                    stored.offset,
-                    stored.length,
-                    stored.dtype,
-                    shape=tensor.shape,
-                    name=value.name or stored.name,
+                    offsets[key],
+                    array.nbytes,
+                    value.const_value.dtype,
+                    shape=ir.Shape(array.shape),
+                    name=value.name or "",
                     base_dir=folder,
                 )
 
@@ -96,6 +85,6 @@ def _fingerprint(array: Array) -> str:
     return digest.hexdigest()
 
 
-def _bytes(array: Array) -> Array:
+def _bytes(array: Array) -> memoryview:
     """The array's bytes without a copy; `array.data` does not know bfloat16."""
-    return array.reshape(-1).view(np.uint8)
+    return array.reshape(-1).view(np.uint8).data

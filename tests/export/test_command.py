@@ -1,0 +1,66 @@
+"""`polyhead export` as a user calls it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyhead_export import ExportError
+from polyhead_export.command import app
+
+
+def export(*arguments: str | Path) -> None:
+    app([str(argument) for argument in arguments], exit_on_error=False, result_action="return_value")
+
+
+def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export("--preset", "teaching", "--heads", "1,8", "--layers", "1", "--models", tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["teaching-h1", "teaching-h8"]
+    manifest = json.loads((tmp_path / "teaching-h8" / "1" / "manifest.json").read_text())
+    assert (manifest["encoder"]["heads"], manifest["encoder"]["d_model"]) == (8, 256)
+    said = capsys.readouterr()
+    assert "teaching-h1" in said.out
+    assert "comparing the attention graph with PyTorch" in said.err
+
+    # What is there stays, without work and without a complaint.
+    export("--preset", "teaching", "--heads", "1,8", "--models", tmp_path, "--if-exists", "skip")
+    assert json.loads((tmp_path / "teaching-h8" / "1" / "manifest.json").read_text()) == manifest
+    assert "teaching-h1: was there already" in capsys.readouterr().out
+
+    with pytest.raises(
+        ExportError, match=r"version 1 of teaching-h8 exists already .* --if-exists skip or replace"
+    ):
+        export("--preset", "teaching", "--heads", "2,8", "--models", tmp_path)
+    assert not (tmp_path / "teaching-h2").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --preset or --checkpoint"),
+        (["--preset", "teaching", "--checkpoint", "somewhere"], "give either --preset or --checkpoint"),
+        (["--checkpoint", "somewhere"], "--checkpoint needs a --name"),
+        (["--checkpoint", "somewhere", "--name", "x", "--heads", "2"], "a checkpoint is exported as it is"),
+        (["--preset", "bert-bass"], "must be one of .*, was 'bert-bass'; did you mean 'bert-base'?"),
+        (["--preset", "teaching", "--heads", "3"], r"d_model \(256\) must be a multiple of heads \(3\)"),
+        (["--preset", "teaching", "--heads", "2,2"], "head counts must differ from each other, were 2, 2"),
+        (["--preset", "teaching", "--heads", "0"], "heads must be at least 1, was 0"),
+        (["--preset", "teaching", "--name", "a.b"], "must start with a letter or digit"),
+    ],
+)
+def test_refusals_leave_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+
+    with pytest.raises(ExportError, match=message):
+        export(*arguments, "--models", models)
+
+    assert not models.exists()
+
+
+def test_heads_must_be_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        app(["--preset", "teaching", "--heads", "1,two", "--models", str(tmp_path)])
+
+    assert stopped.value.code != 0
+    assert "--heads" in capsys.readouterr().err
