@@ -1,0 +1,254 @@
+"""The server as a whole: `create_server` builds it, `serve` runs it until a signal and drains it."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+
+import grpc
+
+from polyhead_server.devices import Device, choose_device
+from polyhead_server.errors import StartError
+from polyhead_server.lifecycle import Lifecycle
+from polyhead_server.loading import Failed, Loaded, load
+from polyhead_server.logs import LOGGER
+from polyhead_server.registry import Model, Registry
+from polyhead_server.repository import VersionFolder, scan
+from polyhead_server.scheduler import Scheduler
+from polyhead_server.service.handlers import Service
+from polyhead_server.service.health import Health
+from polyhead_server.service.inference import Inference
+from polyhead_server.service.reflection import add_reflection
+from polyhead_server.settings import Settings
+from polyhead_server.threads import available_cpus
+
+_LAST_ANSWERS_SECONDS = 1.0
+
+
+class Server:
+    """A server that is bound to its port. `create_server` makes one.
+
+    Args:
+        settings: How it runs.
+        device: Where the models run.
+        versions: What it loads.
+        registry: The models, in which all of `versions` are declared.
+    """
+
+    def __init__(
+        self, settings: Settings, *, device: Device, versions: list[VersionFolder], registry: Registry
+    ) -> None:
+        self.registry = registry
+        self.lifecycle = Lifecycle(registry)
+        self._settings = settings
+        self._device = device
+        self._versions = versions
+        self._threads = settings.threads or available_cpus()
+        self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
+        self._health = Health(registry, self.lifecycle)
+        registry.on_change = self.lifecycle.on_change = self._health.changed
+        self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._grpc = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", settings.max_request_bytes),
+                ("grpc.max_send_message_length", settings.max_reply_bytes),
+                # Two servers on one port would each get some of the requests.
+                ("grpc.so_reuseport", 0),
+            )
+        )
+        inference = Inference(registry, settings, self._workers)
+        service = Service(registry, self.lifecycle, inference, settings)
+        self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
+        add_reflection(self._grpc)
+        self.port = _bind(self._grpc, settings.host, settings.port)
+
+    async def start(self) -> None:
+        """Listens, and starts to load the models."""
+        await self._grpc.start()
+        LOGGER.info("listening on %s; loading models", _address(self._settings.host, self.port))
+        # A daemon: a stop signal must not have to wait for a large model.
+        Thread(target=self._load, args=(asyncio.get_running_loop(),), name="loading", daemon=True).start()
+
+    async def loaded(self) -> None:
+        """Waits until every model is loaded or has failed.
+
+        Raises:
+            StartError: All of them failed.
+        """
+        await asyncio.shield(self._loading)
+
+    async def drain(self, seconds: float) -> bool:
+        """Refuses what is new, finishes what was accepted, and stops.
+
+        Args:
+            seconds: How long accepted requests may take. What is not done by then is refused.
+
+        Returns:
+            Whether every accepted request was finished.
+        """
+        self.lifecycle.drain()
+        finished = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.lifecycle.idle()
+        except TimeoutError:
+            finished = False
+            LOGGER.warning("%d requests were not finished in %g s", self.lifecycle.accepted, seconds)
+        self._health.close()
+        closing = asyncio.gather(*(model.scheduler.close() for model in self.registry.models()))
+        # What was answered last may still be on its way out.
+        await self._grpc.stop(max(deadline - loop.time(), _LAST_ANSWERS_SECONDS))
+        await closing
+        self._workers.shutdown(wait=False)
+        return finished
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs in a thread; hands every result to the event loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
+            for result in load(self._versions, device=self._device, threads=self._threads):
+                loop.call_soon_threadsafe(self._put, result)
+            loop.call_soon_threadsafe(self._finish_loading)
+
+    def _put(self, result: Loaded | Failed) -> None:
+        if self.lifecycle.draining.is_set():
+            return
+        if isinstance(result, Failed):
+            LOGGER.error("model %s version %d is not served: %s", result.name, result.version, result.reason)
+            self.registry.fail(result.name, result.version, result.reason)
+            return
+        signature = result.signature
+        scheduler = Scheduler(
+            result.engine, name=signature.name, max_queued_tokens=self._settings.max_queued_tokens
+        )
+        self.registry.ready(
+            Model(
+                signature=signature,
+                scheduler=scheduler,
+                tokeniser=result.tokeniser,
+                provider=result.engine.provider,
+            )
+        )
+        LOGGER.debug("model %s version %d is ready", signature.name, signature.version)
+
+    def _finish_loading(self) -> None:
+        if self._loading.done():
+            return
+        models = self.registry.models()
+        if not models and not self.lifecycle.draining.is_set():
+            reasons = "; ".join(
+                f"{slot.name} {slot.version}: {slot.reason}" for slot in self.registry.slots()
+            )
+            self._loading.set_exception(StartError(f"no model could be loaded: {reasons}"))
+            self._loading.exception()  # whoever waits gets it; nobody has to
+            return
+        self._loading.set_result(None)
+        self.lifecycle.loaded()
+        LOGGER.info(
+            "serving %s on %s with %s (%s)",
+            ", ".join(f"{model.signature.name} v{model.signature.version}" for model in models),
+            _address(self._settings.host, self.port),
+            self._device.provider,
+            self._device.reason,
+        )
+
+
+async def create_server(
+    settings: Settings, *, choose: Callable[[str], Device] = choose_device
+) -> tuple[Server, int]:
+    """Builds a server that is bound to its port, and neither listens nor loads yet.
+
+    Args:
+        settings: How it runs.
+        choose: Decides where models run; tests have their own.
+
+    Returns:
+        The server and its port, which was chosen where the settings say 0.
+
+    Raises:
+        StartError: The repository is missing or empty, the port is taken.
+        DeviceError: The device that was asked for does not work.
+    """
+    versions, broken = scan(settings.models)
+    device = choose(settings.device)
+    registry = Registry()
+    for version in versions:
+        for graph in version.manifest.graphs:
+            registry.declare(version.manifest.served_name(graph), version.version)
+    for one in broken:
+        LOGGER.error("model %s version %d is not served: %s", one.family, one.version, one.reason)
+        registry.fail(one.family, one.version, one.reason)
+    server = Server(settings, device=device, versions=list(versions), registry=registry)
+    return server, server.port
+
+
+async def serve(settings: Settings) -> bool:
+    """Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
+
+    Returns:
+        Whether every accepted request was finished.
+
+    Raises:
+        StartError: It could not start, or has nothing to serve.
+    """
+    server, _ = await create_server(settings)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, loop, stopped, number)
+    await server.start()
+    stopping = asyncio.ensure_future(stopped.wait())
+    loading = asyncio.ensure_future(server.loaded())
+    try:
+        await asyncio.wait((stopping, loading), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            loading.result()
+        await stopping
+    except StartError:
+        await server.drain(0)
+        raise
+    finally:
+        loading.cancel()
+    LOGGER.info("draining: %d requests to finish", server.lifecycle.accepted)
+    finished = await server.drain(settings.drain_seconds)
+    LOGGER.info("stopped")
+    return finished
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
+    LOGGER.info("%s received", number.name)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(each)
+        signal.signal(each, signal.SIG_DFL)
+    stopped.set()
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Binds the port.
+
+    Raises:
+        StartError: It is taken, or the address is not this machine's.
+    """
+    try:
+        return server.add_insecure_port(_address(host, port))
+    except RuntimeError as error:
+        raise StartError(f"cannot listen on {_address(host, port)}: {_why(host, port)}") from error
+
+
+def _why(host: str, port: int) -> str:
+    """Asks the system why, which gRPC keeps to itself."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError as error:
+        return error.strerror or "the address is not valid"
+    return "gRPC could not bind it"
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

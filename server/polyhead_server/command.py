@@ -1,0 +1,50 @@
+"""`polyhead serve`: settings from flags, the environment and a file; then the server."""
+
+from pathlib import Path
+
+from cyclopts import App, ArgumentCollection, CycloptsError
+from cyclopts.config import Env, Toml
+
+from polyhead_server.settings import Settings
+
+
+def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fills in, from the file that `--config` names, what flags and the environment leave open."""
+    for argument in arguments:
+        if argument.name == "--config" and argument.tokens:
+            path = Path(argument.tokens[-1].value)
+            if not path.is_file():
+                raise CycloptsError(msg=f"--config must be a TOML file, {path} is none.")
+            Toml(path, use_commands_as_keys=False)(app, commands, arguments)
+
+
+app = App(
+    name="serve",
+    help="Serve a model repository over gRPC.",
+    config=[Env("POLYHEAD_SERVE_", command=False), _read_file],
+)
+
+
+@app.default
+def serve(settings: Settings, *, config: Path | None = None) -> int:
+    """Serve a model repository over gRPC, until SIGTERM or Ctrl-C; then finish what was accepted.
+
+    A flag wins over its environment variable, which wins over the file.
+
+    Args:
+        settings: How the server runs.
+        config: A TOML file with any of the other options: `port = 8001`.
+    """
+    import asyncio
+
+    from polyhead_server.app import serve as run
+    from polyhead_server.errors import StartError
+    from polyhead_server.logs import LOGGER, configure
+
+    configure(settings.log_level)
+    try:
+        finished = asyncio.run(run(settings))
+    except StartError as error:
+        LOGGER.error("cannot serve: %s", error)
+        return 1
+    return 0 if finished else 1

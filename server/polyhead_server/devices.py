@@ -1,0 +1,152 @@
+"""Which device the models run on. A device that was asked for works, or the server does not start.
+
+onnxruntime itself falls back to the CPU with a warning when CUDA does not load, and lists the CUDA provider
+as available because the file is there. So the decision is made here, by running a small graph.
+"""
+
+import contextlib
+import ctypes
+import io
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from polyhead_server.errors import DeviceError, StartError
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where sessions run."""
+
+    name: str
+    provider: str
+    reason: str
+    """Why this one, for the log."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """onnxruntime's options of the provider."""
+
+    @property
+    def providers(self) -> list[Any]:
+        """What a session is created with. The CPU stays for the few shape operators that CUDA lacks."""
+        if self.provider == CPU:
+            return [CPU]
+        return [(self.provider, dict(self.options)), CPU]
+
+
+def on_cpu(reason: str) -> Device:
+    """The CPU."""
+    return Device(name="cpu", provider=CPU, reason=reason)
+
+
+def on_cuda(reason: str) -> Device:
+    """The first CUDA device."""
+    # TF32 keeps 10 bits of each product: not what an fp32 model was checked with.
+    options = {"device_id": "0", "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
+    return Device(name="cuda", provider=CUDA, reason=reason, options=options)
+
+
+def cuda_problem() -> str | None:
+    """What keeps CUDA from working, None when a graph ran on it."""
+    if CUDA not in ort.get_available_providers():
+        return "this onnxruntime was built without CUDA: install onnxruntime-gpu in its place"
+    missing = _missing_libraries()
+    if missing:
+        return (
+            f"missing {', '.join(missing)}: pip install 'polyhead[cuda]', and the NVIDIA driver for libcuda"
+        )
+    devices = _count_devices()
+    if devices is not None and devices < 1:
+        return "the NVIDIA driver shows no device"
+    return _try_cuda()
+
+
+def choose_device(device: str, *, problem: Callable[[], str | None] = cuda_problem) -> Device:
+    """Decides where to run.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`.
+        problem: Says what keeps CUDA from working; tests have their own.
+
+    Raises:
+        DeviceError: CUDA was asked for and does not work.
+    """
+    if device == "cpu":
+        return on_cpu("--device cpu")
+    found = problem()
+    if found is None:
+        return on_cuda("--device cuda" if device == "cuda" else "auto: CUDA works")
+    if device == "cuda":
+        raise DeviceError(f"--device cuda does not work here: {found}")
+    return on_cpu(f"auto: CUDA does not work here: {found}")
+
+
+def check_provider(session_providers: Sequence[str], device: Device) -> None:
+    """Checks that a session really got its device.
+
+    Raises:
+        DeviceError: onnxruntime took another one.
+    """
+    if session_providers[0] != device.provider:
+        raise DeviceError(
+            f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
+        )
+
+
+def _missing_libraries() -> list[str]:
+    missing = []
+    if sys.platform == "linux" and not _loads("libcuda.so.1"):
+        missing.append("libcuda.so.1")
+    # Loads CUDA's and cuDNN's libraries where pip has put them, and prints those that it could not load.
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        ort.preload_dlls()
+    failed = dict.fromkeys(re.findall(r"Failed to load ([^\s:]+)", printed.getvalue()))
+    return missing + [library for library in failed if not _loads(library)]
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _count_devices() -> int | None:
+    """The driver's number of devices; None where it cannot be asked this way."""
+    if sys.platform != "linux":
+        return None
+    driver = ctypes.CDLL("libcuda.so.1")
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def _try_cuda() -> str | None:
+    """Multiplies two matrices on CUDA; returns what went wrong."""
+    matrix = onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [2, 2])
+    product = onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [2, 2])
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["a", "a"], ["b"])], "probe", [matrix], [product]
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    device = on_cuda("probe")
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), providers=device.providers)
+        check_provider(session.get_providers(), device)
+        session.run(None, {"a": np.eye(2, dtype=np.float32)})
+    except StartError as error:
+        return str(error)
+    except Exception as error:
+        return f"a test run failed: {str(error).splitlines()[0]}"
+    return None

@@ -1,0 +1,136 @@
+"""What can go wrong, a small family of errors for each layer, and the one table that gives each its status.
+
+A message says what it must be, what it was, and what to do. It never holds a path, a stack or a library's
+own words; those go to the log.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from grpc import StatusCode
+
+
+class ServerError(Exception):
+    """The root of every error that the server raises on purpose."""
+
+
+# ---- Starting ----------------------------------------------------------------------------------
+
+
+class StartError(ServerError):
+    """The server cannot start, or has nothing to serve."""
+
+
+class DeviceError(StartError):
+    """The device that was asked for does not work."""
+
+
+class RepositoryError(ServerError):
+    """One version of a family cannot be served; the others can. The index shows the message."""
+
+
+# ---- Requests ----------------------------------------------------------------------------------
+
+
+class RequestError(ServerError):
+    """The root of what a caller is told."""
+
+
+class InvalidRequestError(RequestError):
+    """Something about the request is wrong: it names the field, what it must be and what it was."""
+
+
+class UnknownModelError(RequestError):
+    """No such model or version is served."""
+
+
+class TooLargeError(RequestError):
+    """The request, its reply or the memory that it needs is over a limit."""
+
+
+class UnavailableError(RequestError):
+    """Not now: loading, draining or too busy.
+
+    Args:
+        message: For the caller.
+        retry_after_ms: When to try again. None: it will not get better by itself.
+    """
+
+    def __init__(self, message: str, *, retry_after_ms: int | None) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
+class ExpiredError(RequestError):
+    """The caller's deadline passed before there was an answer."""
+
+
+class EngineError(ServerError):
+    """The engine failed on valid input: our fault, or the model's."""
+
+
+# ---- The status table --------------------------------------------------------------------------
+
+STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
+    {
+        InvalidRequestError: StatusCode.INVALID_ARGUMENT,
+        UnknownModelError: StatusCode.NOT_FOUND,
+        TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
+        UnavailableError: StatusCode.UNAVAILABLE,
+        ExpiredError: StatusCode.DEADLINE_EXCEEDED,
+    }
+)
+"""The status of each error that a caller is told about. Whatever is not here is INTERNAL."""
+
+PUSHBACK = "grpc-retry-pushback-ms"
+"""gRPC's own retries wait this long, and do not happen at all when it is negative."""
+
+# A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
+_LONGEST_MESSAGE = 1500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """An error as it goes over the wire."""
+
+    code: StatusCode
+    message: str
+    trailers: tuple[tuple[str, str], ...] = ()
+
+
+def refusal(error: Exception, request_id: str) -> Refusal:
+    """Turns any error into what the caller is told.
+
+    Args:
+        error: What was raised.
+        request_id: Given to the caller where the error is ours, so that the log line can be found.
+    """
+    code = STATUS.get(type(error)) if isinstance(error, ServerError) else None
+    if code is None:
+        return Refusal(
+            code=StatusCode.INTERNAL,
+            message=f"the server failed on this request; its log says why under request id {request_id}",
+        )
+    trailers: tuple[tuple[str, str], ...] = ()
+    if isinstance(error, UnavailableError):
+        after = -1 if error.retry_after_ms is None else error.retry_after_ms
+        trailers = ((PUSHBACK, str(after)),)
+    return Refusal(code=code, message=shorten(str(error), _LONGEST_MESSAGE), trailers=trailers)
+
+
+def shorten(text: str, longest: int = 80) -> str:
+    """Cuts a text that a caller chose, so that it cannot flood a message or the log."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def quoted(text: str) -> str:
+    """A caller's text in quotes: short, and in ASCII, as a message holds it."""
+    return ascii(shorten(text))
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names as a message lists them, not too many of them."""
+    all_names = [str(name) for name in names]
+    shown = ", ".join(all_names[:20])
+    return f"{shown}, … ({len(all_names)} in all)" if len(all_names) > 20 else shown

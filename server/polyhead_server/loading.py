@@ -1,0 +1,78 @@
+"""Loads a repository's models in a thread of their own, while the server already listens."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from polyhead_server.devices import Device
+from polyhead_server.engine import Engine
+from polyhead_server.errors import DeviceError, RepositoryError
+from polyhead_server.logs import LOGGER
+from polyhead_server.repository import VersionFolder, verify
+from polyhead_server.signature import Signature, signature_of
+from polyhead_server.tokeniser import Tokeniser
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """One graph, ready to run."""
+
+    signature: Signature
+    engine: Engine
+    tokeniser: Tokeniser | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """One graph that cannot be served."""
+
+    name: str
+    version: int
+    reason: str
+
+
+def load(versions: Sequence[VersionFolder], *, device: Device, threads: int) -> Iterator[Loaded | Failed]:
+    """Loads every graph of every version, one after the other. Blocks while it does.
+
+    Args:
+        versions: What to load, in this order.
+        device: Where sessions run.
+        threads: Threads of one run on the CPU.
+
+    Yields:
+        One result for each graph, as soon as it is there.
+    """
+    for version in versions:
+        manifest = version.manifest
+        tokeniser = None
+        try:
+            verify(version.folder, manifest)
+            if manifest.tokenizer is not None:
+                path = version.folder / manifest.tokenizer.file
+                tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens)
+        except Exception as error:
+            reason = _reason(error)
+            yield from (
+                Failed(name=manifest.served_name(graph), version=version.version, reason=reason)
+                for graph in manifest.graphs
+            )
+            continue
+        for graph, record in manifest.graphs.items():
+            signature = signature_of(manifest, graph)
+            try:
+                engine = Engine(
+                    version.folder / record.file, signature=signature, device=device, threads=threads
+                )
+            except Exception as error:
+                yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
+            else:
+                yield Loaded(signature=signature, engine=engine, tokeniser=tokeniser)
+
+
+def _reason(error: Exception) -> str:
+    """What the index says: our own words, or none; the log has the rest."""
+    if isinstance(error, RepositoryError | DeviceError):
+        if error.__cause__ is not None:
+            LOGGER.warning("%s: %s", error, error.__cause__)
+        return str(error)
+    LOGGER.exception("a model could not be loaded")
+    return "it could not be loaded; the server's log says why"

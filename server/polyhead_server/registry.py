@@ -1,0 +1,143 @@
+"""The models that this server knows, and what state each is in. Lives on the event loop."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
+from polyhead_server.scheduler import Scheduler
+from polyhead_server.signature import Signature
+from polyhead_server.statistics import Statistics
+from polyhead_server.tokeniser import Tokeniser
+
+_LOADING_RETRY_MS = 500
+
+
+class State(StrEnum):
+    """Of one version of a model, as the repository's index names it."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One graph of one version, ready to answer."""
+
+    signature: Signature
+    scheduler: Scheduler
+    tokeniser: Tokeniser | None
+    provider: str
+    """onnxruntime's execution provider that is really in use."""
+    statistics: Statistics = field(default_factory=Statistics)
+
+
+@dataclass
+class Slot:
+    """A version of a model, whatever its state."""
+
+    name: str
+    version: int
+    state: State = State.LOADING
+    reason: str = ""
+    model: Model | None = None
+
+
+class Registry:
+    """Finds models by name and version.
+
+    Args:
+        on_change: Called after every change of a state.
+    """
+
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self.on_change = on_change
+        self._slots: dict[str, dict[int, Slot]] = {}
+
+    def declare(self, name: str, version: int) -> None:
+        """Makes a version known before it is loaded."""
+        self._slots.setdefault(name, {})[version] = Slot(name=name, version=version)
+        self.on_change()
+
+    def ready(self, model: Model) -> None:
+        """Puts a loaded version into service."""
+        slot = self._slots[model.signature.name][model.signature.version]
+        slot.state, slot.reason, slot.model = State.READY, "", model
+        self.on_change()
+
+    def fail(self, name: str, version: int, reason: str) -> None:
+        """Says why a version is not served."""
+        slot = self._slots.setdefault(name, {}).setdefault(version, Slot(name=name, version=version))
+        slot.state, slot.reason, slot.model = State.UNAVAILABLE, reason, None
+        self.on_change()
+
+    def names(self) -> list[str]:
+        """The names of all models, ready or not."""
+        return sorted(self._slots)
+
+    def versions(self, name: str) -> list[int]:
+        """The versions of a model that are ready, oldest first."""
+        return sorted(slot.version for slot in self._slots.get(name, {}).values() if slot.model is not None)
+
+    def slots(self) -> Iterator[Slot]:
+        """Every version of every model, by name and version."""
+        for name in self.names():
+            yield from (slot for _, slot in sorted(self._slots[name].items()))
+
+    def models(self) -> list[Model]:
+        """Every version that is ready."""
+        return [slot.model for slot in self.slots() if slot.model is not None]
+
+    def is_ready(self, name: str) -> bool:
+        """The version that an unversioned request gets is ready."""
+        versions = self._slots.get(name)
+        return versions is not None and self._default(versions).state is State.READY
+
+    def slot(self, name: str, version: str = "") -> Slot:
+        """Finds a version in any state.
+
+        Args:
+            name: The model's name.
+            version: A number; empty for the newest version that did not fail to load.
+
+        Raises:
+            InvalidRequestError: The version is no number.
+            UnknownModelError: There is no such model or version.
+        """
+        versions = self._slots.get(name)
+        if versions is None:
+            raise UnknownModelError(
+                f"model {quoted(name)} is not served here; there are {listed(self.names())}"
+            )
+        if not version:
+            return self._default(versions)
+        if not re.fullmatch(r"[0-9]{1,18}", version):
+            raise InvalidRequestError(f"model_version must be a number or empty, was {quoted(version)}")
+        slot = versions.get(int(version))
+        if slot is None:
+            raise UnknownModelError(
+                f"model {name} has no version {int(version)}; it has {listed(sorted(versions))}"
+            )
+        return slot
+
+    def find(self, name: str, version: str = "") -> Model:
+        """Finds a version that is ready.
+
+        Raises:
+            InvalidRequestError: The version is no number.
+            UnknownModelError: There is no such model or version.
+            UnavailableError: It is not ready.
+        """
+        slot = self.slot(name, version)
+        if slot.model is not None:
+            return slot.model
+        if slot.state is State.LOADING:
+            raise UnavailableError(f"model {name} is loading", retry_after_ms=_LOADING_RETRY_MS)
+        raise UnavailableError(f"model {name} cannot be served: {slot.reason}", retry_after_ms=None)
+
+    @staticmethod
+    def _default(versions: dict[int, Slot]) -> Slot:
+        sound = [version for version, slot in versions.items() if slot.state is not State.UNAVAILABLE]
+        return versions[max(sound or versions)]

@@ -1,0 +1,74 @@
+"""What lies in a model repository: families, and their versions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyhead_server.errors import RepositoryError, StartError
+from polyhead_server.repository.manifest import FAMILY, Manifest, read_manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionFolder:
+    """A version whose manifest is sound. Its files are not checked yet."""
+
+    family: str
+    version: int
+    folder: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """A version, or a whole family (version 0), that cannot be served."""
+
+    family: str
+    version: int
+    reason: str
+
+
+def scan(models: Path) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
+    """Reads the manifests of a repository, `models/NAME/<version>/manifest.json`.
+
+    Returns:
+        The versions to load, each family's newest first, and what cannot be loaded.
+
+    Raises:
+        StartError: There is no such folder, or nothing in it looks like a family.
+    """
+    try:
+        folders = sorted(
+            entry for entry in models.iterdir() if entry.is_dir() and FAMILY.fullmatch(entry.name)
+        )
+    except OSError as error:
+        raise StartError(
+            f"--models must be a folder that can be read, {models} is not: {error.strerror}"
+        ) from error
+    if not folders:
+        raise StartError(
+            f"--models must hold at least one model, {models} has none: `polyhead export` writes them there"
+        )
+    found: list[VersionFolder] = []
+    broken: list[Broken] = []
+    for folder in folders:
+        versions = sorted((number for entry in folder.iterdir() if (number := _version(entry))), reverse=True)
+        if not versions:
+            broken.append(Broken(family=folder.name, version=0, reason="it has no version folder (1, 2, …)"))
+        for version in versions:
+            path = folder / str(version)
+            try:
+                manifest = read_manifest(path, family=folder.name, version=version)
+            except RepositoryError as error:
+                broken.append(Broken(family=folder.name, version=version, reason=str(error)))
+            else:
+                found.append(
+                    VersionFolder(family=folder.name, version=version, folder=path, manifest=manifest)
+                )
+    return found, broken
+
+
+def _version(entry: Path) -> int:
+    """The number that a version's folder is named by, or 0."""
+    name = entry.name
+    plain = name.isascii() and name.isdecimal() and len(name) < 19 and not name.startswith("0")
+    return int(name) if plain and entry.is_dir() else 0

@@ -1,0 +1,54 @@
+"""`ModelConfig`: the model in the terms of Triton's configuration, which `perf_analyzer` reads first."""
+
+from polyhead_proto import messages as pb
+from polyhead_server.devices import CUDA
+from polyhead_server.registry import Model
+from polyhead_server.service.metadata import PLATFORM, properties
+from polyhead_server.settings import Settings
+
+_DATA_TYPES = {
+    "BOOL": pb.TYPE_BOOL,
+    "INT32": pb.TYPE_INT32,
+    "INT64": pb.TYPE_INT64,
+    "FP16": pb.TYPE_FP16,
+    "FP32": pb.TYPE_FP32,
+    "BYTES": pb.TYPE_STRING,
+}
+
+
+def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
+    """One model's configuration. Its shapes leave the batch dimension out."""
+    signature = model.signature
+    config = pb.ModelConfig(
+        name=signature.name,
+        platform=PLATFORM,
+        backend="onnxruntime",
+        max_batch_size=settings.max_batch_size,
+        default_model_filename=signature.manifest.graphs[signature.graph].file,
+        input=[
+            pb.ModelInput(
+                name=spec.name,
+                data_type=_DATA_TYPES[spec.datatype],
+                dims=spec.shape[1:],
+                optional=spec.optional,
+            )
+            for spec in signature.inputs.values()
+        ],
+        output=[
+            pb.ModelOutput(name=spec.name, data_type=_DATA_TYPES[spec.datatype], dims=spec.shape[1:])
+            for spec in signature.outputs.values()
+        ],
+        instance_group=[
+            pb.ModelInstanceGroup(
+                name=signature.name,
+                count=1,
+                kind=pb.ModelInstanceGroup.KIND_GPU
+                if model.provider == CUDA
+                else pb.ModelInstanceGroup.KIND_CPU,
+            )
+        ],
+        parameters={
+            name: pb.ModelParameter(string_value=value) for name, value in properties(model, settings).items()
+        },
+    )
+    return pb.ModelConfigResponse(config=config)

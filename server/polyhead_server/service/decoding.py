@@ -1,0 +1,191 @@
+"""The inputs of a request: from the wire to checked arrays.
+
+Every size is compared before an array is made, every value before it reaches the engine.
+Shape letters: B batch, T tokens, D d_model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_proto import messages as pb
+from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
+from polyhead_server.service.parameters import refuse_parameters
+from polyhead_server.service.tensors import decode_text, read_contents, read_raw, read_strings
+from polyhead_server.service.wire import InferRequest
+from polyhead_server.settings import Settings
+from polyhead_server.signature import LENGTHS, TEXT, Signature, TensorSpec
+
+_AXES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "x": ("B", "T", "D"),
+        "input_ids": ("B", "T"),
+        "token_type_ids": ("B", "T"),
+        LENGTHS: ("B",),
+        "mask": ("B", "T", "T"),
+        TEXT: ("B",),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """A request's inputs, checked one by one and against each other."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    texts: Sequence[str] | None
+    """B texts instead of `input_ids`."""
+    batch: int
+
+
+def decode_inputs(request: InferRequest, signature: Signature, limits: Settings) -> Decoded:
+    """Reads and checks all inputs of a request.
+
+    Args:
+        request: The parsed request.
+        signature: What the model takes.
+        limits: The server's limits.
+
+    Raises:
+        InvalidRequestError: Says which input is wrong, what it must be and what it was.
+        TooLargeError: There is more text than the server takes.
+    """
+    inputs = _by_name(request, signature)
+    sizes: dict[str, int] = {}
+    for name in sorted(inputs, key=lambda name: name not in {signature.primary, TEXT}):
+        _check_shape(inputs[name][0], signature.inputs[name], sizes, signature, limits)
+    arrays: dict[str, NDArray[Any]] = {}
+    texts: list[str] | None = None
+    for name, (tensor, raw) in inputs.items():
+        if name == TEXT:
+            texts = _read_text(tensor, raw, limits)
+        else:
+            arrays[name] = _read_array(tensor, raw)
+    _check_values(arrays, signature)
+    return Decoded(arrays=arrays, texts=texts, batch=sizes["B"])
+
+
+Input = tuple[pb.ModelInferRequest.InferInputTensor, bytes | memoryview | None]
+
+
+def _by_name(request: InferRequest, signature: Signature) -> dict[str, Input]:
+    """The inputs by name, each with its raw content: all that are needed, none twice, none unknown."""
+    message, raw = request.message, request.raw
+    if raw and len(raw) != len(message.inputs):
+        raise InvalidRequestError(
+            f"raw_input_contents must have one entry for each input ({len(message.inputs)}), had {len(raw)}"
+        )
+    inputs: dict[str, Input] = {}
+    for index, tensor in enumerate(message.inputs):
+        name = tensor.name
+        if name not in signature.inputs:
+            raise InvalidRequestError(
+                f"input {quoted(name)} is not known to {signature.name}, "
+                f"which takes {listed(signature.inputs)}"
+            )
+        if name in inputs:
+            raise InvalidRequestError(f"input {name} must be given once, was given twice")
+        if raw and tensor.HasField("contents"):
+            raise InvalidRequestError(f"{name} must not have contents: the request has raw_input_contents")
+        refuse_parameters(tensor.parameters, name)
+        inputs[name] = tensor, raw[index] if raw else None
+    for spec in signature.inputs.values():
+        if not spec.optional and spec.name not in inputs:
+            raise InvalidRequestError(f"input {spec.name} is missing")
+    if TEXT in signature.inputs:
+        _check_alternatives(inputs)
+    return inputs
+
+
+def _check_alternatives(inputs: Mapping[str, Input]) -> None:
+    if TEXT not in inputs:
+        if "input_ids" not in inputs:
+            raise InvalidRequestError("either input text or input input_ids must be given, neither was")
+        return
+    for name in ("input_ids", "token_type_ids", LENGTHS, "mask"):
+        if name in inputs:
+            raise InvalidRequestError(
+                f"input {name} must not be given together with text, which brings its own"
+            )
+
+
+def _check_shape(
+    tensor: pb.ModelInferRequest.InferInputTensor,
+    spec: TensorSpec,
+    sizes: dict[str, int],
+    signature: Signature,
+    limits: Settings,
+) -> None:
+    """Checks datatype and shape, also against the sizes of B and T that came before."""
+    accepted = (spec.datatype, *spec.also)
+    if tensor.datatype not in accepted:
+        raise InvalidRequestError(
+            f"{spec.name} must have datatype {' or '.join(accepted)}, was {quoted(tensor.datatype)}"
+        )
+    axes, shape = _AXES[spec.name], tensor.shape
+    if len(shape) != len(axes):
+        raise InvalidRequestError(
+            f"{spec.name} must have {len(axes)} dimensions ({', '.join(axes)}), had {len(shape)}"
+        )
+    for position, (letter, size, fixed) in enumerate(zip(axes, shape, spec.shape, strict=True)):
+        where = f"dimension {position} ({letter}) of {spec.name}"
+        must = fixed if fixed != -1 else sizes.get(letter)
+        if must is not None and size != must:
+            raise InvalidRequestError(f"{where} must be {must}, was {size}")
+        if size < 1:
+            raise InvalidRequestError(f"{where} must be at least 1, was {size}")
+        longest = {"B": limits.max_batch_size, "T": signature.max_tokens}.get(letter)
+        if longest is not None and size > longest:
+            raise InvalidRequestError(f"{where} must be at most {longest}, was {size}")
+        sizes[letter] = size
+
+
+def _read_array(
+    tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None
+) -> NDArray[Any]:
+    if raw is not None:
+        return read_raw(tensor.name, tensor.datatype, tensor.shape, raw)
+    values = read_contents(tensor.name, tensor.datatype, tensor.shape, tensor.contents)
+    return np.asarray(values)
+
+
+def _read_text(
+    tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None, limits: Settings
+) -> list[str]:
+    if raw is not None:
+        elements = read_strings(tensor.name, tensor.shape, raw)
+    else:
+        elements = list(tensor.contents.bytes_contents)
+        read_contents(tensor.name, tensor.datatype, tensor.shape, tensor.contents)
+    total = sum(map(len, elements))
+    if total > limits.max_text_bytes:
+        raise TooLargeError(
+            f"text must have at most {limits.max_text_bytes} bytes in one request, had {total}: "
+            "send fewer or shorter texts"
+        )
+    return decode_text(tensor.name, elements)
+
+
+def _check_values(arrays: Mapping[str, NDArray[Any]], signature: Signature) -> None:
+    """Checks what indexes something: an index out of range must not reach the engine."""
+    encoder = signature.manifest.encoder
+    if LENGTHS in arrays:
+        tokens = arrays[signature.primary].shape[1]
+        _check_range(LENGTHS, arrays[LENGTHS], tokens, f"T ({tokens})")
+    if "input_ids" in arrays and encoder.vocabulary is not None:
+        _check_range("input_ids", arrays["input_ids"], encoder.vocabulary - 1, f"{encoder.vocabulary - 1}")
+    if "token_type_ids" in arrays:
+        _check_range("token_type_ids", arrays["token_type_ids"], encoder.types - 1, f"{encoder.types - 1}")
+
+
+def _check_range(name: str, array: NDArray[Any], largest: int, shown: str) -> None:
+    """Checks that all values are between 0 and the largest; names the first that is not."""
+    if array.min() >= 0 and array.max() <= largest:
+        return
+    place = tuple(int(index) for index in np.argwhere((array < 0) | (array > largest))[0])
+    where = ", ".join(map(str, place))
+    raise InvalidRequestError(f"{name}[{where}] must be between 0 and {shown}, was {array[place]}")

@@ -1,0 +1,147 @@
+"""The remote procedures, from the RPC table to functions; and the one place where errors become statuses."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import Message
+
+from polyhead_proto import RPCS, SERVICE, Rpc
+from polyhead_proto import messages as pb
+from polyhead_server.errors import Refusal, refusal
+from polyhead_server.lifecycle import Lifecycle
+from polyhead_server.logs import LOGGER
+from polyhead_server.registry import Model, Registry, State
+from polyhead_server.service.config import model_config
+from polyhead_server.service.index import repository_index
+from polyhead_server.service.inference import Inference
+from polyhead_server.service.metadata import model_metadata, server_metadata
+from polyhead_server.service.statistics import model_statistics
+from polyhead_server.service.streaming import answer_in_stream, refuse_in_stream, requests_until_draining
+from polyhead_server.service.wire import parse
+from polyhead_server.settings import Settings
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+
+
+class Service:
+    """`inference.GRPCInferenceService`.
+
+    Args:
+        registry: The models.
+        lifecycle: The server's readiness.
+        inference: Answers inference requests.
+        settings: The limits, which metadata publishes.
+    """
+
+    def __init__(
+        self, registry: Registry, lifecycle: Lifecycle, inference: Inference, settings: Settings
+    ) -> None:
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._inference = inference
+        self._settings = settings
+        self._answers: dict[str, Callable[[Any], Message]] = {
+            "ServerLive": lambda _: pb.ServerLiveResponse(live=True),
+            "ServerReady": lambda _: pb.ServerReadyResponse(ready=lifecycle.ready),
+            "ServerMetadata": lambda _: server_metadata(),
+            "ModelReady": self._model_ready,
+            "ModelMetadata": lambda request: model_metadata(self._find(request), registry, settings),
+            "ModelConfig": lambda request: model_config(self._find(request), settings),
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": lambda request: repository_index(registry, ready_only=request.ready),
+        }
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service for a server to add; what it lacks, gRPC answers with UNIMPLEMENTED."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        for name, rpc in RPCS.items():
+            if name == "ModelInfer":
+                handlers[name] = grpc.unary_unary_rpc_method_handler(self._model_infer)
+            elif name == "ModelStreamInfer":
+                handlers[name] = grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
+            else:
+                handlers[name] = grpc.unary_unary_rpc_method_handler(self._simple(rpc))
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    def _simple(self, rpc: Rpc) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        """A procedure that only looks something up."""
+        answer = self._answers[rpc.name]
+
+        async def handle(payload: bytes, context: Context) -> bytes:
+            try:
+                return answer(parse(rpc.request, payload)).SerializeToString()
+            except Exception as error:
+                await _abort(context, error)
+
+        return handle
+
+    async def _model_infer(self, payload: bytes, context: Context) -> bytes:
+        try:
+            with self._lifecycle.accept():
+                pieces = await self._inference.answer(payload, _deadline(context))
+                return await self._inference.join(pieces)
+        except Exception as error:
+            await _abort(context, error)
+
+    async def _model_stream_infer(self, _requests: object, context: Context) -> AsyncIterator[bytes]:
+        deadline = _deadline(context)
+        try:
+            async for payload in requests_until_draining(context, self._lifecycle):
+                with self._lifecycle.accept():
+                    try:
+                        yield await answer_in_stream(self._inference, payload, deadline)
+                    except Exception as error:
+                        yield refuse_in_stream(_refusal(context, error), payload)
+        except Exception as error:
+            await _abort(context, error)
+
+    def _find(self, request: Any) -> Model:
+        return self._registry.find(request.name, request.version)
+
+    def _model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        slot = self._registry.slot(request.name, request.version)
+        ready = slot.state is State.READY and not self._lifecycle.draining.is_set()
+        return pb.ModelReadyResponse(ready=ready)
+
+    def _model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+        if not request.name:
+            return model_statistics(self._registry.models())
+        return model_statistics([self._registry.find(request.name, request.version)])
+
+
+def _deadline(context: Context) -> float | None:
+    """When the caller stops waiting, in the event loop's time."""
+    remaining = context.time_remaining()
+    return None if remaining is None else asyncio.get_running_loop().time() + remaining
+
+
+def _refusal(context: Context, error: Exception) -> Refusal:
+    """What the caller is told about an error; what is ours goes to the log."""
+    request_id = _request_id(context)
+    told = refusal(error, request_id)
+    if told.code is grpc.StatusCode.INTERNAL:
+        LOGGER.error("request %s failed", request_id, exc_info=error)
+    else:
+        LOGGER.debug("request %s refused: %s: %s", request_id, told.code.name, told.message)
+    return told
+
+
+async def _abort(context: Context, error: Exception) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    told = _refusal(context, error)
+    await context.abort(told.code, told.message, told.trailers)
+
+
+def _request_id(context: Context) -> str:
+    """The caller's `x-request-id`, or a new one."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "x-request-id" and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
+            return value
+    return uuid.uuid4().hex

@@ -1,0 +1,231 @@
+"""One inference, from the request's bytes to the reply's."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_server.errors import TooLargeError
+from polyhead_server.registry import Model, Registry
+from polyhead_server.scheduler import Work
+from polyhead_server.service.decoding import Decoded, decode_inputs
+from polyhead_server.service.outputs import Planned, Wanted, plan, requested_outputs
+from polyhead_server.service.parameters import read_request_parameters
+from polyhead_server.service.reply import Piece, check_size, frame_tensor, write_head, write_timings
+from polyhead_server.service.selection import convert, select
+from polyhead_server.service.tensors import pack_strings
+from polyhead_server.service.wire import LARGE, InferRequest, parse_infer
+from polyhead_server.settings import Settings
+from polyhead_server.signature import LENGTHS, TEXT, TOKENS, Signature
+from polyhead_server.tokeniser import check_total
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What the engine needs, and what the reply holds besides its outputs."""
+
+    feeds: Mapping[str, NDArray[Any]]
+    extras: Mapping[str, NDArray[Any] | bytes]
+    """`tokens` and `lengths`, which no graph gives."""
+    batch: int
+    tokens: int
+    tokenise_ns: int | None
+
+
+class Inference:
+    """Answers inference requests.
+
+    Args:
+        registry: The models.
+        settings: The limits.
+        workers: Where work on large messages goes, so that the event loop never waits for it.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, workers: Executor) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._workers = workers
+
+    async def answer(self, payload: bytes, deadline: float | None) -> Sequence[Piece]:
+        """Answers one request.
+
+        Args:
+            payload: A `ModelInferRequest`.
+            deadline: When the caller stops waiting, in the event loop's time.
+
+        Returns:
+            The pieces of a `ModelInferResponse`, to be put one after the other.
+
+        Raises:
+            RequestError: The caller is told why.
+            EngineError: The engine failed.
+        """
+        started_ns = time.perf_counter_ns()
+        request = await self._place(len(payload), parse_infer, payload)
+        model = self._registry.find(request.message.model_name, request.message.model_version)
+        try:
+            return await self._infer(model, request, len(payload), started_ns, deadline)
+        except BaseException:
+            model.statistics.failed(total_ns=time.perf_counter_ns() - started_ns)
+            raise
+
+    async def _infer(
+        self, model: Model, request: InferRequest, size: int, started_ns: int, deadline: float | None
+    ) -> Sequence[Piece]:
+        signature, message = model.signature, request.message
+        parameters = read_request_parameters(message.parameters, takes_text=TEXT in signature.inputs)
+        wanted = requested_outputs(message.outputs, parameters.default, signature)
+        decoded = await self._place(size, decode_inputs, request, signature, self._settings)
+        parse_ns = time.perf_counter_ns() - started_ns
+        wants_tokens = any(output.spec.name == TOKENS for output in wanted)
+        # Tokenising costs more than a hop to another thread, whatever the length of the text.
+        large = LARGE if decoded.texts is not None or wants_tokens else size
+        prepared = await self._place(
+            large, _prepare, model, decoded, parameters.truncate, wants_tokens, self._settings
+        )
+        outputs, head, reply_bytes = self._plan(wanted, prepared, signature, message.id)
+        input_ns = time.perf_counter_ns() - started_ns
+
+        computed = [
+            output.wanted.spec.name for output in outputs if output.wanted.spec.name not in prepared.extras
+        ]
+        arrays, queue_ns, compute_ns = await self._compute(model, prepared, computed, deadline)
+
+        output_started_ns = time.perf_counter_ns()
+        content = {**arrays, **prepared.extras}
+        pieces = await self._place(reply_bytes, _write_outputs, outputs, content)
+        output_ns = time.perf_counter_ns() - output_started_ns
+        timings = {
+            "parse_ns": parse_ns,
+            **({} if prepared.tokenise_ns is None else {"tokenise_ns": prepared.tokenise_ns}),
+            "queue_ns": queue_ns,
+            "compute_ns": compute_ns,
+            "serialise_ns": output_ns,
+        }
+        model.statistics.succeeded(
+            batch=prepared.batch,
+            total_ns=time.perf_counter_ns() - started_ns,
+            queue_ns=queue_ns,
+            ran=bool(computed),
+            input_ns=input_ns,
+            infer_ns=compute_ns,
+            output_ns=output_ns,
+        )
+        return [head, write_timings(timings), *pieces]
+
+    async def join(self, pieces: Sequence[Piece]) -> bytes:
+        """Puts pieces together, off the event loop where they are large."""
+        return await self._place(sum(map(len, pieces)), b"".join, pieces)
+
+    def _plan(
+        self, wanted: Sequence[Wanted], prepared: Prepared, signature: Signature, request_id: str
+    ) -> tuple[list[Planned], bytes, int]:
+        """Works out every output, and refuses what would not fit, before anything is computed."""
+        packed = prepared.extras.get(TOKENS)
+        tokens_bytes = len(packed) if packed is not None else 0
+        outputs = [
+            plan(output, batch=prepared.batch, tokens=prepared.tokens, tokens_bytes=tokens_bytes)
+            for output in wanted
+        ]
+        head = write_head(signature, request_id, outputs)
+        return outputs, head, check_size(head, outputs, self._settings.max_reply_bytes)
+
+    @staticmethod
+    async def _compute(
+        model: Model, prepared: Prepared, outputs: Sequence[str], deadline: float | None
+    ) -> tuple[Mapping[str, NDArray[Any]], int, int]:
+        """Runs the graph, where any of its outputs is wanted."""
+        if not outputs:
+            return {}, 0, 0
+        work = Work(
+            feeds=prepared.feeds,
+            outputs=outputs,
+            batch=prepared.batch,
+            tokens=prepared.batch * prepared.tokens,
+            deadline=deadline,
+        )
+        done = await model.scheduler.submit(work)
+        return done.outputs, done.queue_ns, done.compute_ns
+
+    async def _place(self, size: int, function: Callable[..., R], *arguments: object) -> R:
+        """Calls a function here when it has little to do, in a worker thread otherwise."""
+        if size < LARGE:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
+
+
+def _prepare(
+    model: Model, decoded: Decoded, truncate: bool, wants_tokens: bool, settings: Settings
+) -> Prepared:
+    """Tokenises, checks the limits and fills in what may be left out."""
+    signature = model.signature
+    feeds = dict(decoded.arrays)
+    names: Sequence[Sequence[str]] | None = None
+    tokenise_ns = None
+    if decoded.texts is not None and model.tokeniser is not None:
+        started_ns = time.perf_counter_ns()
+        tokenised = model.tokeniser.encode(
+            decoded.texts,
+            truncate=truncate,
+            max_total=settings.max_request_tokens,
+            with_tokens=wants_tokens,
+        )
+        feeds["input_ids"], feeds[LENGTHS] = tokenised.input_ids, tokenised.lengths
+        if "token_type_ids" in signature.inputs:
+            feeds["token_type_ids"] = tokenised.token_type_ids
+        names = tokenised.tokens
+        tokenise_ns = time.perf_counter_ns() - started_ns
+    batch, tokens = feeds[signature.primary].shape[:2]
+    _check_limits(batch, tokens, signature, settings)
+    _complete(feeds, batch, tokens, signature)
+    extras: dict[str, NDArray[Any] | bytes] = {}
+    if LENGTHS in signature.outputs:
+        extras[LENGTHS] = feeds[LENGTHS]
+    if wants_tokens and model.tokeniser is not None:
+        names = names or model.tokeniser.tokens_of(feeds["input_ids"], feeds[LENGTHS])
+        extras[TOKENS] = pack_strings(names, tokens)
+    return Prepared(feeds=feeds, extras=extras, batch=batch, tokens=tokens, tokenise_ns=tokenise_ns)
+
+
+def _check_limits(batch: int, tokens: int, signature: Signature, settings: Settings) -> None:
+    check_total(batch, tokens, settings.max_request_tokens)
+    needed = signature.working_bytes(batch, tokens)
+    if needed > settings.max_working_bytes:
+        fast = ", or the fast model if its output is enough" if signature.graph != "fast" else ""
+        raise TooLargeError(
+            f"computing B {batch} × T {tokens} needs about {needed} bytes of memory, the limit is "
+            f"{settings.max_working_bytes}: send fewer or shorter sequences{fast}"
+        )
+
+
+def _complete(feeds: dict[str, NDArray[Any]], batch: int, tokens: int, signature: Signature) -> None:
+    """Fills in inputs that were left out, and turns the others into the graph's own datatypes."""
+    if LENGTHS not in feeds:
+        feeds[LENGTHS] = np.full(batch, tokens, np.int32)
+    feeds[LENGTHS] = feeds[LENGTHS].astype(np.int32, copy=False)
+    if "token_type_ids" in signature.inputs and "token_type_ids" not in feeds:
+        feeds["token_type_ids"] = np.zeros((batch, tokens), np.int64)
+    if "mask" in signature.inputs and "mask" not in feeds:
+        feeds["mask"] = np.ones((batch, tokens, tokens), np.bool_)
+    if "x" in feeds:
+        feeds["x"] = feeds["x"].astype(np.float32, copy=False)
+
+
+def _write_outputs(outputs: Sequence[Planned], content: Mapping[str, NDArray[Any] | bytes]) -> list[Piece]:
+    """Selects and converts the outputs, and frames each one's memory for the reply."""
+    pieces: list[Piece] = []
+    for output in outputs:
+        value = content[output.wanted.spec.name]
+        if not isinstance(value, bytes):
+            value = select(value, output.wanted.heads, output.queries)
+            if output.wanted.spec.name != LENGTHS:
+                value = convert(value, output.wanted.datatype)
+        pieces += frame_tensor(value)
+    return pieces

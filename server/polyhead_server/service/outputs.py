@@ -1,0 +1,135 @@
+"""The outputs of a request: which, how much of each, and how many bytes that makes.
+
+All of it is known before anything is computed. Shape letters: B batch, T tokens, D d_model, H heads.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyhead_proto import messages as pb
+from polyhead_server.errors import InvalidRequestError, listed, quoted
+from polyhead_server.service.parameters import Selection, read_selection
+from polyhead_server.service.tensors import DTYPES
+from polyhead_server.signature import LENGTHS, TOKENS, Signature, TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """An output as it was asked for."""
+
+    spec: TensorSpec
+    heads: Sequence[int] | None
+    selection: Selection
+    datatype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """An output whose every size is known."""
+
+    wanted: Wanted
+    shape: tuple[int, ...]
+    queries: Sequence[int] | None
+    bytes: int
+    """Of its raw content."""
+
+
+def requested_outputs(
+    outputs: Sequence[pb.ModelInferRequest.InferRequestedOutputTensor],
+    default: Selection,
+    signature: Signature,
+) -> list[Wanted]:
+    """Reads which outputs are wanted; none named means all.
+
+    Args:
+        outputs: The requested outputs as they came.
+        default: What the request's own parameters select, for every output that it applies to.
+        signature: What the model gives.
+
+    Raises:
+        InvalidRequestError: An output or one of its parameters is wrong, or the default applies to none.
+    """
+    own: dict[str, Selection] = {}
+    for output in outputs:
+        if output.name not in signature.outputs:
+            raise InvalidRequestError(
+                f"output {quoted(output.name)} is not known to {signature.name}, "
+                f"which gives {listed(signature.outputs)}{_elsewhere(output.name, signature)}"
+            )
+        if output.name in own:
+            raise InvalidRequestError(f"output {output.name} must be requested once, was requested twice")
+        own[output.name] = read_selection(output.parameters, f"output {output.name}")
+    specs = [signature.outputs[name] for name in own or signature.outputs]
+    _check_applies(default, specs)
+    return [_want(spec, own.get(spec.name, Selection()), default, signature) for spec in specs]
+
+
+def plan(wanted: Wanted, *, batch: int, tokens: int, tokens_bytes: int) -> Planned:
+    """Works out the shape and the bytes of an output.
+
+    Args:
+        wanted: The output.
+        batch: B.
+        tokens: T.
+        tokens_bytes: The bytes of `tokens`, which alone do not follow from its shape.
+
+    Raises:
+        InvalidRequestError: A query is out of range.
+    """
+    spec, queries = wanted.spec, None
+    sizes = iter((batch, tokens, tokens))
+    shape = [next(sizes) if size == -1 else size for size in spec.shape]
+    if spec.is_attention:
+        if wanted.heads is not None:
+            shape[1] = len(wanted.heads)
+        if wanted.selection.queries is not None:
+            queries = wanted.selection.queries.resolve(tokens, "T")
+            shape[2] = len(queries)
+    size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[wanted.datatype].itemsize
+    return Planned(wanted=wanted, shape=tuple(shape), queries=queries, bytes=size)
+
+
+def _want(spec: TensorSpec, own: Selection, default: Selection, signature: Signature) -> Wanted:
+    for name in ("heads", "queries", "dtype"):
+        if getattr(own, name) is not None and not _applies(name, own.dtype, spec):
+            extra = f" {own.dtype}" if name == "dtype" else ""
+            raise InvalidRequestError(f"parameter {name}{extra} does not apply to output {spec.name}")
+    selection = own.over(
+        Selection(
+            heads=default.heads if spec.is_attention else None,
+            queries=default.queries if spec.is_attention else None,
+            dtype=default.dtype if _applies("dtype", default.dtype, spec) else None,
+        )
+    )
+    heads = selection.heads
+    return Wanted(
+        spec=spec,
+        heads=None if heads is None else heads.resolve(signature.manifest.encoder.heads, "H"),
+        selection=selection,
+        datatype=selection.dtype or spec.datatype,
+    )
+
+
+def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
+    """Whether a parameter means anything for an output: heads and queries of attention, dtype of numbers."""
+    if name == "dtype" and dtype != "UINT8":
+        return spec.name not in {TOKENS, LENGTHS}
+    return spec.is_attention
+
+
+def _check_applies(default: Selection, specs: Sequence[TensorSpec]) -> None:
+    for name in ("heads", "queries", "dtype"):
+        if getattr(default, name) is not None and not any(
+            _applies(name, default.dtype, spec) for spec in specs
+        ):
+            raise InvalidRequestError(
+                f"parameter {name} of the request does not apply to any requested output"
+            )
+
+
+def _elsewhere(name: str, signature: Signature) -> str:
+    other = "attention"
+    if name.startswith("attention.") and signature.graph == "fast" and other in signature.manifest.graphs:
+        return f"; attention weights are outputs of {signature.manifest.name}.{other}"
+    return ""

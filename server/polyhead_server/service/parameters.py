@@ -1,0 +1,164 @@
+"""The parameters of a request and of its requested outputs.
+
+A parameter that is not understood is refused by name: what is passed over silently is found out late.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polyhead_proto import messages as pb
+from polyhead_server.errors import InvalidRequestError, quoted, shorten
+from polyhead_server.service.selection import Selector, parse_selector
+
+DTYPES = ("FP32", "FP16", "UINT8")
+
+_HINTS = {
+    "classification": ": attention and encoder outputs have no classes",
+    "shared_memory_region": ": shared memory is not offered",
+    "shared_memory_byte_size": ": shared memory is not offered",
+    "shared_memory_offset": ": shared memory is not offered",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What to take from an output, and how to write it. None: not said."""
+
+    heads: Selector | None = None
+    queries: Selector | None = None
+    dtype: str | None = None
+
+    def over(self, default: "Selection") -> "Selection":
+        """The same selection, with the default's where it says nothing."""
+        return Selection(
+            heads=self.heads or default.heads,
+            queries=self.queries or default.queries,
+            dtype=self.dtype or default.dtype,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestParameters:
+    """What a request's own parameters say."""
+
+    truncate: bool = False
+    default: Selection = Selection()
+    """For every output that it applies to."""
+
+
+Parameters = Mapping[str, pb.InferParameter]
+
+
+def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> RequestParameters:
+    """Reads a request's parameters.
+
+    Args:
+        parameters: As they came.
+        takes_text: The model takes text, so `truncate` means something.
+
+    Raises:
+        InvalidRequestError: One is unknown or of the wrong type.
+    """
+    truncate = False
+    rest: dict[str, pb.InferParameter] = {}
+    for name, parameter in parameters.items():
+        match name:
+            case "truncate" if takes_text:
+                truncate = _boolean(name, parameter)
+            case "triton_enable_empty_final_response":
+                _boolean(name, parameter)
+            case "timeout" | "priority":
+                _at_least_zero(name, parameter)
+            case "sequence_id" | "sequence_start" | "sequence_end":
+                _without_sequence(name, parameter)
+            case _:
+                rest[name] = parameter
+    return RequestParameters(truncate=truncate, default=read_selection(rest, "the request"))
+
+
+def read_selection(parameters: Parameters, whose: str) -> Selection:
+    """Reads `heads`, `queries` and `dtype`.
+
+    Args:
+        parameters: As they came.
+        whose: An output's name, or `the request`, for messages.
+
+    Raises:
+        InvalidRequestError: One is unknown or of the wrong type.
+    """
+    heads = queries = dtype = None
+    for name, parameter in parameters.items():
+        match name:
+            case "heads":
+                heads = _selector(name, parameter, whose)
+            case "queries":
+                queries = _selector(name, parameter, whose)
+            case "dtype":
+                dtype = parameter.string_param
+                if dtype not in DTYPES:
+                    raise InvalidRequestError(
+                        f"parameter dtype of {whose} must be {', '.join(DTYPES)}, was {_shown(parameter)}"
+                    )
+            case _:
+                raise InvalidRequestError(
+                    f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}; "
+                    "there are heads, queries and dtype"
+                )
+    return Selection(heads=heads, queries=queries, dtype=dtype)
+
+
+def refuse_parameters(parameters: Parameters, whose: str) -> None:
+    """Refuses the parameters of a tensor that takes none.
+
+    Raises:
+        InvalidRequestError: There is one.
+    """
+    for name in parameters:
+        raise InvalidRequestError(f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}")
+
+
+def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
+    match parameter.WhichOneof("parameter_choice"):
+        case "string_param":
+            return parse_selector(name, parameter.string_param, whose)
+        case "int64_param":
+            return parse_selector(name, str(parameter.int64_param), whose)
+        case "uint64_param":
+            return parse_selector(name, str(parameter.uint64_param), whose)
+    raise InvalidRequestError(
+        f"parameter {name} of {whose} must be a string such as '0,3' or '0:4', was {_shown(parameter)}"
+    )
+
+
+def _boolean(name: str, parameter: pb.InferParameter) -> bool:
+    if parameter.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidRequestError(
+            f"parameter {name} of the request must be a boolean, was {_shown(parameter)}"
+        )
+    return parameter.bool_param
+
+
+def _at_least_zero(name: str, parameter: pb.InferParameter) -> None:
+    choice = parameter.WhichOneof("parameter_choice")
+    if choice == "uint64_param" or (choice == "int64_param" and parameter.int64_param >= 0):
+        return
+    raise InvalidRequestError(
+        f"parameter {name} of the request must be a whole number of at least 0, was {_shown(parameter)}"
+    )
+
+
+def _without_sequence(name: str, parameter: pb.InferParameter) -> None:
+    choice = parameter.WhichOneof("parameter_choice")
+    if choice is not None and getattr(parameter, choice):
+        raise InvalidRequestError(
+            f"parameter {name} of the request must be 0, empty or false, was {_shown(parameter)}: "
+            "the models here keep no state between requests"
+        )
+
+
+def _shown(parameter: pb.InferParameter) -> str:
+    choice = parameter.WhichOneof("parameter_choice")
+    if choice is None:
+        return "empty"
+    value = getattr(parameter, choice)
+    return f"{quoted(value) if isinstance(value, str) else shorten(str(value))} ({choice})"

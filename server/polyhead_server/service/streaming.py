@@ -1,0 +1,62 @@
+"""`ModelStreamInfer`: requests of a stream are answered one after the other, in their order.
+
+A request that fails does not end the stream: its answer holds the error. The next request is read when the
+last answer is written, so that a slow reader holds up its own stream and takes no more memory.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from polyhead_proto import messages as pb
+from polyhead_server.errors import InvalidRequestError, Refusal
+from polyhead_server.lifecycle import Lifecycle
+from polyhead_server.service.inference import Inference
+from polyhead_server.service.reply import frame_stream
+from polyhead_server.service.wire import parse_infer
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def requests_until_draining(context: Context, lifecycle: Lifecycle) -> AsyncIterator[bytes]:
+    """The requests of a stream, until it ends.
+
+    Raises:
+        UnavailableError: The server drains while it waits for the next one.
+    """
+    draining = asyncio.ensure_future(lifecycle.draining.wait())
+    try:
+        while True:
+            reading = asyncio.ensure_future(context.read())
+            await asyncio.wait((reading, draining), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+                with suppress(asyncio.CancelledError):
+                    await reading
+                raise lifecycle.refuse()
+            payload = reading.result()
+            if payload is grpc.aio.EOF:
+                return
+            yield payload
+    finally:
+        draining.cancel()
+
+
+async def answer_in_stream(inference: Inference, payload: bytes, deadline: float | None) -> bytes:
+    """One request's `ModelStreamInferResponse`; what goes wrong is raised."""
+    return await inference.join(frame_stream(await inference.answer(payload, deadline)))
+
+
+def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
+    """One request's error, with its id so that the caller knows which it was."""
+    try:
+        request_id = parse_infer(payload).message.id
+    except InvalidRequestError:
+        request_id = ""
+    return pb.ModelStreamInferResponse(
+        error_message=f"{refusal.code.name}: {refusal.message}",
+        infer_response=pb.ModelInferResponse(id=request_id),
+    ).SerializeToString()

@@ -1,0 +1,93 @@
+"""The server's settings: one frozen value, read from flags, the environment and a file."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
+
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_LARGEST_MESSAGE = 2**31 - 1
+
+
+def parse_size(text: str) -> int:
+    """Reads a number of bytes: `67108864`, `64MiB` or `64 MB`.
+
+    Raises:
+        ValueError: When it is neither.
+    """
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"a size must be a number of bytes such as 67108864 or 64MiB, was {text!r}")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def format_size(size: object) -> str:
+    """Writes a number of bytes in the largest binary unit that divides it: `64MiB`."""
+    number = int(str(size))
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number and number % factor == 0:
+            return f"{number // factor}{unit}"
+    return str(number)
+
+
+def _convert_size(_type: object, tokens: Sequence[Token]) -> int:
+    return parse_size(tokens[0].value)
+
+
+_AtLeastOne = Parameter(validator=Number(gte=1))
+_Size = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=1))
+_MessageSize = Parameter(
+    converter=_convert_size, show_default=format_size, validator=Number(gte=1024, lte=_LARGEST_MESSAGE)
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How one server runs. B is a batch's sequences, T its tokens."""
+
+    models: Path
+    """Folder of the model repository, as `polyhead export` writes it."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. 0.0.0.0 listens on every interface."""
+
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8001
+    """Port to listen on. 0 takes a free one; the log says which."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the models run. cuda fails at the start when it does not work; auto says what it chose."""
+
+    threads: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Threads of one run on the CPU. 0 follows the CPU affinity and the container's quota."""
+
+    max_request_bytes: Annotated[int, _MessageSize] = 64 * 2**20
+    """Largest request message, in bytes or as 64MiB."""
+
+    max_reply_bytes: Annotated[int, _MessageSize] = 64 * 2**20
+    """Largest reply message, in bytes or as 64MiB. Checked before anything is computed."""
+
+    max_text_bytes: Annotated[int, _Size] = 4 * 2**20
+    """Most text in one request, all its elements together."""
+
+    max_batch_size: Annotated[int, Parameter(validator=Number(gte=1, lte=2**31 - 1))] = 256
+    """Most sequences (B) in one request."""
+
+    max_request_tokens: Annotated[int, _AtLeastOne] = 32_768
+    """Most tokens (B × T, padding included) in one request."""
+
+    max_queued_tokens: Annotated[int, _AtLeastOne] = 131_072
+    """Most tokens that wait for one model. What comes on top is refused at once."""
+
+    max_working_bytes: Annotated[int, _Size] = 2 * 2**30
+    """Most memory that one request's attention may take while it is computed, by estimate."""
+
+    drain_seconds: Annotated[float, Parameter(validator=Number(gte=0))] = 25.0
+    """After SIGTERM or SIGINT, how long accepted requests may take to finish."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least important messages that are logged."""

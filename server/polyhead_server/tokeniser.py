@@ -1,0 +1,128 @@
+"""Text to token ids, and token ids to tokens, with the family's own `tokenizer.json`.
+
+Shape letters: B batch, T tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from polyhead_server.errors import InvalidRequestError, RepositoryError, TooLargeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenised:
+    """A batch of texts as the graph takes it, padded on the right to the longest."""
+
+    input_ids: NDArray[np.int64]
+    """(B, T), zeros in padding."""
+    token_type_ids: NDArray[np.int64]
+    """(B, T)."""
+    lengths: NDArray[np.int32]
+    """(B)."""
+    tokens: Sequence[Sequence[str]]
+    """B lists of each text's own length; none where they were not asked for."""
+
+
+class Tokeniser:
+    """A family's tokeniser. Its methods may be called from any thread.
+
+    Args:
+        path: The `tokenizer.json`.
+        max_tokens: The most tokens of a text, special ones included; None for no limit.
+
+    Raises:
+        RepositoryError: The file cannot be read as a tokeniser.
+    """
+
+    def __init__(self, path: Path, *, max_tokens: int | None) -> None:
+        self.max_tokens = max_tokens
+        self._whole = _load(path)
+        self._cut = _load(path)
+        if max_tokens is not None:
+            try:
+                self._cut.enable_truncation(max_tokens)
+            except Exception as error:
+                raise RepositoryError(f"{path.name} cannot cut text at {max_tokens} tokens") from error
+
+    def encode(
+        self, texts: Sequence[str], *, truncate: bool, max_total: int, with_tokens: bool = True
+    ) -> Tokenised:
+        """Turns texts into token ids; other threads go on meanwhile.
+
+        Args:
+            texts: B texts.
+            truncate: Cut a text that is too long, keeping its special tokens, instead of refusing it.
+            max_total: The most tokens of the padded batch, B × T.
+            with_tokens: Fill `tokens` in, too.
+
+        Raises:
+            InvalidRequestError: A text has too many tokens, or none at all.
+            TooLargeError: The batch has too many.
+        """
+        tokenizer = self._cut if truncate else self._whole
+        # The fast way leaves the tokens' names empty.
+        encode = tokenizer.encode_batch if with_tokens else tokenizer.encode_batch_fast
+        encodings = encode(list(texts))
+        lengths = [len(encoding) for encoding in encodings]
+        for index, length in enumerate(lengths):
+            if length == 0:
+                raise InvalidRequestError(f"text[{index}] must have at least 1 token, had none")
+            if self.max_tokens is not None and length > self.max_tokens:
+                raise InvalidRequestError(
+                    f"text[{index}] must be at most {self.max_tokens} tokens, was {length}: "
+                    "shorten it or set the parameter truncate to true"
+                )
+        shape = (len(texts), max(lengths))
+        check_total(*shape, max_total)
+        input_ids, token_type_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, (encoding, length) in enumerate(zip(encodings, lengths, strict=True)):
+            input_ids[row, :length] = encoding.ids
+            token_type_ids[row, :length] = encoding.type_ids
+        return Tokenised(
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            lengths=np.array(lengths, np.int32),
+            tokens=[encoding.tokens for encoding in encodings] if with_tokens else (),
+        )
+
+    def tokens_of(self, input_ids: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[list[str]]:
+        """The tokens of each sequence, without its padding.
+
+        Args:
+            input_ids: (B, T).
+            lengths: (B).
+        """
+        names = {int(number): self._whole.id_to_token(int(number)) or "" for number in np.unique(input_ids)}
+        return [
+            [names[number] for number in row[:length].tolist()]
+            for row, length in zip(input_ids, lengths.tolist(), strict=True)
+        ]
+
+
+def check_total(batch: int, tokens: int, max_total: int) -> None:
+    """Checks a padded batch's tokens before memory is taken for them.
+
+    Raises:
+        TooLargeError: B × T is over the limit.
+    """
+    if batch * tokens > max_total:
+        raise TooLargeError(
+            f"a request must have at most {max_total} tokens, had {batch * tokens} "
+            f"(B {batch} × T {tokens}, padding included): send fewer or shorter sequences"
+        )
+
+
+def _load(path: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise RepositoryError(f"{path.name} cannot be read as a tokeniser") from error
+    # Published files often hold the limits of their training.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
