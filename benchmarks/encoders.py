@@ -1,0 +1,62 @@
+"""The encoders that `make bench` serves, from tiny to large, and the traffic that each gets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polyhead_export import export_family
+from polyhead_model import Encoder, EncoderConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchEncoder:
+    """An encoder and the length of its requests."""
+
+    name: str
+    config: EncoderConfig
+    tokens: int
+    """T of the requests of equal length."""
+
+
+ENCODERS = (
+    BenchEncoder(name="bench-256", config=EncoderConfig(d_model=256, heads=4, layers=1), tokens=8),
+    BenchEncoder(
+        name="bench-384", config=EncoderConfig(d_model=384, heads=12, layers=6, feed_forward=1536), tokens=64
+    ),
+    BenchEncoder(
+        name="bench-768",
+        config=EncoderConfig(d_model=768, heads=12, layers=12, feed_forward=3072),
+        tokens=128,
+    ),
+)
+
+_MIXED_MIN, _MIXED_MAX = 8, 128
+
+
+def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
+    """Exports, with random weights, those of the encoders that are not in the repository yet."""
+    for encoder in encoders:
+        if not (models / encoder.name / "1").exists():
+            torch.manual_seed(0)
+            export_family(Encoder(encoder.config), encoder.name, models)
+
+
+def equal_lengths(encoder: BenchEncoder, count: int) -> list[int]:
+    """`count` requests, all T tokens long."""
+    return [encoder.tokens] * count
+
+
+def mixed_lengths(count: int, *, seed: int = 0) -> list[int]:
+    """`count` log-normal lengths from 8 to 128 tokens, median about 29, as sentences have them."""
+    lengths = np.random.default_rng(seed).lognormal(np.log(29), 0.6, count)
+    return [int(length) for length in np.clip(np.round(lengths), _MIXED_MIN, _MIXED_MAX)]
+
+
+def sequences(encoder: BenchEncoder, lengths: Sequence[int], *, seed: int = 0) -> list[NDArray[np.float32]]:
+    """A random sequence [T_i, D] of each length."""
+    random = np.random.default_rng(seed)
+    return [random.standard_normal((tokens, encoder.config.d_model), dtype=np.float32) for tokens in lengths]

@@ -1,0 +1,110 @@
+"""One load generator for everything that is measured: asyncio, raw bytes in, raw bytes out.
+
+Requests are built before the clock starts and replies are not decoded, so that what is measured is the
+server, the transport, and as little of a client as there can be.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import grpc
+import numpy as np
+
+from polyhead_proto import RPCS
+
+Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+
+_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a run of load measured."""
+
+    latencies_ms: tuple[float, ...]
+    seconds: float
+    errors: int
+    client_cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Replies a second."""
+        return len(self.latencies_ms) / self.seconds
+
+    def percentile_ms(self, percent: float) -> float:
+        """A percentile of the latencies."""
+        return float(np.percentile(self.latencies_ms, percent))
+
+
+async def closed_loop(address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float) -> Load:
+    """Keeps `in_flight` requests under way: each is followed by the next as soon as it is answered."""
+    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        call: Call = channel.unary_unary(RPCS["ModelInfer"].path)
+        for request in requests[:8]:
+            await call(request)
+        latencies: list[float] = []
+        errors = 0
+        start = time.perf_counter()
+        end = start + seconds
+
+        async def worker(number: int) -> None:
+            nonlocal errors
+            position = number
+            while (before := time.perf_counter()) < end:
+                try:
+                    await call(requests[position % len(requests)])
+                    latencies.append(time.perf_counter() - before)
+                except grpc.aio.AioRpcError:
+                    errors += 1
+                position += in_flight
+
+        cpu = time.process_time()
+        await asyncio.gather(*(worker(number) for number in range(in_flight)))
+        return _load(latencies, time.perf_counter() - start, errors, time.process_time() - cpu)
+
+
+async def open_loop(
+    address: str, requests: Sequence[bytes], *, rate: float, seconds: float, seed: int = 0
+) -> Load:
+    """Sends at Poisson times, however long the replies take; a latency counts from the planned time."""
+    arrivals: list[float] = []
+    dice = random.Random(seed)
+    planned = dice.expovariate(rate)
+    while planned < seconds:
+        arrivals.append(planned)
+        planned += dice.expovariate(rate)
+    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        call: Call = channel.unary_unary(RPCS["ModelInfer"].path)
+        for request in requests[:8]:
+            await call(request)
+        latencies: list[float] = []
+        errors = 0
+        start = time.perf_counter()
+
+        async def send(position: int, at: float) -> None:
+            nonlocal errors
+            try:
+                await call(requests[position % len(requests)])
+                latencies.append(time.perf_counter() - start - at)
+            except grpc.aio.AioRpcError:
+                errors += 1
+
+        cpu = time.process_time()
+        async with asyncio.TaskGroup() as sending:
+            for position, at in enumerate(arrivals):
+                await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
+                sending.create_task(send(position, at))
+        return _load(latencies, time.perf_counter() - start, errors, time.process_time() - cpu)
+
+
+def _load(latencies: list[float], seconds: float, errors: int, cpu: float) -> Load:
+    return Load(
+        latencies_ms=tuple(1e3 * latency for latency in latencies),
+        seconds=seconds,
+        errors=errors,
+        client_cpu_seconds=cpu,
+    )
