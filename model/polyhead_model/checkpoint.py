@@ -114,7 +114,10 @@ def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor
         expected[types] = torch.Size((1, width))
     _check_tensors(info.folder, expected, source)
 
-    state = {name: source[_their_name(info, name)].float() for name in encoder.state_dict()}
+    # Copies: safetensors maps the file, and a file that is truncated under a mapping ends the process.
+    state = {
+        name: source[_their_name(info, name)].to(torch.float32, copy=True) for name in encoder.state_dict()
+    }
     state["embeddings.positions.weight"] = state["embeddings.positions.weight"][info.position_offset :]
     if info.folded_types:
         state["embeddings.positions.weight"] = state["embeddings.positions.weight"] + source[types].float()

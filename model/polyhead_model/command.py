@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from polyhead_model.checkpoint_files import CheckpointError
 from polyhead_model.config import EncoderConfig
+from polyhead_model.describe import (
+    Count,
+    attention_bytes,
+    attention_bytes_per_layer,
+    flop_counts,
+    parameter_counts,
+    parameters,
+    shape_trace,
+)
+from polyhead_model.huggingface import read_checkpoint_info
 from polyhead_model.presets import PRESETS
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from polyhead_model.describe import Count
 
 app = App(name="describe", help="Show the shapes, parameters, operations and attention bytes of an encoder.")
 
@@ -47,8 +56,6 @@ def describe(
     if preset is None and checkpoint is None:
         console.print(_preset_table())
         return
-    from polyhead_model.checkpoint_files import CheckpointError
-
     try:
         name, config = _choose(preset, checkpoint)
         tables = _tables(name, config, batch, tokens)
@@ -62,8 +69,6 @@ def _choose(preset: str | None, checkpoint: Path | None) -> tuple[str, EncoderCo
     if preset is not None and checkpoint is not None:
         raise ValueError("give --preset or --checkpoint, not both")
     if checkpoint is not None:
-        from polyhead_model.huggingface import read_checkpoint_info
-
         return checkpoint.name, read_checkpoint_info(checkpoint).encoder
     if preset is None or preset not in PRESETS:
         raise ValueError(f"the preset must be one of {', '.join(sorted(PRESETS))}, was {preset!r}")
@@ -71,8 +76,6 @@ def _choose(preset: str | None, checkpoint: Path | None) -> tuple[str, EncoderCo
 
 
 def _preset_table() -> "Table":
-    from polyhead_model.describe import parameters
-
     rows = [
         (
             name,
@@ -89,14 +92,6 @@ def _preset_table() -> "Table":
 
 
 def _tables(name: str, config: EncoderConfig, batch: int, tokens: int) -> "list[Table]":
-    from polyhead_model.describe import (
-        attention_bytes,
-        attention_bytes_per_layer,
-        flop_counts,
-        parameter_counts,
-        shape_trace,
-    )
-
     steps = [
         (step.stage, step.name, " × ".join(step.symbols), " × ".join(f"{size:,}" for size in step.sizes))
         for step in shape_trace(config, batch, tokens)
@@ -111,14 +106,13 @@ def _tables(name: str, config: EncoderConfig, batch: int, tokens: int) -> "list[
         "F": config.feed_forward,
     }
     sizes = ", ".join(f"{letter} = {size:,}" for letter, size in letters.items() if size is not None)
-    per_layer = attention_bytes_per_layer(config, batch, tokens)
     weights = [
         (
             precision,
-            _bytes(per_layer * width // 4),
-            _bytes(attention_bytes(config, batch, tokens) * width // 4),
+            _bytes(attention_bytes_per_layer(config, batch, tokens, itemsize=itemsize)),
+            _bytes(attention_bytes(config, batch, tokens, itemsize=itemsize)),
         )
-        for precision, width in (("FP32", 4), ("FP16", 2), ("UINT8", 1))
+        for precision, itemsize in (("FP32", 4), ("FP16", 2), ("UINT8", 1))
     ]
     return [
         _table(f"{name}: {sizes}", ("", "tensor", "shape", "sizes"), _without_repeats(steps), left=3),
@@ -128,7 +122,7 @@ def _tables(name: str, config: EncoderConfig, batch: int, tokens: int) -> "list[
     ]
 
 
-def _count_table(title: str, counts: "Sequence[Count]") -> "Table":
+def _count_table(title: str, counts: Sequence[Count]) -> "Table":
     rows = [
         (count.name, count.formula, f"{count.each:,}", f"{count.layers or ''}", f"{count.total:,}")
         for count in counts

@@ -1,0 +1,336 @@
+"""Attention against a plain loop, and against both of PyTorch's own implementations."""
+
+import copy
+import math
+import re
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from polyhead_model import MultiHeadAttention, masks, scaled_dot_product_attention
+
+examples = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def loop_head(
+    q: list[list[float]], k: list[list[float]], v: list[list[float]], mask: list[list[bool]]
+) -> tuple[list[list[float]], list[list[float]]]:
+    """One head by the textbook: q is Tq × K, k and v are Tk × K, mask is Tq × Tk. Plain Python floats."""
+    outputs, weights = [], []
+    for query, visible in zip(q, mask, strict=True):
+        scores = [sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query)) for key in k]
+        highest = max((s for s, see in zip(scores, visible, strict=True) if see), default=0.0)
+        powers = [math.exp(s - highest) if see else 0.0 for s, see in zip(scores, visible, strict=True)]
+        row = [power / (sum(powers) or 1.0) for power in powers]
+        weights.append(row)
+        outputs.append([sum(w * value[j] for w, value in zip(row, v, strict=True)) for j in range(len(v[0]))])
+    return outputs, weights
+
+
+def loop_attention(
+    attention: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Multi-head attention, a sequence and a head at a time, in double precision; mask is [B, Tq, Tk]."""
+    state = {name: tensor.double() for name, tensor in attention.split().state_dict().items()}
+
+    def project(x: Tensor, name: str) -> Tensor:
+        return F.linear(x.double(), state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+    width = attention.head_width
+    outputs, weights = [], []
+    for b in range(len(query)):
+        heads = []
+        for h in range(attention.heads):
+            own = slice(h * width, (h + 1) * width)
+            q = project(query[b], "w_q")[:, own]
+            k = project(key[b], "w_k")[:, own]
+            v = project(value[b], "w_v")[:, own]
+            heads.append(loop_head(q.tolist(), k.tolist(), v.tolist(), mask[b].tolist()))
+        concatenated = torch.cat([torch.tensor(output).double() for output, _ in heads], dim=1)
+        outputs.append(project(concatenated, "w_o"))
+        weights.append(torch.tensor([weight for _, weight in heads]).double())
+    return torch.stack(outputs), torch.stack(weights)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of a multi-head attention."""
+
+    attention: MultiHeadAttention
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Cross-attention of any small size, with a mask of any density, some rows of which see nothing."""
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    batch, tq, tk = (draw(st.integers(1, 4)) for _ in range(3))
+    heads, width = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    d_model = draw(st.integers(1, 9))
+    attention = MultiHeadAttention(
+        d_model, heads, head_width=width, bias=draw(st.booleans()), fused=draw(st.booleans())
+    )
+    density = draw(st.sampled_from([0.2, 0.7, 1.0]))
+    return Case(
+        attention.eval(),
+        torch.randn(batch, tq, d_model),
+        torch.randn(batch, tk, d_model),
+        torch.randn(batch, tk, d_model),
+        torch.rand(batch, tq, tk) < density,
+    )
+
+
+@examples
+@given(cases())
+def test_multi_head_attention_is_the_loop(case: Case) -> None:
+    with torch.no_grad():
+        output, weights = case.attention(case.query, case.key, case.value, mask=case.mask, need_weights=True)
+    expected, expected_weights = loop_attention(case.attention, case.query, case.key, case.value, case.mask)
+
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(weights.double(), expected_weights, rtol=0, atol=1e-6)
+
+
+@examples
+@given(cases())
+def test_rows_sum_to_one_over_what_is_visible(case: Case) -> None:
+    _, weights = case.attention(case.query, case.key, case.value, mask=case.mask, need_weights=True)
+
+    assert torch.all(weights.masked_select(~case.mask[:, None].expand_as(weights)) == 0)
+    sees = case.mask.any(dim=-1)[:, None].expand(weights.shape[:-1])
+    torch.testing.assert_close(weights.sum(dim=-1), sees.float(), rtol=0, atol=1e-6)
+
+
+@examples
+@given(cases())
+def test_pure_function_is_torch_sdpa(case: Case) -> None:
+    q, k, v = (
+        x.reshape(len(x), x.shape[1], 1, -1).transpose(1, 2) for x in (case.query, case.key, case.value)
+    )
+    mask = case.mask[:, None]
+
+    output, _ = scaled_dot_product_attention(q, k, v, mask)
+
+    torch.testing.assert_close(
+        output, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), rtol=0, atol=1e-6
+    )
+    torch.testing.assert_close(
+        scaled_dot_product_attention(q, k, v)[0], F.scaled_dot_product_attention(q, k, v), rtol=0, atol=1e-6
+    )
+
+
+def torch_twin(attention: MultiHeadAttention) -> nn.MultiheadAttention:
+    """PyTorch's own module with the same weights."""
+    twin = nn.MultiheadAttention(
+        attention.d_model, attention.heads, bias=attention.bias, batch_first=True
+    ).eval()
+    state = attention.fuse().state_dict()
+    names = {"w_qkv.": "in_proj_", "w_o.": "out_proj."}
+    twin.load_state_dict(
+        {ours.replace(a, b): t for ours, t in state.items() for a, b in names.items() if ours.startswith(a)}
+    )
+    return twin
+
+
+LENGTHS = torch.tensor([7, 1, 4])
+MASKS = {
+    "none": None,
+    "causal": masks.causal(7),
+    "key padding": masks.key_padding(LENGTHS, 7),
+    "both": masks.combine(masks.causal(7), masks.key_padding(LENGTHS, 7)),
+    "arbitrary": torch.rand(3, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.5,
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_self_attention_is_torch_multihead_attention(bias: bool, fused: bool, mask: Tensor | None) -> None:
+    torch.manual_seed(1)
+    attention = MultiHeadAttention(24, 6, bias=bias, fused=fused).eval()
+    x = torch.randn(3, 7, 24)
+    if mask is not None:
+        mask = mask | torch.eye(7, dtype=torch.bool)  # PyTorch gives NaN where a row sees nothing
+        blocked = ~mask.expand(3, 7, 7).repeat_interleave(6, dim=0)
+    with torch.no_grad():
+        output, weights = attention(x, mask=mask, need_weights=True)
+        expected, expected_weights = torch_twin(attention)(
+            x, x, x, attn_mask=None if mask is None else blocked, average_attn_weights=False
+        )
+
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(weights, expected_weights, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_cross_attention_is_torch_multihead_attention(bias: bool, fused: bool) -> None:
+    torch.manual_seed(2)
+    attention = MultiHeadAttention(20, 4, bias=bias, fused=fused).eval()
+    query, key, value = torch.randn(3, 5, 20), torch.randn(3, 7, 20), torch.randn(3, 7, 20)
+    with torch.no_grad():
+        output, weights = attention(query, key, value, mask=masks.key_padding(LENGTHS, 7), need_weights=True)
+        expected, expected_weights = torch_twin(attention)(
+            query,
+            key,
+            value,
+            key_padding_mask=~masks.valid_tokens(LENGTHS, 7),
+            average_attn_weights=False,
+        )
+        keys_as_values, _ = attention(query, key)
+
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(weights, expected_weights, rtol=0, atol=1e-6)
+    torch.testing.assert_close(keys_as_values, attention(query, key, key)[0])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_row_with_nothing_to_attend_to_gives_zeros(fused: bool) -> None:
+    torch.manual_seed(3)
+    attention = MultiHeadAttention(12, 3, fused=fused).eval()
+    mask = torch.ones(2, 4, 4, dtype=torch.bool)
+    mask[0, 1] = False
+    mask[1] = False
+
+    q = torch.randn(2, 4, 12)
+    output, weights = scaled_dot_product_attention(q, q, q, mask)
+    assert torch.all(output[0, 1] == 0)
+    assert torch.all(output[1] == 0)
+    assert torch.all(weights[1] == 0)
+    assert torch.all(output[0, 0] != 0)
+
+    output, weights = attention(q, mask=mask, need_weights=True)
+    assert torch.all(weights[0, :, 1] == 0)
+    assert torch.equal(output[1], attention.w_o.bias.expand(4, 12))  # the heads' zeros, through W_o
+
+
+def test_gradients_are_finite_where_a_row_sees_nothing() -> None:
+    x = torch.randn(1, 3, 8, requires_grad=True)
+    mask = torch.tensor([[[True, False, False], [False, False, False], [True, True, True]]])
+    MultiHeadAttention(8, 2)(x, mask=mask)[0].sum().backward()
+
+    assert x.grad is not None
+    assert torch.all(x.grad.isfinite())
+
+
+def test_dropout_drops_weights_and_scales_the_rest() -> None:
+    torch.manual_seed(4)
+    q = torch.randn(2, 50, 8)
+    plain, weights = scaled_dot_product_attention(q, q, torch.eye(50).expand(2, 50, 50))
+    dropped, same = scaled_dot_product_attention(q, q, torch.eye(50).expand(2, 50, 50), dropout=0.25)
+
+    torch.testing.assert_close(plain, weights)
+    assert torch.equal(same, weights)  # as the softmax gave them
+    gone = dropped == 0
+    assert 0.2 < gone.float().mean() < 0.3
+    torch.testing.assert_close(dropped[~gone], weights[~gone] / 0.75)
+
+
+def test_dropout_is_for_training_only() -> None:
+    torch.manual_seed(5)
+    attention = MultiHeadAttention(16, 2, dropout=0.5)
+    x = torch.randn(2, 9, 16)
+    one, other = attention(x)[0], attention(x)[0]
+    assert not torch.allclose(one, other)
+
+    attention.eval()
+    without = MultiHeadAttention(16, 2)
+    without.load_state_dict(attention.state_dict())
+    assert torch.equal(attention(x)[0], attention(x)[0])
+    assert torch.equal(attention(x)[0], without(x)[0])
+    assert torch.equal(without.train()(x)[0], without.eval()(x)[0])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("head_width", [None, 5])
+def test_fusing_and_splitting_lose_nothing(bias: bool, head_width: int | None) -> None:
+    torch.manual_seed(6)
+    separate = MultiHeadAttention(12, 3, head_width=head_width, bias=bias, dropout=0.1).eval()
+    before = copy.deepcopy(separate.state_dict())
+    fused = separate.fuse()
+    back = fused.split()
+    x = torch.randn(2, 6, 12)
+
+    assert "w_qkv.weight" in fused.state_dict()
+    assert "w_q.weight" not in fused.state_dict()
+    assert back.state_dict().keys() == before.keys()
+    assert all(torch.equal(back.state_dict()[name], tensor) for name, tensor in before.items())
+    assert (fused.fused, fused.training, fused.dropout, fused.head_width) == (
+        True,
+        False,
+        0.1,
+        separate.head_width,
+    )
+    torch.testing.assert_close(fused(x)[0], separate(x)[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(fused(x, x.flip(1))[0], separate(x, x.flip(1))[0], rtol=0, atol=1e-6)
+
+    with torch.no_grad():  # a copy, not a view
+        fused.w_qkv.weight.zero_()
+    assert all(torch.equal(separate.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def test_converting_twice_changes_nothing() -> None:
+    attention = MultiHeadAttention(8, 2)
+
+    assert attention.fuse().fuse().state_dict().keys() == attention.fuse().state_dict().keys()
+    assert attention.split().state_dict().keys() == attention.state_dict().keys()
+
+
+def test_attend_takes_the_place_of_what_is_between_the_projections() -> None:
+    attention = MultiHeadAttention(8, 2, head_width=3).eval()
+    seen: list[tuple[object, ...]] = []
+
+    def values_only(
+        query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+    ) -> tuple[Tensor, None]:
+        seen.append((query.shape, key.shape, value.shape, heads, mask))
+        return value, None
+
+    x = torch.randn(2, 4, 8)
+    output, weights = attention(x, attend=values_only, need_weights=True)
+
+    assert weights is None
+    assert seen == [((2, 4, 6), (2, 4, 6), (2, 4, 6), 2, None)]
+    torch.testing.assert_close(output, attention.w_o(attention.w_v(x)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(2, 8)], "query must have the shape [B, T, D = 8], was [2, 8]"),
+        ([(2, 3, 9)], "query must have the shape [B, T, D = 8], was [2, 3, 9]"),
+        ([(2, 3, 8), (1, 3, 8)], "key must have the shape [B = 2, T, D = 8], was [1, 3, 8]"),
+        ([(2, 3, 8), (2, 5, 8), (2, 5, 7)], "value must have the shape [B = 2, T, D = 8], was [2, 5, 7]"),
+        ([(2, 3, 8), (2, 5, 8), (2, 4, 8)], "value must have key's shape, [2, 5, 8]: one value a key"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(shapes: list[tuple[int, ...]], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        MultiHeadAttention(8, 2)(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_masks_that_do_not_fit_are_named() -> None:
+    attention = MultiHeadAttention(8, 2)
+    x = torch.zeros(2, 3, 8)
+    for shape in ((3, 3), (3, 3, 3), (2, 2, 3), (2, 3, 4), (2, 2, 3, 3)):
+        with pytest.raises(ValueError, match=r"\[B or 1, Tq or 1, Tk\] with B = 2, Tq = 3, Tk = 3, was \["):
+            attention(x, mask=torch.ones(shape, dtype=torch.bool))
+    with pytest.raises(
+        TypeError, match=r"boolean with True = may attend, was torch.float32; polyhead_model.masks"
+    ):
+        attention(x, mask=torch.zeros(2, 3, 3))
+
+
+def test_head_width_must_follow_or_be_given() -> None:
+    with pytest.raises(
+        ValueError, match=r"d_model \(10\) must be a multiple of heads \(3\); give head_width"
+    ):
+        MultiHeadAttention(10, 3)

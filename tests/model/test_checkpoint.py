@@ -1,0 +1,292 @@
+"""Checkpoints against the numbers of `transformers` and `sentence-transformers`, and refusals."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load, save_file
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+
+from polyhead_model import CheckpointError, load_checkpoint, masks
+
+TOLERANCE = 1e-5
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+SENTENCES = [
+    "The cat that I saw yesterday sat on the mat.",
+    "A kitten rested on a rug.",
+    "Interest rates rose by a quarter of a point, to nobody's surprise.",
+    "No.",
+]
+
+
+def compare(folder: Path, model: Any, *, pad: int = 0, types: bool = False) -> None:
+    """Hold a folder, as we load it, to a model of `transformers`: outputs and every layer's attentions."""
+    torch.manual_seed(11)
+    vocabulary = model.config.vocab_size
+    lengths = torch.tensor([13, 1, 6, 9])
+    valid = masks.valid_tokens(lengths, 13)
+    ids = torch.where(valid, torch.randint(pad + 1, vocabulary, (4, 13)), pad)
+    extra = {"token_type_ids": torch.where(valid, torch.randint(0, 2, (4, 13)), 0)} if types else {}
+    encoder = load_checkpoint(folder).encoder
+    with torch.no_grad():
+        theirs = model.eval()(
+            input_ids=ids, attention_mask=valid.long(), output_attentions=True, return_dict=True, **extra
+        )
+        ours = encoder(ids, lengths, need_weights=True, **extra)
+
+    for row, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(
+            ours.output[row, :length], theirs.last_hidden_state[row, :length], rtol=0, atol=TOLERANCE
+        )
+        for own, other in zip(ours.attention, theirs.attentions, strict=True):
+            torch.testing.assert_close(own[row, :, :length], other[row, :, :length], rtol=0, atol=TOLERANCE)
+
+
+def test_trained_encoder_is_transformers_own(minilm: Path) -> None:
+    model = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager")
+
+    compare(minilm, model, types=True)
+
+
+def test_sentence_embeddings_are_sentence_transformers_own(minilm: Path) -> None:
+    checkpoint = load_checkpoint(minilm)
+    assert checkpoint.tokenizer == minilm / "tokenizer.json"
+    assert checkpoint.max_tokens == 256
+    tokenizer = Tokenizer.from_file(str(checkpoint.tokenizer))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    encoded = [encoding.ids for encoding in tokenizer.encode_batch(SENTENCES)]
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in encoded], batch_first=True)
+    with torch.no_grad():
+        ours = checkpoint.encoder(ids, torch.tensor([len(row) for row in encoded])).pooled
+
+    theirs = SentenceTransformer(str(minilm), device="cpu").encode(SENTENCES, convert_to_tensor=True)
+
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
+    similarity = ours @ ours.T
+    assert similarity[0, 1] > 0.4 > similarity[0, 2]
+
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 20,
+    "attn_implementation": "eager",
+}
+DISTILBERT_SIZES = {
+    "vocab_size": 50,
+    "dim": 16,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 24,
+    "max_position_embeddings": 20,
+    "attn_implementation": "eager",
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", SIZES),
+    "bert, one token type": ("Bert", SIZES | {"type_vocab_size": 1}),
+    "bert, relu": ("Bert", SIZES | {"hidden_act": "relu", "layer_norm_eps": 1e-5}),
+    "bert, gelu_new": ("Bert", SIZES | {"hidden_act": "gelu_new"}),
+    "roberta": ("Roberta", SIZES | {"type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRoberta", SIZES | {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "camembert": ("Camembert", SIZES | {"type_vocab_size": 1}),
+    "distilbert": ("DistilBert", DISTILBERT_SIZES),
+    "electra": ("Electra", SIZES | {"embedding_size": 16}),
+}
+
+
+def make(name: str, head: str) -> Any:
+    """A random model of `transformers`: every tensor is random, norms and biases too."""
+    kind, sizes = FAMILIES[name]
+    torch.manual_seed(7)
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    model = getattr(transformers, f"{kind}{head}")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM"], ids=["bare", "inside a task model"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_transformers_own(name: str, head: str, tmp_path: Path) -> None:
+    model = make(name, head)
+    model.save_pretrained(tmp_path)
+    prefixed = any(key.startswith(model.base_model_prefix + ".") for key in read(tmp_path / WEIGHTS))
+    assert prefixed == (head != "Model")
+
+    base = model.base_model
+    types = getattr(base.config, "type_vocab_size", 0) > 1
+    compare(tmp_path, base, pad=base.config.pad_token_id, types=types)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT, as `transformers` saves it. Do not change it: `folder` is a copy."""
+    path = tmp_path_factory.mktemp("bert")
+    make("bert", "Model").save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(saved, tmp_path / "bert")
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """Read tensors without mapping the file, which tests then overwrite."""
+    return load(path.read_bytes())
+
+
+def test_shards_are_one_checkpoint(folder: Path, tmp_path: Path) -> None:
+    sharded = tmp_path / "sharded"
+    make("bert", "Model").save_pretrained(sharded, max_shard_size="10KB")
+    assert len(list(sharded.glob("model-*.safetensors"))) > 2
+
+    one, other = load_checkpoint(folder).encoder.state_dict(), load_checkpoint(sharded).encoder.state_dict()
+
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+    min(sharded.glob("model-*.safetensors")).unlink()
+    with pytest.raises(CheckpointError, match=r"model-00001-of-\d+\.safetensors: is missing"):
+        load_checkpoint(sharded)
+
+
+@pytest.mark.parametrize("name", ["../bert/model.safetensors", "/etc/passwd", 7])
+def test_an_index_names_files_of_its_own_folder_only(folder: Path, name: object) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"embeddings.LayerNorm.bias": name}}))
+
+    with pytest.raises(CheckpointError, match=rf"must name files inside its own folder, named {name!r}"):
+        load_checkpoint(folder)
+
+
+def test_first_generation_names_of_norms(folder: Path) -> None:
+    before = load_checkpoint(folder).encoder.state_dict()
+    tensors = read(folder / WEIGHTS)
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in tensors.items()
+    }
+    assert renamed.keys() != tensors.keys()
+    save_file(renamed, folder / WEIGHTS)
+
+    after = load_checkpoint(folder).encoder.state_dict()
+
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_half_precision_weights_become_single(folder: Path) -> None:
+    save_file({name: t.half() for name, t in read(folder / WEIGHTS).items()}, folder / WEIGHTS)
+
+    encoder = load_checkpoint(folder).encoder
+
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+    assert not encoder.training
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth", "last.ckpt"])
+def test_pickles_are_refused(folder: Path, name: str) -> None:
+    torch.save(read(folder / WEIGHTS), folder / name)
+    load_checkpoint(folder)  # beside safetensors they do not matter: nobody opens them
+    (folder / WEIGHTS).unlink()
+
+    with pytest.raises(
+        CheckpointError, match=rf"must be safetensors, were {name}: unpickling a file can run any"
+    ):
+        load_checkpoint(folder)
+
+
+def test_a_pickle_by_another_name_is_refused(folder: Path) -> None:
+    torch.save(read(folder / WEIGHTS), folder / WEIGHTS)
+
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: must be a safetensors file \("):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 1000])
+def test_a_truncated_file_is_refused(folder: Path, kept: int) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:kept])
+
+    with pytest.raises(CheckpointError, match="must be a safetensors file"):
+        load_checkpoint(folder)
+
+
+def drop(tensors: dict[str, torch.Tensor]) -> None:
+    for name in list(tensors):
+        if "layer.1.attention" in name:
+            del tensors[name]
+
+
+def add(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["encoder.layer.2.output.dense.weight"] = torch.zeros(1)
+
+
+def reshape(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["encoder.layer.0.attention.self.key.weight"] = torch.zeros(16, 8)
+
+
+def shorten_positions(tensors: dict[str, torch.Tensor]) -> None:
+    name = "embeddings.position_embeddings.weight"
+    tensors[name] = tensors[name][:10].clone()
+
+
+def quantise(tensors: dict[str, torch.Tensor]) -> None:
+    name = "encoder.layer.1.output.dense.weight"
+    tensors[name] = tensors[name].to(torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            drop,
+            "the weights must hold encoder.layer.1.attention.self.query.weight, "
+            "encoder.layer.1.attention.self.query.bias, encoder.layer.1.attention.self.key.weight "
+            "and 7 more, which are missing",
+        ),
+        (add, "the weights hold encoder.layer.2.output.dense.weight, for which this encoder has no place"),
+        (reshape, "encoder.layer.0.attention.self.key.weight must have the shape [16, 16], was [16, 8]"),
+        (
+            shorten_positions,
+            "embeddings.position_embeddings.weight must have the shape [20, 16], was [10, 16]",
+        ),
+        (quantise, "encoder.layer.1.output.dense.weight must be floating point, was torch.int8"),
+    ],
+)
+def test_weights_must_be_those_of_the_encoder(
+    folder: Path, damage: Callable[[dict[str, torch.Tensor]], None], message: str
+) -> None:
+    tensors = read(folder / WEIGHTS)
+    damage(tensors)
+    save_file(tensors, folder / WEIGHTS)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_checkpoint(folder)
+
+
+def test_a_folder_without_weights_is_refused(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors or model\.safetensors\.index\.json must be there"
+    ):
+        load_checkpoint(folder)
+
+    (folder / INDEX).write_text("{}")
+    with pytest.raises(CheckpointError, match="weight_map must be an object, was None"):
+        load_checkpoint(folder)

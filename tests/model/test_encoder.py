@@ -1,0 +1,331 @@
+"""The encoder: padding that changes nothing, pooling, and messages for bad input."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from polyhead_model import Encoder, EncoderConfig, EncoderOutput, masks
+
+examples = settings(max_examples=25, deadline=None, derandomize=True)
+
+VECTORS = {
+    "attention only": EncoderConfig(d_model=12, heads=3, layers=2),
+    "own head width, fused": EncoderConfig(
+        d_model=12, heads=3, layers=2, head_width=5, fused=True, bias=False
+    ),
+    "post norm": EncoderConfig(
+        d_model=12, heads=2, layers=2, feed_forward=20, pooling="mean", normalise=True
+    ),
+    "pre norm, causal": EncoderConfig(
+        d_model=12,
+        heads=2,
+        layers=2,
+        feed_forward=20,
+        norm="pre",
+        activation="gelu_tanh",
+        final_norm=True,
+        causal=True,
+        pooling="max",
+    ),
+}
+TOKENS = {
+    "bert": EncoderConfig(
+        d_model=12,
+        heads=2,
+        layers=2,
+        feed_forward=20,
+        vocabulary=30,
+        positions=16,
+        types=2,
+        embedding_norm=True,
+        pooling="cls",
+    ),
+    "bare": EncoderConfig(d_model=12, heads=2, layers=1, vocabulary=30, pooling="mean"),
+}
+CONFIGS = VECTORS | TOKENS
+
+
+def build(config: EncoderConfig) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(config).eval()
+
+
+ENCODERS = {name: build(config) for name, config in CONFIGS.items()}
+
+
+def close(actual: Tensor | None, expected: Tensor | None) -> None:
+    assert actual is not None
+    assert expected is not None
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+@st.composite
+def ragged(draw: st.DrawFn) -> tuple[Encoder, Tensor, list[int]]:
+    """An encoder and a batch of random lengths, 0 among them."""
+    name = draw(st.sampled_from(sorted(CONFIGS)))
+    lengths = draw(st.lists(st.integers(0, 8), min_size=1, max_size=4))
+    tokens = max(1, *lengths) + draw(st.integers(0, 2))
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    if name in TOKENS:
+        return ENCODERS[name], torch.randint(0, 30, (len(lengths), tokens)), lengths
+    return ENCODERS[name], torch.randn(len(lengths), tokens, 12), lengths
+
+
+def encode(encoder: Encoder, x: Tensor, lengths: list[int]) -> EncoderOutput:
+    with torch.no_grad():
+        result = encoder(x, torch.tensor(lengths), need_weights=True)
+    assert isinstance(result, EncoderOutput)
+    return result
+
+
+@examples
+@given(ragged())
+def test_a_sequence_alone_equals_itself_in_a_batch(case: tuple[Encoder, Tensor, list[int]]) -> None:
+    encoder, x, lengths = case
+    together = encode(encoder, x, lengths)
+    assert together.attention is not None
+    assert len(together.attention) == encoder.config.layers
+
+    for row, length in enumerate(lengths):
+        assert torch.all(together.output[row, length:] == 0)
+        for weights in together.attention:
+            assert torch.all(weights[row, :, length:] == 0)
+            assert torch.all(weights[row, :, :, length:] == 0)
+            close(weights[row, :, :length].sum(dim=-1), torch.ones(encoder.config.heads, length))
+        if length == 0:
+            if together.pooled is not None:
+                assert torch.all(together.pooled[row] == 0)
+            continue
+        with torch.no_grad():
+            alone = encoder(x[row : row + 1, :length], need_weights=True)
+        close(together.output[row, :length], alone.output[0])
+        for weights, own in zip(together.attention, alone.attention, strict=True):
+            close(weights[row, :, :length, :length], own[0])
+        if encoder.config.pooling is not None:
+            assert together.pooled is not None
+            close(together.pooled[row], alone.pooled[0])
+
+
+@examples
+@given(ragged())
+def test_what_stands_in_the_padding_changes_nothing(case: tuple[Encoder, Tensor, list[int]]) -> None:
+    encoder, x, lengths = case
+    hostile = x.clone()
+    for row, length in enumerate(lengths):
+        hostile[row, length:] = 10**9 if x.ndim == 2 else [float("nan"), float("inf"), -float("inf")][row % 3]
+
+    clean, dirty = encode(encoder, x, lengths), encode(encoder, hostile, lengths)
+
+    assert torch.equal(clean.output, dirty.output)
+    for a, b in zip(clean.attention or (), dirty.attention or (), strict=True):
+        assert torch.equal(a, b)
+    if clean.pooled is not None:
+        assert dirty.pooled is not None
+        assert torch.equal(clean.pooled, dirty.pooled)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_a_nan_stays_in_its_own_sequence(name: str) -> None:
+    x = torch.randn(3, 6, 12)
+    clean = encode(ENCODERS[name], x, [6, 5, 4])
+    x[1, 2, 3] = float("nan")
+    poisoned = encode(ENCODERS[name], x, [6, 5, 4])
+
+    assert poisoned.output[1, :5].isnan().any()
+    assert torch.all(poisoned.output[1, 5:] == 0)
+    for row in (0, 2):
+        assert torch.equal(poisoned.output[row], clean.output[row])
+        if clean.pooled is not None:
+            assert poisoned.pooled is not None
+            assert torch.equal(poisoned.pooled[row], clean.pooled[row])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_no_lengths_means_all_tokens(name: str, dtype: torch.dtype) -> None:
+    x = torch.randint(0, 30, (2, 7)) if name in TOKENS else torch.randn(2, 7, 12)
+    without = ENCODERS[name](x)
+    full = ENCODERS[name](x, torch.full((2,), 7, dtype=dtype))
+
+    close(without.output, full.output)
+    if without.pooled is not None:
+        close(without.pooled, full.pooled)
+    assert without.attention is None
+
+
+def test_causal_tokens_do_not_see_what_follows() -> None:
+    encoder = ENCODERS["pre norm, causal"]
+    x = torch.randn(1, 6, 12)
+    changed = x.clone()
+    changed[0, 4:] += 1.0
+
+    before, after = encode(encoder, x, [6]), encode(encoder, changed, [6])
+
+    assert torch.equal(before.output[0, :4], after.output[0, :4])
+    assert not torch.allclose(before.output[0, 4:], after.output[0, 4:])
+    assert before.attention is not None
+    assert all(torch.all(weights.triu(1) == 0) for weights in before.attention)
+
+
+def test_a_mask_comes_on_top_of_padding_and_causality() -> None:
+    encoder = ENCODERS["pre norm, causal"]
+    mask = torch.rand(3, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.5
+    lengths = torch.tensor([6, 4, 2])
+    x = torch.randn(3, 6, 12)
+    visible = mask & masks.causal(6) & masks.key_padding(lengths, 6)
+
+    attention = encoder(x, lengths, mask=mask, need_weights=True).attention
+    for weights in attention:
+        assert torch.all(weights.masked_select(~visible[:, None].expand_as(weights)) == 0)
+        for row, length in enumerate(lengths):
+            sees = visible[row, :length].any(dim=-1).float()
+            close(weights[row, :, :length].sum(dim=-1), sees.expand(2, length))
+
+    one_for_all = encoder(x, lengths, mask=mask[:1]).output
+    close(one_for_all, encoder(x, lengths, mask=mask[:1].expand(3, 6, 6)).output)
+
+
+def test_pooling_is_the_loop() -> None:
+    base = replace(VECTORS["post norm"], normalise=False)
+    x = torch.randn(4, 5, 12)
+    lengths = [5, 1, 3, 0]
+    for pooling in ("mean", "cls", "max"):
+        result = encode(build(replace(base, pooling=pooling)), x, lengths)
+        unit = encode(build(replace(base, pooling=pooling, normalise=True)), x, lengths)
+        assert result.pooled is not None
+        assert unit.pooled is not None
+        for row, length in enumerate(lengths):
+            vectors = result.output[row, :length].tolist()
+            columns = list(zip(*vectors, strict=True)) or [(0.0,)] * 12
+            expected = {
+                "mean": [sum(column) / len(column) for column in columns],
+                "cls": [column[0] for column in columns],
+                "max": [max(column) for column in columns],
+            }[pooling]
+            close(result.pooled[row], torch.tensor(expected))
+            norm = sum(value**2 for value in expected) ** 0.5 or 1.0
+            close(unit.pooled[row], torch.tensor(expected) / norm)
+
+
+def test_embeddings_are_sums() -> None:
+    encoder = ENCODERS["bert"]
+    assert encoder.embeddings is not None
+    tables = {name: table.double() for name, table in encoder.embeddings.state_dict().items()}
+    ids, types = torch.randint(0, 30, (2, 5)), torch.randint(0, 2, (2, 5))
+
+    embedded = encoder.embeddings(ids, types)
+
+    for row in range(2):
+        for t in range(5):
+            vector = (
+                tables["tokens.weight"][ids[row, t]]
+                + tables["positions.weight"][t]
+                + tables["types.weight"][types[row, t]]
+            )
+            vector = (vector - vector.mean()) / (vector.var(correction=0) + 1e-12).sqrt()
+            close(embedded[row, t].double(), vector * tables["norm.weight"] + tables["norm.bias"])
+    close(encoder.embeddings(ids), encoder.embeddings(ids, torch.zeros_like(ids)))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_fusing_and_splitting_lose_nothing(name: str) -> None:
+    encoder = ENCODERS[name]
+    fused = encoder.fuse()
+    x = torch.randint(0, 30, (2, 7)) if name in TOKENS else torch.randn(2, 7, 12)
+
+    assert fused.config == replace(encoder.config, fused=True)
+    assert not fused.training
+    close(fused(x).output, encoder(x).output)
+    original = encoder.split().state_dict()
+    back = fused.split().state_dict()
+    assert list(back) == list(original)
+    assert all(torch.equal(back[key], tensor) for key, tensor in original.items())
+
+
+def test_half_precision() -> None:
+    encoder = build(VECTORS["post norm"]).to(torch.bfloat16)
+    result = encoder(torch.randn(2, 5, 12, dtype=torch.bfloat16), torch.tensor([5, 0]), need_weights=True)
+
+    assert result.output.dtype == result.pooled.dtype == result.attention[0].dtype == torch.bfloat16
+    assert torch.all(result.output.isfinite())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("attention only", {"x": torch.zeros(2, 3)}, "x must have the shape [B, T, D = 12], was [2, 3]"),
+        (
+            "attention only",
+            {"x": torch.zeros(2, 3, 4)},
+            "x must have the shape [B, T, D = 12], was [2, 3, 4]",
+        ),
+        ("attention only", {"x": torch.zeros(2, 0, 12)}, "T must be at least 1, was 0"),
+        ("attention only", {"lengths": torch.tensor([3])}, "lengths must have the shape [B = 2], was [1]"),
+        (
+            "attention only",
+            {"lengths": torch.tensor([3, -1])},
+            "lengths[1] must be between 0 and T (3), was -1",
+        ),
+        (
+            "attention only",
+            {"lengths": torch.tensor([4, 1])},
+            "lengths[0] must be between 0 and T (3), was 4",
+        ),
+        (
+            "attention only",
+            {"mask": torch.ones(2, 3, 4, dtype=torch.bool)},
+            "mask must have the shape [B or 1, Tq or 1, Tk] with B = 2, Tq = 3, Tk = 3, was [2, 3, 4]",
+        ),
+        (
+            "attention only",
+            {"token_type_ids": torch.zeros(2, 3, dtype=torch.int64)},
+            "token_type_ids must be None: this encoder takes vectors",
+        ),
+        (
+            "bert",
+            {"x": torch.zeros(2, 3, 4, dtype=torch.int64)},
+            "x must hold token ids [B, T], had the shape",
+        ),
+        (
+            "bert",
+            {"x": torch.zeros(2, 17, dtype=torch.int64)},
+            "T must be at most 16, the model's positions, was 17",
+        ),
+        (
+            "bert",
+            {"token_type_ids": torch.zeros(2, 4, dtype=torch.int64)},
+            "token_type_ids must have x's shape, [2, 3], was [2, 4]",
+        ),
+        (
+            "bare",
+            {"token_type_ids": torch.zeros(2, 3, dtype=torch.int64)},
+            "token_type_ids must be None: this encoder has no token types",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_are_named(name: str, arguments: dict[str, Any], message: str) -> None:
+    x = torch.zeros(2, 3, dtype=torch.int64) if name in TOKENS else torch.zeros(2, 3, 12)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ENCODERS[name](**({"x": x} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("attention only", {"x": torch.zeros(2, 3, 12, dtype=torch.int64)}, "x must be floating point, was"),
+        ("attention only", {"lengths": torch.tensor([3.0, 1.0])}, "lengths must be int64 or int32, was"),
+        ("attention only", {"mask": torch.ones(2, 3, 3)}, "mask must be boolean with True = may attend, was"),
+        ("bert", {"x": torch.zeros(2, 3)}, "x must be int64 or int32, was torch.float32"),
+        ("bert", {"token_type_ids": torch.zeros(2, 3)}, "token_type_ids must be int64 or int32, was"),
+    ],
+)
+def test_types_that_do_not_fit_are_named(name: str, arguments: dict[str, Any], message: str) -> None:
+    x = torch.zeros(2, 3, dtype=torch.int64) if name in TOKENS else torch.zeros(2, 3, 12)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        ENCODERS[name](**({"x": x} | arguments))

@@ -1,0 +1,234 @@
+"""What a folder says about itself: config.json, modules.json and their neighbours."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyhead_model import CheckpointError, read_checkpoint_info
+
+BERT = {
+    "model_type": "bert",
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 20,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+}
+TRANSFORMER = {"path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+NORMALIZE = {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+
+
+def write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """A plain folder, without weights: nothing here reads them."""
+    write(tmp_path / "config.json", BERT)
+    return tmp_path
+
+
+@pytest.fixture
+def sentence(bert: Path) -> Path:
+    """The same with the files of sentence-transformers."""
+    write(bert / "modules.json", [TRANSFORMER, POOLING, NORMALIZE])
+    write(bert / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    write(bert / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": False})
+    return bert
+
+
+def test_real_folder(minilm: Path) -> None:
+    info = read_checkpoint_info(minilm)
+
+    assert (info.model_type, info.max_tokens, info.encoder.positions) == ("bert", 256, 512)
+    assert (info.encoder.d_model, info.encoder.heads, info.encoder.layers) == (384, 12, 6)
+    assert (info.encoder.pooling, info.encoder.normalise) == ("mean", True)
+
+
+def test_plain_folder(bert: Path) -> None:
+    info = read_checkpoint_info(bert)
+
+    assert (info.encoder.pooling, info.encoder.normalise) == (None, False)
+    assert (info.tokenizer, info.max_tokens, info.folder) == (None, 20, bert)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 20),
+        ({"tokenizer_config.json": {"model_max_length": 15}}, 15),
+        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 20),
+        ({"tokenizer_config.json": {"model_max_length": 1e30}}, 20),
+        ({"tokenizer_config.json": {}}, 20),
+    ],
+)
+def test_tokenizers_own_limit_on_text(bert: Path, files: dict[str, object], expected: int) -> None:
+    for name, value in files.items():
+        write(bert / name, value)
+
+    assert read_checkpoint_info(bert).max_tokens == expected
+
+
+def test_sentence_folder(sentence: Path) -> None:
+    info = read_checkpoint_info(sentence)
+
+    assert (info.encoder.pooling, info.encoder.normalise, info.max_tokens) == ("mean", True, 12)
+
+    write(sentence / "sentence_bert_config.json", {"max_seq_length": 100})  # more than the positions
+    assert read_checkpoint_info(sentence).max_tokens == 20
+    write(sentence / "modules.json", [TRANSFORMER, POOLING])
+    assert not read_checkpoint_info(sentence).encoder.normalise
+    write(sentence / "modules.json", [TRANSFORMER])
+    assert read_checkpoint_info(sentence).encoder.pooling is None
+
+
+def test_transformer_in_a_folder_of_its_own(sentence: Path) -> None:
+    inner = sentence / "0_Transformer"
+    for name in ("config.json", "sentence_bert_config.json"):
+        inner.mkdir(exist_ok=True)
+        (sentence / name).rename(inner / name)
+    write(inner / "tokenizer.json", {})
+    write(sentence / "modules.json", [TRANSFORMER | {"path": "0_Transformer"}, POOLING])
+
+    info = read_checkpoint_info(sentence)
+
+    assert (info.folder, info.tokenizer, info.max_tokens) == (inner, inner / "tokenizer.json", 12)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": ["cls"]}, "cls"),
+        ({"word_embedding_dimension": 16}, "mean"),  # sentence-transformers' own default
+    ],
+)
+def test_pooling_of_old_and_new_releases(sentence: Path, config: dict[str, Any], expected: str) -> None:
+    write(sentence / "1_Pooling" / "config.json", config)
+
+    assert read_checkpoint_info(sentence).encoder.pooling == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"pooling_mode_lasttoken": True}, "lasttoken"),
+        ({"pooling_mode": "weightedmean"}, "weightedmean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls + mean"),
+        ({"pooling_mode": ["cls", "max"]}, "cls + max"),
+    ],
+)
+def test_other_poolings_are_refused(sentence: Path, config: dict[str, Any], found: str) -> None:
+    write(sentence / "1_Pooling" / "config.json", config)
+
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"pooling must be one of mean, cls, max, was {found}")
+    ):
+        read_checkpoint_info(sentence)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ({}, "must be a list of modules"),
+        ([1], "must be a list of modules"),
+        ([], "modules must be Transformer, then (if wanted) Pooling, then Normalize, were none"),
+        ([TRANSFORMER, NORMALIZE], "were Transformer, Normalize"),
+        ([TRANSFORMER, POOLING, {"path": "2", "type": "x.Dense"}], "were Transformer, Pooling, Dense"),
+        (
+            [TRANSFORMER, POOLING | {"path": "../other"}],
+            "must name files inside its own folder, named '../other'",
+        ),
+        ([TRANSFORMER | {"path": "/etc"}], "must name files inside its own folder, named '/etc'"),
+    ],
+)
+def test_other_modules_are_refused(sentence: Path, modules: object, message: str) -> None:
+    write(sentence / "modules.json", modules)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_checkpoint_info(sentence)
+
+
+def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
+    write(sentence / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": True})
+    for normalizer in (
+        {"type": "BertNormalizer", "lowercase": True},
+        {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]},
+    ):
+        write(sentence / "tokenizer.json", {"normalizer": normalizer})
+        assert read_checkpoint_info(sentence).max_tokens == 12
+
+    write(sentence / "tokenizer.json", {"normalizer": {"type": "BertNormalizer", "lowercase": False}})
+    with pytest.raises(CheckpointError, match="do_lower_case must be false, was true"):
+        read_checkpoint_info(sentence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "t5"}, "model_type must be one of bert, camembert, distilbert, electra, roberta, "),
+        ({"model_type": None}, "was None"),
+        ({"model_type": ["bert"]}, "was ['bert']"),
+        (
+            {"hidden_act": "swish"},
+            "hidden_act must be one of gelu, gelu_new, gelu_pytorch_tanh, relu, was 'swish'",
+        ),
+        ({"hidden_act": {}}, "was {}"),
+        (
+            {"position_embedding_type": "relative_key"},
+            "position_embedding_type must be 'absolute', was 'relative_key'",
+        ),
+        ({"is_decoder": True}, "is_decoder must be false, was true"),
+        ({"model_type": "electra", "embedding_size": 8}, "embedding_size must equal hidden_size (16), was 8"),
+        ({"hidden_size": "16"}, "hidden_size must be an integer, was '16'"),
+        ({"hidden_size": 18}, "d_model (18) must be a multiple of heads (4)"),
+        ({"num_hidden_layers": 0}, "layers must be at least 1, was 0"),
+        ({"layer_norm_eps": "tiny"}, "layer_norm_epsilon must be a number, was 'tiny'"),
+        ({"model_type": "roberta"}, "pad_token_id must be an integer, is missing"),
+        ({"model_type": "roberta", "pad_token_id": 19}, "positions must be at least 1, was 0"),
+    ],
+)
+def test_other_configurations_are_refused(bert: Path, changes: dict[str, Any], message: str) -> None:
+    write(bert / "config.json", BERT | changes)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)) as raised:
+        read_checkpoint_info(bert)
+    assert str(raised.value).startswith(f"{bert / 'config.json'}: ")
+
+
+@pytest.mark.parametrize("name", BERT)
+def test_missing_fields_are_named(bert: Path, name: str) -> None:
+    write(bert / "config.json", {key: value for key, value in BERT.items() if key != name})
+
+    with pytest.raises(CheckpointError, match=name):
+        read_checkpoint_info(bert)
+
+
+def test_files_that_are_no_folder_or_no_json(bert: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"must be a folder with config\.json .*nowhere does not exist"):
+        read_checkpoint_info(bert / "nowhere")
+    with pytest.raises(CheckpointError, match=r"config\.json is a file"):
+        read_checkpoint_info(bert / "config.json")
+
+    (bert / "config.json").write_text("[1]")
+    with pytest.raises(CheckpointError, match="must be a JSON object, was list"):
+        read_checkpoint_info(bert)
+    (bert / "config.json").write_bytes(b"{\xff")
+    with pytest.raises(CheckpointError, match=r"must be JSON \("):
+        read_checkpoint_info(bert)
+    shutil.rmtree(bert)
+    bert.mkdir()
+    with pytest.raises(CheckpointError, match=r"config\.json: cannot be read \(No such file"):
+        read_checkpoint_info(bert)
