@@ -200,6 +200,16 @@ def test_half_precision_weights_become_single(folder: Path) -> None:
     assert not encoder.training
 
 
+def test_a_loaded_encoder_does_not_depend_on_the_file_any_more(folder: Path) -> None:
+    encoder = load_checkpoint(folder).encoder
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    size = (folder / WEIGHTS).stat().st_size
+    with (folder / WEIGHTS).open("r+b") as file:  # in place, where a mapping would see it
+        file.write(bytes(size))
+
+    assert all(torch.equal(encoder.state_dict()[name], tensor) for name, tensor in before.items())
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth", "last.ckpt"])
 def test_pickles_are_refused(folder: Path, name: str) -> None:
     torch.save(read(folder / WEIGHTS), folder / name)
