@@ -1,0 +1,124 @@
+"""The client for asyncio; `polyhead_client.client` has the one for ordinary code."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import grpc
+
+from polyhead_client.calls import Call, Operation, Pause
+from polyhead_client.channel import open_aio_channel
+from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
+from polyhead_client.errors import PolyheadError
+from polyhead_client.methods import as_method
+from polyhead_client.operations import Operations
+from polyhead_client.status import REQUEST_ID, new_request_id, translated
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    operation: Callable[Concatenate[Operations, P], Operation[T]],
+) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]:
+    """A coroutine method that drives an operation to its end."""
+
+    @as_method(operation)
+    async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(operation(self._operations, *args, **kwargs))
+
+    return method
+
+
+class AsyncClient:
+    """Calls a polyhead server from asyncio: the methods of `Client`, awaited.
+
+    ```
+    async with AsyncClient() as client:
+        encoding = await client.encode("The cat sat on the mat.", attention=[5])
+    ```
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+        channel: grpc.aio.Channel | None = None,
+    ) -> None:
+        """Prepares a client; the first call connects, and binds it to the running event loop.
+
+        Args:
+            target: `host:port`, `unix:/path`, or another name that gRPC resolves.
+            timeout: Seconds that an operation may take, where the call gives none; None is no limit.
+            credentials: For TLS, such as `grpc.ssl_channel_credentials()`; None is plain text.
+            options: Channel options of gRPC, over the client's own.
+            channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
+                only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
+                has ours), and its owner closes it.
+        """
+        self._target = target
+        self._operations = Operations(target, timeout)
+        self._owned = channel is None
+        self._channel = channel
+        self._open = partial(open_aio_channel, target, credentials, options)
+        self._procedures: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._closed = False
+
+    encode = _awaited(Operations.encode)
+    model = _awaited(Operations.model)
+    models = _awaited(Operations.models)
+    metadata = _awaited(Operations.metadata)
+    statistics = _awaited(Operations.statistics)
+    live = _awaited(Operations.live)
+    ready = _awaited(Operations.ready)
+    wait_until_ready = _awaited(Operations.wait_until_ready)
+
+    async def close(self) -> None:
+        """Closes the connection; calls under way are cancelled."""
+        self._closed = True
+        if self._owned and self._channel is not None:
+            await self._channel.close()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, operation: Operation[T]) -> T:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        step: Callable[[], Call | Pause] = partial(next, operation)
+        try:
+            while True:
+                wanted = step()
+                try:
+                    answer = await self._answer(wanted)
+                except PolyheadError as error:
+                    step = partial(operation.throw, error)
+                else:
+                    step = partial(operation.send, answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _answer(self, wanted: Call | Pause) -> bytes:
+        if isinstance(wanted, Pause):
+            await asyncio.sleep(wanted.seconds)
+            return b""
+        rpc, deadline = wanted.rpc, wanted.deadline
+        if (procedure := self._procedures.get(rpc.name)) is None:
+            self._channel = self._channel or self._open()
+            procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
+        request_id = new_request_id()
+        with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
+            return await procedure(
+                wanted.data, timeout=deadline.remaining(), metadata=((REQUEST_ID, request_id),)
+            )

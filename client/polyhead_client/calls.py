@@ -1,0 +1,45 @@
+"""What an operation asks of whoever drives it."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from google.protobuf.message import Message
+
+from polyhead_client.deadline import Deadline
+from polyhead_client.reply import parse
+from polyhead_client.request import serialise
+from polyhead_proto import RPCS, Rpc
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A remote procedure to call; its reply's bytes are the answer."""
+
+    rpc: Rpc
+    data: bytes
+    deadline: Deadline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """A time to wait; the answer is empty."""
+
+    seconds: float
+
+
+Operation: TypeAlias = Generator[Call | Pause, bytes, T]
+"""Yields what is to be done, is sent the answers, and returns a T."""
+
+
+def call(name: str, message: Message, reply: type[M], deadline: Deadline) -> Operation[M]:
+    """One call, from message to message.
+
+    Raises:
+        ServerError: the reply cannot be read.
+    """
+    answer = yield Call(rpc=RPCS[name], data=serialise(message), deadline=deadline)
+    return parse(reply, answer)

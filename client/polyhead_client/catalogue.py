@@ -1,0 +1,66 @@
+"""What a client knows of the server's models: asked for once, then remembered."""
+
+from polyhead_client.calls import Operation, call
+from polyhead_client.deadline import Deadline
+from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from polyhead_client.models import ModelInfo, ServedModel, family_of
+from polyhead_proto import messages as pb
+
+
+class Catalogue:
+    """The models of one server. Threads may share it: at worst, two ask for the same thing."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._models: dict[tuple[str, str], ModelInfo] = {}
+        self._only_family: str | None = None
+
+    def model(self, name: str | None, version: int | str | None, deadline: Deadline) -> Operation[ModelInfo]:
+        """A model's metadata; without a name, of the only family."""
+        key = (name or (yield from self.family(deadline)), "" if version is None else str(version))
+        if (info := self._models.get(key)) is None:
+            message = pb.ModelMetadataRequest(name=key[0], version=key[1])
+            reply = yield from call("ModelMetadata", message, pb.ModelMetadataResponse, deadline)
+            info = self._models[key] = ModelInfo.from_message(reply)
+        return info
+
+    def models(self, deadline: Deadline) -> Operation[list[ServedModel]]:
+        """The server's list, never remembered."""
+        reply = yield from call(
+            "RepositoryIndex", pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse, deadline
+        )
+        return [
+            ServedModel(name=model.name, version=model.version, state=model.state, reason=model.reason)
+            for model in reply.models
+        ]
+
+    def family(self, deadline: Deadline) -> Operation[str]:
+        """The only family that is ready.
+
+        Raises:
+            InvalidRequest: there are several, so one must be named.
+            NotFound: there is none.
+            Unavailable: none is ready yet.
+        """
+        if self._only_family is not None:
+            return self._only_family
+        try:
+            listed = yield from self.models(deadline)
+        except Unsupported as error:
+            raise InvalidRequest(f"model must be given: {self._target} does not list its models") from error
+        ready = sorted({family_of(model.name) for model in listed if model.state == "READY"})
+        if len(ready) > 1:
+            raise InvalidRequest(f"model must be one of {', '.join(ready)}, was not given")
+        if ready:
+            self._only_family = ready[0]
+            return ready[0]
+        if not listed:
+            raise NotFound(f"{self._target} serves no models")
+        states = (f"{model.name} is {model.state} {model.reason}".rstrip() for model in listed)
+        raise Unavailable(f"{self._target} has no model that is ready: {', '.join(states)}")
+
+    def forget(self, name: str) -> None:
+        """Asks anew next time: the model may be another by now."""
+        self._only_family = None
+        for key in [key for key in self._models if key[0] == name]:
+            self._models.pop(key, None)

@@ -1,0 +1,70 @@
+"""Channels to a server, with retries and message sizes as polyhead needs them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from polyhead_proto import RPCS, SERVICE
+
+# Asked again while the server is full or loading. The questions whether it lives or is ready are
+# not: "no" is an answer there.
+RETRIED = tuple(
+    rpc.name
+    for rpc in RPCS.values()
+    if not rpc.streaming and rpc.name not in {"ServerLive", "ServerReady", "ModelReady"}
+)
+"""Procedures that gRPC calls again on UNAVAILABLE."""
+
+SERVICE_CONFIG = {
+    "methodConfig": [
+        {
+            "name": [{"service": SERVICE, "method": name} for name in RETRIED],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ],
+    # While most calls fail, retries pause: they would only add to the load.
+    "retryThrottling": {"maxTokens": 20, "tokenRatio": 0.2},
+}
+"""gRPC's own configuration of retries."""
+
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+    ("grpc.enable_retries", 1),
+    # A request is kept for a retry up to this size; gRPC's default is 256 KiB.
+    ("grpc.per_rpc_retry_buffer_size", 256 << 20),
+    # The server says what it takes (max_request_bytes); attention is as large as was asked for.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A server that comes back is found soon, also after a long absence.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+)
+"""Options of every channel that a client opens."""
+
+
+def open_channel(
+    target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
+) -> grpc.Channel:
+    """A channel for `Client`; TLS where there are credentials."""
+    arguments = [*OPTIONS, *options]
+    if credentials is None:
+        return grpc.insecure_channel(target, arguments)
+    return grpc.secure_channel(target, credentials, arguments)
+
+
+def open_aio_channel(
+    target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
+) -> grpc.aio.Channel:
+    """A channel for `AsyncClient`; TLS where there are credentials."""
+    arguments = [*OPTIONS, *options]
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, arguments)
+    return grpc.aio.secure_channel(target, credentials, arguments)

@@ -1,0 +1,122 @@
+"""The client for ordinary code; `polyhead_client.aio` has the one for asyncio."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import grpc
+
+from polyhead_client.calls import Call, Operation, Pause
+from polyhead_client.channel import open_channel
+from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
+from polyhead_client.errors import PolyheadError
+from polyhead_client.methods import as_method
+from polyhead_client.operations import Operations
+from polyhead_client.status import REQUEST_ID, new_request_id, translated
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(
+    operation: Callable[Concatenate[Operations, P], Operation[T]],
+) -> Callable[Concatenate["Client", P], T]:
+    """A method that drives an operation to its end."""
+
+    @as_method(operation)
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(operation(self._operations, *args, **kwargs))
+
+    return method
+
+
+class Client:
+    """Calls a polyhead server. Threads may share it.
+
+    ```
+    with Client() as client:
+        encoding = client.encode("The cat sat on the mat.", attention=[5])
+        encoding.pooled          # [D]
+        encoding.attention[5]    # [H, T, T]
+    ```
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+        channel: grpc.Channel | None = None,
+    ) -> None:
+        """Prepares a client; the first call connects.
+
+        Args:
+            target: `host:port`, `unix:/path`, or another name that gRPC resolves.
+            timeout: Seconds that an operation may take, where the call gives none; None is no limit.
+            credentials: For TLS, such as `grpc.ssl_channel_credentials()`; None is plain text.
+            options: Channel options of gRPC, over the client's own.
+            channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
+                only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
+                has ours), and its owner closes it.
+        """
+        self._target = target
+        self._operations = Operations(target, timeout)
+        self._owned = channel is None
+        self._channel = open_channel(target, credentials, options) if channel is None else channel
+        self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._closed = False
+
+    encode = _blocking(Operations.encode)
+    model = _blocking(Operations.model)
+    models = _blocking(Operations.models)
+    metadata = _blocking(Operations.metadata)
+    statistics = _blocking(Operations.statistics)
+    live = _blocking(Operations.live)
+    ready = _blocking(Operations.ready)
+    wait_until_ready = _blocking(Operations.wait_until_ready)
+
+    def close(self) -> None:
+        """Closes the connection; calls under way are cancelled."""
+        self._closed = True
+        if self._owned:
+            self._channel.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, operation: Operation[T]) -> T:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        step: Callable[[], Call | Pause] = partial(next, operation)
+        try:
+            while True:
+                wanted = step()
+                try:
+                    answer = self._answer(wanted)
+                except PolyheadError as error:
+                    step = partial(operation.throw, error)
+                else:
+                    step = partial(operation.send, answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _answer(self, wanted: Call | Pause) -> bytes:
+        if isinstance(wanted, Pause):
+            time.sleep(wanted.seconds)
+            return b""
+        rpc, deadline = wanted.rpc, wanted.deadline
+        if (procedure := self._procedures.get(rpc.name)) is None:
+            procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
+        request_id = new_request_id()
+        with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
+            return procedure(wanted.data, timeout=deadline.remaining(), metadata=((REQUEST_ID, request_id),))

@@ -1,0 +1,98 @@
+"""The `polyhead` command.
+
+Its sub-commands are the entry points of the group `polyhead.commands`. Each is imported when it is
+run, so a command whose extra is missing is in nobody's way until then.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points, version
+
+from cyclopts import App
+from cyclopts.config import Env
+
+GROUP = "polyhead.commands"
+
+# The extra that the commands of a module need; the base installation has what the others need.
+_EXTRAS = {
+    "polyhead_client.view": "view",
+    "polyhead_export": "export",
+    "polyhead_model": "export",
+    "polyhead_server": "server",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: What stands behind `polyhead`; None takes it from the process.
+
+    Returns:
+        The exit status: 0 for success, 1 for an expected failure, told in one line, 130 for Ctrl-C.
+        A wrong command line exits with 2.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    commands = {point.name: point for point in entry_points(group=GROUP)}
+    called = commands.get(arguments[0]) if arguments else None
+    name = "polyhead" if called is None else f"polyhead {called.name}"
+    try:
+        status = build_app(commands.values())(arguments, result_action="return_value")
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read our output has enough: `polyhead infer ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ImportError as error:
+        if (missing := _missing_extra(called, error)) is None:
+            raise
+        print_error(f"{name} needs the {missing} extra: pip install 'polyhead[{missing}]'")
+        return 1
+    except Exception as error:
+        if not _is_expected(error):
+            raise
+        print_error(f"{name}: {_in_one_line(error)}")
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def build_app(commands: Iterable[EntryPoint]) -> App:
+    """The command line with these sub-commands; flags may also be given as POLYHEAD_<COMMAND>_<FLAG>."""
+    app = App(
+        name="polyhead",
+        help="Serve multi-head-attention encoders, with attention weights when you ask for them.",
+        version=lambda: version("polyhead"),
+        config=Env("POLYHEAD_"),
+        suppress_keyboard_interrupt=False,
+    )
+    for point in sorted(commands, key=lambda point: point.name):
+        app.command(point.value, name=point.name)
+    return app
+
+
+def print_error(line: str) -> None:
+    """One line on the standard error."""
+    sys.stderr.write(f"{line}\n")
+
+
+def _missing_extra(called: EntryPoint | None, error: ImportError) -> str | None:
+    """The extra that brings the module whose absence is the error, or None where that is not the trouble."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__
+    if called is None or cause is None or (cause.name or "").startswith("polyhead_"):
+        return None
+    return _EXTRAS.get(called.module) or _EXTRAS.get(called.module.partition(".")[0])
+
+
+def _is_expected(error: Exception) -> bool:
+    """Our own errors are made to be read, and the system's speak of files; others are faults of ours."""
+    return isinstance(error, OSError) or type(error).__module__.startswith("polyhead_")
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())

@@ -1,0 +1,37 @@
+"""One deadline for all the calls of an operation."""
+
+import time
+from dataclasses import dataclass
+
+from polyhead_client.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment of the monotonic clock."""
+
+    timeout: float | None
+    """Seconds from start to end; None: there is no end."""
+    _end: float | None
+
+    @classmethod
+    def after(cls, timeout: float | None) -> "Deadline":
+        """The deadline `timeout` seconds from now.
+
+        Raises:
+            InvalidRequest: the timeout is no positive number.
+        """
+        if timeout is None:
+            return cls(None, None)
+        if not timeout > 0:
+            raise InvalidRequest(f"timeout must be more than 0 seconds, or None, was {timeout}")
+        return cls(timeout, time.monotonic() + timeout)
+
+    def remaining(self) -> float | None:
+        """Seconds that are left; None: any number."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def clip(self, seconds: float) -> float:
+        """`seconds`, or what is left where that is less."""
+        remaining = self.remaining()
+        return seconds if remaining is None else min(seconds, remaining)

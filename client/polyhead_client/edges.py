@@ -1,0 +1,53 @@
+"""The strongest edges of attention: which token looks at which.
+
+Shape letters: T tokens, H heads.
+"""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Edge(NamedTuple):
+    """One query's attention to one key."""
+
+    query: int
+    """The position that looks."""
+    key: int
+    """The position that is looked at."""
+    weight: float
+
+
+def strongest_edges(weights: NDArray[Any], *, top: int = 3, skip: Collection[int] = ()) -> list[list[Edge]]:
+    """The heaviest edges of each head, heaviest first; of equal ones, the earlier query and key.
+
+    Args:
+        weights: [H, T_query, T_key], as `Encoding.attention[layer]` of one sequence.
+        top: How many edges of each head.
+        skip: Positions that no edge may start or end at, such as those of [CLS] and [SEP], where heads
+            look when they have nothing to look at.
+
+    Returns:
+        For each head, at most `top` edges.
+
+    Raises:
+        ValueError: `weights` is not of rank 3.
+    """
+    if weights.ndim != 3:
+        raise ValueError(f"weights must be [H, T_query, T_key], was {list(weights.shape)}")
+    skipped = set(skip)
+    queries = np.array([query for query in range(weights.shape[1]) if query not in skipped], np.intp)
+    keys = np.array([key for key in range(weights.shape[2]) if key not in skipped], np.intp)
+    edges: list[list[Edge]] = []
+    for head in weights:
+        kept = head[np.ix_(queries, keys)].reshape(-1)
+        order = np.argsort(-kept.astype(np.float64), kind="stable")[:top]
+        edges.append(
+            [
+                Edge(int(queries[at // len(keys)]), int(keys[at % len(keys)]), float(kept[at]))
+                for at in order.tolist()
+            ]
+        )
+    return edges

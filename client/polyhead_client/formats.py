@@ -1,0 +1,105 @@
+"""An encoding for programs: as JSON, and as arrays for NumPy.
+
+Both take the encoding of a list of sequences. Shape letters: T tokens, D d_model, H heads.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client.edges import Edge, strongest_edges
+from polyhead_client.encoding import Encoding
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.options import boundaries
+
+JSON_FORMAT = 1
+"""Grows when a reader of the older form would misunderstand the newer one."""
+
+
+def edges_of(encoding: Encoding, index: int, layer: int, *, top: int, special: bool) -> dict[int, list[Edge]]:
+    """Head → its strongest edges in one sequence and layer; those of [CLS] and its like only if `special`."""
+    weights = (encoding.attention or {})[layer][index]
+    skip = boundaries(encoding.tokens[index]) if encoding.tokens is not None and not special else ()
+    return dict(zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True))
+
+
+def as_json(encoding: Encoding, texts: Sequence[str | None], *, top: int, special: bool) -> str:
+    """One JSON object: format, model, version, sequences, timings_ns.
+
+    Each sequence has text (or null), length, tokens (or null), output_shape [T, D], pooled (numbers, or
+    null), and attention (null, or layer → edges with head, query, key, query_token, key_token, weight).
+    Numbers that JSON does not have are null.
+    """
+    sequences = []
+    for index, text in enumerate(texts):
+        tokens = None if encoding.tokens is None else encoding.tokens[index]
+        attention = None
+        if encoding.attention is not None:
+            attention = {
+                str(layer): [
+                    {
+                        "head": head,
+                        "query": edge.query,
+                        "key": edge.key,
+                        "query_token": None if tokens is None else tokens[edge.query],
+                        "key_token": None if tokens is None else tokens[edge.key],
+                        "weight": _number(edge.weight),
+                    }
+                    for head, edges in edges_of(encoding, index, layer, top=top, special=special).items()
+                    for edge in edges
+                ]
+                for layer in encoding.attention
+            }
+        sequences.append(
+            {
+                "text": text,
+                "length": len(encoding.output[index]),
+                "tokens": tokens,
+                "output_shape": list(encoding.output[index].shape),
+                "pooled": None
+                if encoding.pooled is None
+                else [_number(value) for value in encoding.pooled[index]],
+                "attention": attention,
+            }
+        )
+    timings = {name.removesuffix("_ns"): value for name, value in asdict(encoding.timings).items()}
+    return json.dumps(
+        {
+            "format": JSON_FORMAT,
+            "model": encoding.model,
+            "version": encoding.version,
+            "sequences": sequences,
+            "timings_ns": timings,
+        },
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+
+
+def write_npz(path: Path, encoding: Encoding) -> None:
+    """Writes lengths, pooled, and for the sequence N: output.N, tokens.N and attention.LAYER.N.
+
+    Raises:
+        InvalidRequest: the file's name has another ending than .npz.
+    """
+    if path.suffix != ".npz":  # NumPy would write to another file than was named
+        raise InvalidRequest(f"--npz must be a file that ends with .npz, was {path}")
+    arrays: dict[str, NDArray[Any]] = {"lengths": np.asarray(encoding.lengths)}
+    if encoding.pooled is not None:
+        arrays["pooled"] = encoding.pooled
+    for index, output in enumerate(encoding.output):
+        arrays[f"output.{index}"] = output
+        if encoding.tokens is not None:
+            arrays[f"tokens.{index}"] = np.array(encoding.tokens[index], np.str_)
+        for layer, weights in (encoding.attention or {}).items():
+            arrays[f"attention.{layer}.{index}"] = weights[index]
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # any keyword is an array's name
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,110 @@
+"""`polyhead infer`: sentences in, a readable answer out."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.options import Connection, parse_indices
+
+if TYPE_CHECKING:
+    from polyhead_client.encoding import Encoding
+
+app = App(name="infer", help="Run an encoder on sentences, and show what comes out.")
+
+
+@app.default
+def infer(
+    *texts: str,
+    connection: Connection,
+    input: Path | None = None,
+    attention: str | None = None,
+    heads: str | None = None,
+    top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
+    special: bool = False,
+    truncate: bool = False,
+    json: bool = False,
+    npz: Path | None = None,
+) -> None:
+    """Run an encoder on sentences, and show what comes out.
+
+    Parameters
+    ----------
+    connection
+        Which server, and which of its models.
+    texts
+        The sentences; - reads them from the standard input, one a line.
+    input
+        Instead of sentences: an .npy file of vectors [T, D] or [B, T, D], or of token ids [T] or [B, T].
+    attention
+        Layers whose attention weights to fetch: 5, or 0,5, or -1 for the last, or all.
+    heads
+        Heads of those layers: 3, or 0,3, or 0:4. Default: all.
+    top
+        How many of the strongest edges to show of each head.
+    special
+        Also show edges from and to [CLS], [SEP] and their like.
+    truncate
+        Cut sentences that are too long, instead of refusing them.
+    json
+        Write JSON: pooled vectors, and the strongest edges.
+    npz
+        Also write all arrays to this file: output.N, pooled, lengths, tokens.N, attention.LAYER.N
+        for the sequence N = 0, 1, ...
+    """
+    from polyhead_client.client import Client
+    from polyhead_client.formats import as_json, write_npz
+    from polyhead_client.report import print_report
+
+    inputs = _inputs(texts, input)
+    with Client(connection.address, timeout=connection.timeout) as client:
+        encoding: Encoding = client.encode(
+            inputs,
+            model=connection.model,
+            attention=_layers(attention),
+            heads=None if heads is None else parse_indices("--heads", heads),
+            truncate=truncate,
+        )
+    labels = [item if isinstance(item, str) else None for item in inputs]
+    if npz is not None:
+        write_npz(npz, encoding)
+    if json:
+        sys.stdout.write(as_json(encoding, labels, top=top, special=special) + "\n")
+    else:
+        print_report(encoding, labels, top=top, special=special)
+
+
+def _layers(attention: str | None) -> bool | list[int] | None:
+    if attention is None:
+        return None
+    return True if attention == "all" else parse_indices("--attention", attention)
+
+
+def _inputs(texts: tuple[str, ...], path: Path | None) -> list[Any]:
+    """A list of sequences, so that results are lists as well."""
+    if path is not None:
+        if texts:
+            raise InvalidRequest("give either sentences or --input, not both")
+        return _load(path)
+    sentences: list[str] = []
+    for text in texts:
+        sentences += (line.strip() for line in sys.stdin if line.strip()) if text == "-" else [text]
+    if not sentences:
+        raise InvalidRequest("give a sentence, - for the standard input, or --input FILE.npy")
+    return sentences
+
+
+def _load(path: Path) -> list[Any]:
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InvalidRequest(f"--input must be an .npy file of numbers, {path} is none: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise InvalidRequest(f"--input must be an .npy file of one array, {path} has several")
+    single = array.ndim == (2 if array.dtype.kind == "f" else 1)
+    return [array] if single else list(array)

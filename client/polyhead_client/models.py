@@ -1,0 +1,187 @@
+"""What a server says about itself and its models.
+
+Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polyhead_proto import messages as pb
+
+ATTENTION = "attention"
+"""The graph, and the prefix of the outputs, that carry attention weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """One input or output of a model; -1 in the shape is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """One served model: a family's fast graph (`NAME`) or another (`NAME.attention`).
+
+    The numbers are None where the server does not say.
+    """
+
+    name: str
+    versions: tuple[str, ...]
+    platform: str
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+    properties: Mapping[str, str]
+    """Everything the server says, as it says it."""
+
+    @classmethod
+    def from_message(cls, message: "pb.ModelMetadataResponse") -> "ModelInfo":
+        """Reads the reply to ModelMetadata."""
+        return cls(
+            name=message.name,
+            versions=tuple(message.versions),
+            platform=message.platform,
+            inputs=_tensors(message.inputs),
+            outputs=_tensors(message.outputs),
+            properties=MappingProxyType(dict(message.properties)),
+        )
+
+    @property
+    def family(self) -> str:
+        """The encoder that this graph belongs to."""
+        return family_of(self.name)
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers whose weights this graph gives, in order."""
+        suffixes = (
+            name.removeprefix(f"{ATTENTION}.") for name in self.outputs if name.startswith(f"{ATTENTION}.")
+        )
+        return tuple(sorted(int(suffix) for suffix in suffixes if suffix.isdecimal()))
+
+    @property
+    def takes_text(self) -> bool:
+        """Texts may be sent; the server tokenises them."""
+        return "text" in self.inputs
+
+    @property
+    def layers(self) -> int | None:
+        """L."""
+        return self._number("layers")
+
+    @property
+    def heads(self) -> int | None:
+        """H."""
+        return self._number("heads")
+
+    @property
+    def d_model(self) -> int | None:
+        """D."""
+        return self._number("d_model")
+
+    @property
+    def parameters(self) -> int | None:
+        """How many numbers were trained."""
+        return self._number("parameters")
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The largest T."""
+        return self._number("max_tokens")
+
+    @property
+    def max_request_bytes(self) -> int | None:
+        """The largest request that the server takes."""
+        return self._number("max_request_bytes")
+
+    @property
+    def max_reply_bytes(self) -> int | None:
+        """The largest reply that the server gives."""
+        return self._number("max_reply_bytes")
+
+    def _number(self, key: str) -> int | None:
+        value = self.properties.get(key, "")
+        return int(value) if value.isdecimal() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """One line of the server's list of models."""
+
+    name: str
+    version: str
+    state: str
+    """READY, LOADING or UNAVAILABLE."""
+    reason: str
+    """Why it is not READY."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerInfo:
+    """The server's name, version and protocol extensions."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duration:
+    """How often something was done, and for how long in all."""
+
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStatistics:
+    """What a model has done since the server started."""
+
+    name: str
+    version: str
+    inference_count: int
+    """Sequences."""
+    execution_count: int
+    """Runs of the engine."""
+    last_inference_ms: int
+    """Milliseconds since the epoch; 0 before the first."""
+    durations: Mapping[str, Duration]
+    """Of requests: success, fail, queue, compute_input, compute_infer, compute_output, ..."""
+
+    @classmethod
+    def from_message(cls, message: "pb.ModelStatistics") -> "ModelStatistics":
+        """Reads one entry of the reply to ModelStatistics."""
+        statistics = message.inference_stats
+        return cls(
+            name=message.name,
+            version=message.version,
+            inference_count=message.inference_count,
+            execution_count=message.execution_count,
+            last_inference_ms=message.last_inference,
+            durations=MappingProxyType(
+                {
+                    field.name: Duration(count=duration.count, total_ns=duration.ns)
+                    for field in statistics.DESCRIPTOR.fields
+                    for duration in [getattr(statistics, field.name)]
+                }
+            ),
+        )
+
+
+def family_of(model: str) -> str:
+    """`minilm` of `minilm.attention`."""
+    return model.partition(".")[0]
+
+
+def _tensors(messages: "Iterable[pb.ModelMetadataResponse.TensorMetadata]") -> Mapping[str, TensorInfo]:
+    return MappingProxyType(
+        {
+            message.name: TensorInfo(name=message.name, datatype=message.datatype, shape=tuple(message.shape))
+            for message in messages
+        }
+    )

@@ -1,0 +1,148 @@
+"""Sequences as one array padded on the right, and what comes along with them in the same form.
+
+Shape letters: B batch, T tokens, D d_model.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client.errors import InvalidRequest
+
+
+class Form(enum.Enum):
+    """How the sequences were given, and so how the results are handed back."""
+
+    SINGLE = enum.auto()
+    """One sequence: results without the batch dimension."""
+    ARRAY = enum.auto()
+    """One array of B sequences: results are arrays."""
+    RAGGED = enum.auto()
+    """A list of B sequences: results are lists, each item of its own length."""
+
+
+class Padded:
+    """B sequences of one length T."""
+
+    def __init__(self, sequences: NDArray[Any] | list[NDArray[Any]], form: Form) -> None:
+        """Pads sequences [T_i, D] or [T_i]; an array [B, T, D] or [B, T] is taken as it is."""
+        self.form = form
+        self.size = len(sequences)
+        self.own_lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+        self.tokens = int(self.own_lengths.max())
+        self.array = sequences if isinstance(sequences, np.ndarray) else _pad(sequences, self.tokens)
+
+    def lengths(self, value: Any) -> NDArray[np.int32]:
+        """Reads `lengths`, [B].
+
+        Raises:
+            InvalidRequest: it is no integer for each sequence, or one is out of range.
+        """
+        if self.form is Form.RAGGED:
+            raise InvalidRequest("lengths goes with one array; the items of a list have lengths of their own")
+        counts = as_array("lengths", value)
+        if self.form is Form.SINGLE and counts.shape == ():
+            counts = counts[None]
+        if counts.dtype.kind not in "iu" or counts.shape != (self.size,):
+            raise InvalidRequest(f"lengths must be integers [{self.size}], was {described(counts)}")
+        for index in np.flatnonzero((counts < 0) | (counts > self.tokens)):
+            raise InvalidRequest(
+                f"lengths[{index}] must be between 0 and T ({self.tokens}), was {counts[index]}"
+            )
+        return counts.astype(np.int32)
+
+    def lengths_of_mask(self, value: Any) -> NDArray[np.int32]:
+        """Reads Hugging Face's `attention_mask`: 1 for tokens, 0 for padding.
+
+        Raises:
+            InvalidRequest: it is no such mask, or pads anywhere but on the right.
+        """
+        visible = self.per_token("attention_mask", value)
+        if not np.isin(visible, (0, 1)).all():
+            raise InvalidRequest("attention_mask must hold 0 and 1 only (1 = a token, 0 = padding)")
+        counts = visible.sum(axis=1, dtype=np.int32)
+        for row in np.flatnonzero((visible != (np.arange(self.tokens) < counts[:, None])).any(axis=1)):
+            raise InvalidRequest(
+                f"attention_mask must pad on the right (ones, then zeros), row {row} has a 0 before a 1: "
+                "left padding or a hole; with a tokenizer, set padding_side='right'"
+            )
+        return np.asarray(counts, np.int32)
+
+    def mask(self, value: Any) -> NDArray[np.bool_]:
+        """Reads `mask`, to [B, T, T].
+
+        Raises:
+            InvalidRequest: it is not bool, or does not fit the sequences.
+        """
+        T = self.tokens  # noqa: N806 - the shape letter
+        if self.form is not Form.RAGGED:
+            array = as_array("mask", value)
+            _check_mask("mask", array, [(T, T), (1, T, T), (self.size, T, T)])
+            return np.ascontiguousarray(np.broadcast_to(array, (self.size, T, T)))
+        result = np.zeros((self.size, T, T), np.bool_)
+        for index, item in enumerate(self._items("mask", value)):
+            length = int(self.own_lengths[index])
+            _check_mask(f"mask[{index}]", item, [(length, length)])
+            result[index, :length, :length] = item
+        return result
+
+    def per_token(self, name: str, value: Any) -> NDArray[Any]:
+        """Reads an integer for each token, given in the form of the sequences, to [B, T].
+
+        Raises:
+            InvalidRequest: it is not made of integers, or does not fit the sequences.
+        """
+        if self.form is Form.RAGGED:
+            rows = self._items(name, value)
+            for index, row in enumerate(rows):
+                _check_integers(f"{name}[{index}]", row, (int(self.own_lengths[index]),))
+            return _pad(rows, self.tokens)
+        array = as_array(name, value)
+        single = self.form is Form.SINGLE
+        _check_integers(name, array, (self.tokens,) if single else (self.size, self.tokens))
+        return array[None] if single else array
+
+    def _items(self, name: str, value: Any) -> list[NDArray[Any]]:
+        if not isinstance(value, list | tuple) or len(value) != self.size:
+            was = f"{len(value)} items" if isinstance(value, list | tuple) else type(value).__name__
+            raise InvalidRequest(f"{name} must be a list of {self.size} items as the inputs are, was {was}")
+        return [as_array(f"{name}[{index}]", item) for index, item in enumerate(value)]
+
+
+def as_array(name: str, value: Any) -> NDArray[Any]:
+    """Whatever NumPy can read.
+
+    Raises:
+        InvalidRequest: it cannot.
+    """
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths; a tensor on a GPU
+        raise InvalidRequest(f"{name} cannot be read as an array: {error}") from error
+
+
+def described(array: NDArray[Any]) -> str:
+    """An array's type and shape, for messages."""
+    return f"{array.dtype} {list(array.shape)}"
+
+
+def _check_integers(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    # NumPy reads an empty list as floats; it holds no values that could be wrong.
+    if (array.dtype.kind not in "iub" and array.size) or array.shape != shape:
+        raise InvalidRequest(f"{name} must be integers {list(shape)}, was {described(array)}")
+
+
+def _check_mask(name: str, array: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> None:
+    if array.dtype != np.bool_ or array.shape not in shapes:
+        allowed = " or ".join(str(list(shape)) for shape in dict.fromkeys(shapes))
+        raise InvalidRequest(f"{name} must be bool {allowed} (True = may attend), was {described(array)}")
+
+
+def _pad(rows: list[NDArray[Any]], length: int) -> NDArray[Any]:
+    padded = np.zeros((len(rows), length, *rows[0].shape[1:]), np.result_type(*{row.dtype for row in rows}))
+    for row, padded_row in zip(rows, padded, strict=True):
+        padded_row[: len(row)] = row
+    return padded

@@ -1,0 +1,175 @@
+"""The reply to one `encode`, checked against what was asked and brought into the form of the inputs.
+
+Shape letters: B batch, T tokens, D d_model, H heads.
+"""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
+
+from polyhead_client.encoding import Arrays, Encoding, Timings
+from polyhead_client.errors import ServerError
+from polyhead_client.inputs import Batch
+from polyhead_client.models import ATTENTION
+from polyhead_client.padding import Form
+from polyhead_client.selection import Selection
+from polyhead_client.tensors import to_array, to_texts
+from polyhead_proto import messages as pb
+
+M = TypeVar("M", bound=Message)
+
+_TIMINGS = ("parse_ns", "tokenise_ns", "queue_ns", "compute_ns", "serialise_ns")
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """The message in `data`.
+
+    Raises:
+        ServerError: there is none.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ServerError(f"malformed reply: it is no {kind.DESCRIPTOR.name}") from error
+
+
+def read(data: bytes, batch: Batch, selection: Selection, *, total_ns: int) -> Encoding:
+    """What a ModelInferResponse answers.
+
+    Raises:
+        ServerError: it breaks the contract.
+    """
+    message = parse(pb.ModelInferResponse, data)
+    reply = _Reply(message, batch)
+    tokens = reply.texts("tokens") if "tokens" in selection.outputs else None
+    output = reply.floats("output", "B", "T", "D") if "output" in selection.outputs else None
+    pooled = reply.floats("pooled", "B", "D") if "pooled" in selection.outputs else None
+    heads = "H" if selection.heads is None else len(selection.heads)
+    queries = "T" if selection.queries is None else len(selection.queries)
+    weights = {
+        layer: reply.weights(f"{ATTENTION}.{layer}", "B", heads, queries, "T") for layer in selection.layers
+    }
+    lengths = reply.lengths() if batch.lengths is None else batch.lengths
+
+    form = _Form(batch, lengths)
+    cut_axes = (1, 2) if selection.queries is None else (2,)
+    return Encoding(
+        model=message.model_name,
+        version=message.model_version,
+        output=None if output is None else form.per_sequence(output, (0,)),
+        pooled=pooled if pooled is None or batch.form is not Form.SINGLE else pooled[0],
+        attention=MappingProxyType(
+            {layer: form.per_sequence(array, cut_axes) for layer, array in weights.items()}
+        )
+        if weights
+        else None,
+        heads=(selection.heads or tuple(range(reply.extents["H"]))) if weights else None,
+        queries=selection.queries,
+        tokens=None if tokens is None else form.of_tokens(tokens),
+        lengths=int(lengths[0]) if batch.form is Form.SINGLE else lengths,
+        timings=Timings(
+            total_ns=total_ns,
+            **{
+                name: message.parameters[name].int64_param
+                for name in _TIMINGS
+                if name in message.parameters and message.parameters[name].HasField("int64_param")
+            },
+        ),
+    )
+
+
+class _Reply:
+    """The outputs by name; a letter of a shape must mean the same size wherever it stands."""
+
+    def __init__(self, message: pb.ModelInferResponse, batch: Batch) -> None:
+        self.extents = {"B": batch.size} | ({} if batch.tokens is None else {"T": batch.tokens})
+        outputs, contents = len(message.outputs), len(message.raw_output_contents)
+        if outputs != contents:
+            raise ServerError(f"malformed reply: {outputs} outputs with {contents} contents")
+        self._outputs = {
+            output.name: (output.datatype, tuple(output.shape), index)
+            for index, output in enumerate(message.outputs)
+        }
+        if len(self._outputs) != len(message.outputs):
+            raise ServerError(
+                f"malformed reply: an output comes twice in {[o.name for o in message.outputs]}"
+            )
+        self._contents = message.raw_output_contents
+
+    def texts(self, name: str) -> list[list[str]]:
+        datatype, shape, raw = self._raw(name)
+        rows = to_texts(name, datatype, shape, raw, batch=self.extents["B"])
+        self._check(name, shape, ("B", "T"))
+        return rows
+
+    def lengths(self) -> NDArray[Any]:
+        lengths = self._array("lengths", ("B",), ("INT32", "INT64"))
+        if lengths.min() < 0 or ("T" in self.extents and lengths.max() > self.extents["T"]):
+            raise ServerError(
+                f"malformed reply: lengths {lengths.tolist()} for {self.extents.get('T')} tokens"
+            )
+        return lengths
+
+    def floats(self, name: str, *dims: str | int) -> NDArray[Any]:
+        return self._array(name, dims, ("FP32", "FP16"))
+
+    def weights(self, name: str, *dims: str | int) -> NDArray[Any]:
+        array = self._array(name, dims, ("FP32", "FP16", "UINT8"))
+        if array.dtype == np.uint8:
+            return np.asarray(array / np.float32(255), np.float32)
+        return array.astype(np.float32, copy=False)
+
+    def _array(self, name: str, dims: Sequence[str | int], datatypes: Sequence[str]) -> NDArray[Any]:
+        datatype, shape, raw = self._raw(name)
+        if datatype not in datatypes:
+            raise ServerError(f"malformed reply: {name} must be {' or '.join(datatypes)}, was {datatype}")
+        self._check(name, shape, dims)
+        return to_array(name, datatype, shape, raw)
+
+    def _raw(self, name: str) -> tuple[str, tuple[int, ...], bytes]:
+        if name not in self._outputs:
+            raise ServerError(f"malformed reply: {name} is missing, there are {sorted(self._outputs)}")
+        datatype, shape, index = self._outputs[name]
+        return datatype, shape, self._contents[index]
+
+    def _check(self, name: str, shape: tuple[int, ...], dims: Sequence[str | int]) -> None:
+        if len(shape) == len(dims):
+            expected = [
+                self.extents.setdefault(dim, extent) if isinstance(dim, str) else dim
+                for dim, extent in zip(dims, shape, strict=True)
+            ]
+            if list(shape) == expected:
+                return
+        spelled = [f"{dim}={self.extents[dim]}" if dim in self.extents else str(dim) for dim in dims]
+        raise ServerError(f"malformed reply: {name} must be [{', '.join(spelled)}], was {list(shape)}")
+
+
+class _Form:
+    """Brings arrays [B, ...] into the form of the inputs."""
+
+    def __init__(self, batch: Batch, lengths: NDArray[Any]) -> None:
+        self._form = batch.form
+        # What the caller padded stays padded; what the client or the server padded is cut.
+        self._cuts = lengths if batch.form is Form.RAGGED or batch.tokens is None else None
+
+    def per_sequence(self, array: NDArray[Any], axes: tuple[int, ...]) -> Arrays:
+        """Cuts `axes` (counted without B) to each sequence's length."""
+        if self._form is Form.ARRAY:
+            return array
+        items = list(array)
+        if self._cuts is not None:
+            slices = [slice(None)] * (array.ndim - 1)
+            for index, length in enumerate(self._cuts):
+                for axis in axes:
+                    slices[axis] = slice(length)
+                items[index] = items[index][tuple(slices)]
+        return items[0] if self._form is Form.SINGLE else items
+
+    def of_tokens(self, rows: list[list[str]]) -> list[str] | list[list[str]]:
+        if self._cuts is not None:
+            rows = [row[:length] for row, length in zip(rows, self._cuts, strict=True)]
+        return rows[0] if self._form is Form.SINGLE else rows

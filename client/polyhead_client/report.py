@@ -1,0 +1,77 @@
+"""An encoding for people: shapes, the strongest edges of each head, and timings.
+
+Shape letters: T tokens, D d_model, H heads.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from polyhead_client.encoding import Encoding
+from polyhead_client.formats import edges_of
+
+_SHOWN = 4
+"""So many numbers of a pooled vector are shown."""
+
+
+def print_report(encoding: Encoding, texts: Sequence[str | None], *, top: int, special: bool) -> None:
+    """Writes the encoding of a list of sequences to the standard output."""
+    console = Console()
+    console.print(Text.assemble((encoding.model, "bold"), f", version {encoding.version}"))
+    for index, text in enumerate(texts):
+        console.print()
+        console.print(Text(f"sequence {index}" if text is None else text, style="bold"))
+        console.print(Padding(_facts(encoding, index), (0, 0, 0, 2)))
+        for layer in encoding.attention or ():
+            console.print(Padding(_edges(encoding, index, layer, top=top, special=special), (1, 0, 0, 2)))
+    console.print()
+    console.print(_timings(encoding))
+
+
+def _facts(encoding: Encoding, index: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    output = encoding.output[index]
+    if encoding.tokens is not None:
+        table.add_row("tokens", str(len(output)), Text(" ".join(encoding.tokens[index])))
+    table.add_row("output", str(list(output.shape)), "")
+    if encoding.pooled is not None:
+        vector = encoding.pooled[index]
+        numbers = "  ".join(f"{value:.4f}" for value in vector[:_SHOWN]) + (
+            "  ..." if len(vector) > _SHOWN else ""
+        )
+        table.add_row("pooled", str(list(vector.shape)), numbers)
+    for layer, weights in (encoding.attention or {}).items():
+        table.add_row(f"attention.{layer}", str(list(weights[index].shape)), "")
+    return table
+
+
+def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: bool) -> Table:
+    labels = _labels(encoding, index)
+    table = Table(title=f"layer {layer}: strongest edges", title_justify="left", title_style="")
+    table.add_column("head", justify="right")
+    table.add_column("token → token it attends to, weight")
+    for head, edges in edges_of(encoding, index, layer, top=top, special=special).items():
+        line = "   ".join(f"{labels[edge.query]} → {labels[edge.key]} {edge.weight:.2f}" for edge in edges)
+        table.add_row(str(head), Text(line))
+    return table
+
+
+def _labels(encoding: Encoding, index: int) -> list[str]:
+    """Tokens, with their position where one comes twice; or positions alone."""
+    if encoding.tokens is None:
+        return [str(position) for position in range(len(encoding.output[index]))]
+    tokens = encoding.tokens[index]
+    counts = Counter(tokens)
+    return [f"{token}@{at}" if counts[token] > 1 else token for at, token in enumerate(tokens)]
+
+
+def _timings(encoding: Encoding) -> str:
+    timings = {name.removesuffix("_ns"): value for name, value in asdict(encoding.timings).items()}
+    total = timings.pop("total")
+    parts = [f"{name} {value / 1e6:.2f}" for name, value in timings.items() if value is not None]
+    return f"{total / 1e6:.2f} ms in all" + (f"; in the server: {', '.join(parts)}" if parts else "")

@@ -1,0 +1,86 @@
+"""The one place where gRPC's errors become ours."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import grpc
+
+from polyhead_client.errors import (
+    AccessDenied,
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    PolyheadError,
+    ServerError,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+)
+
+REQUEST_ID = "x-request-id"
+"""The metadata key that carries the name of a call."""
+
+ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+        grpc.StatusCode.OUT_OF_RANGE: InvalidRequest,
+        grpc.StatusCode.NOT_FOUND: NotFound,
+        grpc.StatusCode.RESOURCE_EXHAUSTED: TooLarge,
+        grpc.StatusCode.UNAVAILABLE: Unavailable,
+        grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+        grpc.StatusCode.CANCELLED: Cancelled,
+        grpc.StatusCode.UNAUTHENTICATED: AccessDenied,
+        grpc.StatusCode.PERMISSION_DENIED: AccessDenied,
+        grpc.StatusCode.UNIMPLEMENTED: Unsupported,
+    }
+)
+"""The error of each status; every other status is a `ServerError`."""
+
+
+def new_request_id() -> str:
+    """A name for one call, to find it in the server's log."""
+    return uuid.uuid4().hex
+
+
+@contextmanager
+def translated(*, target: str, rpc: str, timeout: float | None, request_id: str) -> Iterator[None]:
+    """Turns a `grpc.RpcError` from inside into a `PolyheadError`, and keeps it as the cause.
+
+    Args:
+        target: the server's address, for the message.
+        rpc: the procedure's name, for the message.
+        timeout: seconds that the call was given.
+        request_id: the name that the call was given.
+
+    Raises:
+        PolyheadError: whenever the call failed.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        code: grpc.StatusCode | None = error.code() if hasattr(error, "code") else None
+        details: str = (error.details() if hasattr(error, "details") else None) or str(error)
+        match code:
+            case grpc.StatusCode.UNAVAILABLE:
+                message = f"{target} is unavailable: {details}"
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                given = "" if timeout is None else f" within {timeout:.3g} s"
+                message = f"{target} did not answer {rpc}{given}"
+            case _:
+                message = details
+        kind = ServerError if code is None else ERRORS.get(code, ServerError)
+        raise kind(
+            message, code=code, details=details, request_id=_named_by_server(error) or request_id
+        ) from error
+
+
+def _named_by_server(error: grpc.RpcError) -> str | None:
+    trailing: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    for key, value in trailing or ():
+        if key == REQUEST_ID:
+            return str(value)
+    return None

@@ -1,0 +1,306 @@
+"""A small server in this process, scripted by the tests, and both clients behind one face."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import grpc
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from polyhead_client import AsyncClient, Client
+from polyhead_client.tensors import DTYPES
+from polyhead_proto import RPCS, SERVICE
+from polyhead_proto import messages as pb
+
+Answer = Callable[[Any, grpc.ServicerContext], Any]
+
+D, H, L = 4, 3, 2
+LIMIT = 64 << 20
+
+
+class FakeServer:
+    """Serves two families, `vectors` (floats) and `words` (texts and token ids), with made-up numbers.
+
+    `answers[rpc]` may be replaced; `calls` has every request with its metadata.
+    """
+
+    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
+        self.families = ["vectors", "words"]
+        self.calls: list[tuple[str, Any, dict[str, Any]]] = []
+        self.answers: dict[str, Answer] = {
+            "ServerLive": lambda *_: pb.ServerLiveResponse(live=True),
+            "ServerReady": lambda *_: pb.ServerReadyResponse(ready=True),
+            "ModelReady": lambda *_: pb.ModelReadyResponse(ready=True),
+            "ServerMetadata": lambda *_: pb.ServerMetadataResponse(
+                name="fake", version="1.2", extensions=["statistics"]
+            ),
+            "ModelMetadata": self._metadata,
+            "ModelInfer": self._infer,
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
+        }
+        self._server = grpc.server(
+            ThreadPoolExecutor(8),
+            options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+        )
+        handlers = {
+            rpc.name: grpc.unary_unary_rpc_method_handler(
+                self._handler(rpc.name),
+                request_deserializer=rpc.request.FromString,
+                response_serializer=lambda reply: (
+                    reply if isinstance(reply, bytes) else reply.SerializeToString()
+                ),
+            )
+            for rpc in RPCS.values()
+            if rpc.name in self.answers
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        port = (
+            self._server.add_insecure_port("127.0.0.1:0")
+            if credentials is None
+            else self._server.add_secure_port("127.0.0.1:0", credentials)
+        )
+        self.target = f"127.0.0.1:{port}"
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+    def count(self, rpc: str) -> int:
+        return sum(name == rpc for name, _, _ in self.calls)
+
+    def last(self, rpc: str) -> Any:
+        return [request for name, request, _ in self.calls if name == rpc][-1]
+
+    def _handler(self, name: str) -> Answer:
+        def handle(request: Any, context: grpc.ServicerContext) -> Any:
+            metadata = dict(context.invocation_metadata())
+            self.calls.append((name, request, metadata))
+            return self.answers[name](request, context)
+
+        return handle
+
+    def _metadata(self, request: Any, context: grpc.ServicerContext) -> Any:
+        family, _, graph = request.name.partition(".")
+        if family not in self.families or graph not in {"", "attention"} or request.version not in {"", "1"}:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no model {request.name!r}, there are {self.families}")
+        tensor = pb.ModelMetadataResponse.TensorMetadata
+        text = family == "words"
+        inputs = (
+            [
+                tensor(name="input_ids", datatype="INT64", shape=[-1, -1]),
+                tensor(name="token_type_ids", datatype="INT64", shape=[-1, -1]),
+                tensor(name="text", datatype="BYTES", shape=[-1]),
+            ]
+            if text
+            else [
+                tensor(name="x", datatype="FP32", shape=[-1, -1, D]),
+                tensor(name="mask", datatype="BOOL", shape=[-1, -1, -1]),
+            ]
+        )
+        outputs = [tensor(name="output", datatype="FP32", shape=[-1, -1, D])]
+        if text:
+            outputs += [
+                tensor(name="pooled", datatype="FP32", shape=[-1, D]),
+                tensor(name="tokens", datatype="BYTES", shape=[-1, -1]),
+                tensor(name="lengths", datatype="INT32", shape=[-1]),
+            ]
+        if graph:
+            outputs += [
+                tensor(name=f"attention.{layer}", datatype="FP32", shape=[-1, H, -1, -1])
+                for layer in range(L)
+            ]
+        return pb.ModelMetadataResponse(
+            name=request.name,
+            versions=["1"],
+            platform="onnxruntime_onnx",
+            inputs=[*inputs, tensor(name="lengths", datatype="INT32", shape=[-1])],
+            outputs=outputs,
+            properties={
+                "layers": str(L),
+                "heads": str(H),
+                "d_model": str(D),
+                "max_tokens": "",
+                "parameters": "1234",
+                "max_request_bytes": str(LIMIT),
+                "max_reply_bytes": str(LIMIT),
+            },
+        )
+
+    def _index(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return pb.RepositoryIndexResponse(
+            models=[
+                {"name": f"{family}{graph}", "version": "1", "state": "READY"}
+                for family in self.families
+                for graph in ("", ".attention")
+            ]
+        )
+
+    def _statistics(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return pb.ModelStatisticsResponse(
+            model_stats=[
+                pb.ModelStatistics(
+                    name=request.name or family,
+                    version="1",
+                    inference_count=5,
+                    execution_count=2,
+                    last_inference=1_700_000_000_000,
+                    inference_stats={"success": {"count": 5, "ns": 700}, "fail": {}},
+                )
+                for family in ([request.name] if request.name else self.families)
+            ]
+        )
+
+    def _infer(self, request: Any, context: grpc.ServicerContext) -> Any:
+        inputs = {
+            tensor.name: (tensor, raw)
+            for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
+        }
+        arrays = {
+            name: np.frombuffer(raw, DTYPES[tensor.datatype]).reshape(tensor.shape)
+            for name, (tensor, raw) in inputs.items()
+            if tensor.datatype != "BYTES"
+        }
+        rows: list[list[str]] = []
+        if "text" in inputs:
+            rows = [["[CLS]", *text.split(), "[SEP]"] for text in read_bytes(inputs["text"][1])]
+            lengths = np.array([len(row) for row in rows], np.int32)
+            rows = [row + [""] * (lengths.max() - len(row)) for row in rows]
+            x = np.array([[[len(token)] * D for token in row] for row in rows], np.float32)
+        else:
+            x = (
+                arrays["x"].astype(np.float32)
+                if "x" in arrays
+                else np.repeat(arrays["input_ids"][..., None], D, -1)
+            )
+            lengths = arrays.get("lengths", np.full(len(x), x.shape[1], np.int32))
+        visible = np.arange(x.shape[1]) < lengths[:, None]
+        results: dict[str, NDArray[Any] | list[list[str]]] = {
+            "output": (2 * x * visible[..., None]).astype(np.float32),
+            "pooled": (x * visible[..., None]).sum(1).astype(np.float32),
+            "tokens": rows,
+            "lengths": lengths,
+        }
+        for layer in range(L):
+            if f"attention.{layer}" in {output.name for output in request.outputs}:
+                results[f"attention.{layer}"] = weights(layer, visible)
+        reply = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
+        for output in request.outputs:
+            parameters = {key: value.string_param for key, value in output.parameters.items()}
+            add_output(reply, output.name, results[output.name], parameters)
+        for name, nanoseconds in {
+            "parse_ns": 1000,
+            "queue_ns": 2000,
+            "compute_ns": 3000,
+            "serialise_ns": 4000,
+        }.items():
+            reply.parameters[name].int64_param = nanoseconds
+        return reply
+
+
+def weights(layer: int, visible: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Made-up weights [B, H, T, T] in 0..1, zero in padding."""
+    T = visible.shape[1]
+    head, query, key = np.ogrid[:H, :T, :T]
+    raw = ((layer + 1) * (head + 2) * (query + 3) * (key + 5)) % 101 / 101
+    return np.asarray(raw * visible[:, None, :, None] * visible[:, None, None, :], np.float32)
+
+
+def add_output(reply: Any, name: str, value: Any, parameters: dict[str, str]) -> None:
+    if name == "tokens":
+        reply.outputs.add(name=name, datatype="BYTES", shape=[len(value), len(value[0])])
+        parts = [token.encode() for row in value for token in row]
+        reply.raw_output_contents.append(b"".join(len(part).to_bytes(4, "little") + part for part in parts))
+        return
+    if "heads" in parameters:
+        value = value[:, indices(parameters["heads"])]
+    if "queries" in parameters:
+        value = value[:, :, indices(parameters["queries"])]
+    datatype = parameters.get("dtype", {np.dtype("i4"): "INT32"}.get(value.dtype, "FP32"))
+    value = np.round(value * 255).astype(np.uint8) if datatype == "UINT8" else value.astype(DTYPES[datatype])
+    reply.outputs.add(name=name, datatype=datatype, shape=value.shape)
+    reply.raw_output_contents.append(value.tobytes())
+
+
+def indices(spelled: str) -> list[int]:
+    first, colon, last = spelled.partition(":")
+    return list(range(int(first), int(last))) if colon else [int(part) for part in spelled.split(",")]
+
+
+def read_bytes(raw: bytes) -> list[str]:
+    texts = []
+    while raw:
+        size = int.from_bytes(raw[:4], "little")
+        texts.append(raw[4 : 4 + size].decode())
+        raw = raw[4 + size :]
+    return texts
+
+
+class Awaited:
+    """An `AsyncClient` in a loop of its own, called like a `Client`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._client = AsyncClient(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        return lambda *args, **kwargs: asyncio.run_coroutine_threadsafe(
+            method(*args, **kwargs), self._loop
+        ).result()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def start_fake() -> Iterator[Callable[..., FakeServer]]:
+    """Starts further servers."""
+    servers: list[FakeServer] = []
+
+    def start(credentials: grpc.ServerCredentials) -> FakeServer:
+        servers.append(FakeServer(credentials))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServer]:
+    server = FakeServer()
+    yield server
+    server.stop()
+
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Makes clients of either kind; both are called in the same way."""
+    kind = {"sync": Client, "asyncio": Awaited}[request.param]
+    clients: list[Client] = []
+
+    def make(*args: Any, **kwargs: Any) -> Client:
+        clients.append(cast(Client, kind(*args, **kwargs)))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(connect: Connect, fake: FakeServer) -> Client:
+    return connect(fake.target)

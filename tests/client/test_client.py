@@ -1,0 +1,268 @@
+"""What clients are besides `encode`: health, metadata, channels, their life."""
+
+import asyncio
+import inspect
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+import polyhead_client
+from polyhead_client import (
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    Duration,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
+from polyhead_client.channel import OPTIONS
+from polyhead_proto import messages as pb
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Connect, FakeServer
+
+
+def test_the_public_list_is_sorted_and_complete() -> None:
+    assert polyhead_client.__all__ == sorted(polyhead_client.__all__, key=lambda name: (name.islower(), name))
+    assert all(
+        getattr(polyhead_client, name).__module__.startswith("polyhead_client.")
+        for name in polyhead_client.__all__
+    )
+    assert dir(polyhead_client) == polyhead_client.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        polyhead_client.nothing  # noqa: B018
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def public(kind: type) -> dict[str, inspect.Signature]:
+        return {
+            name: inspect.signature(value)
+            for name, value in vars(kind).items()
+            if not name.startswith("_") and callable(value)
+        }
+
+    assert public(Client) == public(AsyncClient)
+    assert inspect.signature(Client.live).return_annotation is bool
+    assert inspect.iscoroutinefunction(AsyncClient.encode)
+    assert "attention: True for the weights" in (AsyncClient.encode.__doc__ or "")
+
+
+def test_a_server_tells_of_itself(client: Client) -> None:
+    assert client.live()
+    assert client.ready()
+    assert client.ready("words")
+    metadata = client.metadata()
+    assert (metadata.name, metadata.version, metadata.extensions) == ("fake", "1.2", ("statistics",))
+    assert [(model.name, model.state) for model in client.models()][:2] == [
+        ("vectors", "READY"),
+        ("vectors.attention", "READY"),
+    ]
+
+
+def test_a_model_tells_of_itself(client: Client, fake: "FakeServer") -> None:
+    info = client.model("words.attention")
+
+    assert info.family == "words"
+    assert info.takes_text
+    assert (info.layers, info.heads, info.d_model, info.parameters) == (2, 3, 4, 1234)
+    assert info.max_tokens is None
+    assert info.max_request_bytes == info.max_reply_bytes == 64 << 20
+    assert info.attention_layers == (0, 1)
+    assert info.outputs["output"].shape == (-1, -1, 4)
+    assert client.model("words.attention") is info
+    assert fake.count("ModelMetadata") == 1
+    with pytest.raises(NotFound, match="no model 'nothing'"):
+        client.model("nothing")
+
+
+def test_statistics_are_of_one_model_or_all(client: Client) -> None:
+    (words,) = client.statistics("words")
+
+    assert (words.name, words.inference_count, words.execution_count) == ("words", 5, 2)
+    assert words.durations["success"] == Duration(count=5, total_ns=700)
+    assert words.durations["queue"] == Duration(count=0, total_ns=0)
+    assert [model.name for model in client.statistics()] == ["vectors", "words"]
+
+
+def test_a_server_that_is_not_there_is_neither_live_nor_ready(connect: "Connect") -> None:
+    client = connect("127.0.0.1:1")
+
+    assert not client.live()
+    assert not client.ready()
+
+
+def test_the_probes_are_not_tried_again(client: Client, fake: "FakeServer") -> None:
+    fake.answers["ServerReady"] = lambda _, context: context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+
+    assert not client.ready()
+    assert fake.count("ServerReady") == 1
+
+
+def test_waiting_ends_when_the_server_is_ready(client: Client, fake: "FakeServer") -> None:
+    def later(request: Any, context: grpc.ServicerContext) -> Any:
+        if fake.count("ServerReady") == 2:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "loading")
+        return pb.ServerReadyResponse(ready=fake.count("ServerReady") > 3)
+
+    fake.answers["ServerReady"] = later
+
+    client.wait_until_ready()
+
+    assert fake.count("ServerReady") == 4
+
+
+def test_waiting_for_one_model(client: Client, fake: "FakeServer") -> None:
+    fake.answers["ModelReady"] = lambda *_: pb.ModelReadyResponse(ready=fake.count("ModelReady") > 1)
+
+    client.wait_until_ready("words")
+
+    assert fake.last("ModelReady").name == "words"
+    assert fake.count("ServerReady") == 0
+
+
+def test_waiting_ends_with_the_deadline(client: Client, fake: "FakeServer") -> None:
+    fake.answers["ServerReady"] = lambda *_: pb.ServerReadyResponse(ready=False)
+
+    with pytest.raises(
+        DeadlineExceeded, match=f"{fake.target} was not ready within 0.1 s: it is loading, or draining"
+    ):
+        client.wait_until_ready(timeout=0.1)
+
+
+def test_waiting_for_a_server_that_never_comes_says_why(connect: "Connect") -> None:
+    with pytest.raises(
+        DeadlineExceeded, match=r"127\.0\.0\.1:1 was not ready within 0\.1 s: .*is unavailable"
+    ):
+        connect("127.0.0.1:1").wait_until_ready(timeout=0.1)
+
+
+def test_waiting_for_a_model_that_is_not_there_is_pointless(client: Client, fake: "FakeServer") -> None:
+    fake.answers["ModelReady"] = lambda _, context: context.abort(grpc.StatusCode.NOT_FOUND, "no model 'cat'")
+
+    with pytest.raises(NotFound, match="no model 'cat'"):
+        client.wait_until_ready("cat")
+
+
+def test_no_model_that_is_ready_is_told_with_the_reason(client: Client, fake: "FakeServer") -> None:
+    fake.answers["RepositoryIndex"] = lambda *_: pb.RepositoryIndexResponse(
+        models=[
+            {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "weights.bin is missing"}
+        ]
+    )
+    with pytest.raises(
+        Unavailable, match=r"has no model that is ready: broken is UNAVAILABLE weights\.bin is missing"
+    ):
+        client.encode("a")
+
+    fake.answers["RepositoryIndex"] = lambda *_: pb.RepositoryIndexResponse()
+    with pytest.raises(NotFound, match="serves no models"):
+        client.encode("a")
+
+    fake.answers["RepositoryIndex"] = lambda _, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+    with pytest.raises(InvalidRequest, match=r"model must be given: .* does not list its models"):
+        client.encode("a")
+
+
+class Recorder(grpc.UnaryUnaryClientInterceptor):
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        self.methods.append(details.method)
+        return continuation(details, request)
+
+
+def test_a_channel_of_ones_own_is_used_and_left_open(fake: "FakeServer") -> None:
+    recorder = Recorder()
+    with grpc.insecure_channel(fake.target, OPTIONS) as channel:
+        with Client(channel=grpc.intercept_channel(channel, recorder)) as client:
+            client.encode("a", model="words")
+        with Client(channel=channel) as again:
+            assert again.live()
+
+    assert [method.rpartition("/")[2] for method in recorder.methods] == ["ModelMetadata", "ModelInfer"]
+
+
+def test_an_asyncio_channel_of_ones_own_is_used_and_left_open(fake: "FakeServer") -> None:
+    async def run() -> None:
+        async with grpc.aio.insecure_channel(fake.target) as channel:
+            async with AsyncClient(channel=channel) as client:
+                assert (await client.encode("a", model="words")).model == "words"
+            async with AsyncClient(channel=channel) as again:
+                assert await again.live()
+
+    asyncio.run(run())
+
+
+def test_requests_run_side_by_side(fake: "FakeServer") -> None:
+    async def run() -> None:
+        async with AsyncClient(fake.target) as client:
+            encodings = await asyncio.gather(*(client.encode([i, i], model="words") for i in range(32)))
+        assert [encoding.output[0, 0] for encoding in encodings] == [2 * i for i in range(32)]
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_task_stays_a_cancelled_task(fake: "FakeServer") -> None:
+    arrived = asyncio.Event()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def never(request: Any, context: grpc.ServicerContext) -> Any:
+            done = threading.Event()
+            context.add_callback(done.set)
+            loop.call_soon_threadsafe(arrived.set)
+            done.wait()
+
+        fake.answers["ServerMetadata"] = never
+        async with AsyncClient(fake.target) as client:
+            task = asyncio.create_task(client.metadata())
+            await arrived.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_tls(tmp_path: Path, start_fake: "Callable[..., FakeServer]") -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=fake"
+    )
+    files = ["-keyout", str(key), "-out", str(certificate), "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command.split(), *files], check=True, capture_output=True)
+    fake = start_fake(grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())]))
+
+    with Client(fake.target, credentials=grpc.ssl_channel_credentials(certificate.read_bytes())) as client:
+        assert client.encode("a", model="words").model == "words"
+    with Client(fake.target) as plain:
+        assert not plain.live()
+
+
+def test_importing_the_command_needs_nothing_heavy() -> None:
+    code = "import sys, polyhead_client.command; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+
+    assert not {"numpy", "grpc", "google.protobuf", "matplotlib", "torch", "onnxruntime", "rich"} & set(
+        loaded
+    )
+
+
+def test_numbers_of_large_arrays_survive(client: Client) -> None:
+    x = np.random.default_rng(0).normal(size=(16, 1024, 4)).astype(np.float32)
+
+    np.testing.assert_array_equal(client.encode(x, model="vectors").output, 2 * x)

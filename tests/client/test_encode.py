@@ -1,0 +1,352 @@
+"""`encode` against a made-up server, over both transports."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from polyhead_client import Client, InvalidRequest, TooLarge
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Connect, FakeServer
+
+D, H, L = 4, 3, 2
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def vectors(random: np.random.Generator, *shape: int) -> Any:
+    return random.normal(size=shape).astype(np.float32)
+
+
+def test_an_array_comes_back_as_arrays(client: Client, random: np.random.Generator) -> None:
+    x = vectors(random, 2, 5, D)
+
+    encoding = client.encode(x, model="vectors", attention=True)
+
+    np.testing.assert_array_equal(encoding.output, 2 * x)
+    assert encoding.pooled is None
+    assert encoding.tokens is None
+    assert encoding.attention is not None
+    assert list(encoding.attention) == [0, 1]
+    assert encoding.attention[1].shape == (2, H, 5, 5)
+    assert encoding.heads == (0, 1, 2)
+    assert encoding.queries is None
+    np.testing.assert_array_equal(encoding.lengths, [5, 5])
+    assert (encoding.model, encoding.version) == ("vectors.attention", "1")
+
+
+def test_one_sequence_comes_back_without_the_batch(client: Client, random: np.random.Generator) -> None:
+    x = vectors(random, 5, D)
+
+    encoding = client.encode(x, model="vectors", attention=[1])
+
+    np.testing.assert_array_equal(encoding.output, 2 * x)
+    assert encoding.attention is not None
+    assert encoding.attention[1].shape == (H, 5, 5)
+    assert encoding.lengths == 5
+
+
+def test_a_list_comes_back_as_lists_of_each_length(client: Client, random: np.random.Generator) -> None:
+    sequences = [vectors(random, length, D) for length in (3, 7, 0, 1)]
+
+    encoding = client.encode(sequences, model="vectors", attention=[0])
+
+    assert isinstance(encoding.output, list)
+    for sequence, output in zip(sequences, encoding.output, strict=True):
+        np.testing.assert_array_equal(output, 2 * sequence)
+    assert encoding.attention is not None
+    assert [weights.shape for weights in encoding.attention[0]] == [(H, n, n) for n in (3, 7, 0, 1)]
+    np.testing.assert_array_equal(encoding.lengths, [3, 7, 0, 1])
+
+
+def test_texts_come_back_with_their_tokens(client: Client, fake: "FakeServer") -> None:
+    encoding = client.encode(["the cat sat", "naïve 猫"], model="words", attention=[1])
+
+    assert encoding.tokens == [["[CLS]", "the", "cat", "sat", "[SEP]"], ["[CLS]", "naïve", "猫", "[SEP]"]]
+    assert [output.shape for output in encoding.output] == [(5, D), (4, D)]
+    assert encoding.pooled is not None
+    assert encoding.pooled.shape == (2, D)
+    assert encoding.attention is not None
+    assert [weights.shape for weights in encoding.attention[1]] == [(H, 5, 5), (H, 4, 4)]
+    assert fake.last("ModelInfer").inputs[0].datatype == "BYTES"
+
+
+def test_one_text_comes_back_without_the_batch(client: Client) -> None:
+    encoding = client.encode("the cat", model="words", attention=-1)
+
+    assert encoding.tokens == ["[CLS]", "the", "cat", "[SEP]"]
+    assert encoding.output.shape == (4, D)
+    assert encoding.pooled is not None
+    assert encoding.pooled.shape == (D,)
+    assert encoding.attention is not None
+    assert encoding.attention[L - 1].shape == (H, 4, 4)
+    assert encoding.lengths == 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "shape"),
+    [
+        (np.array([[1, 2, 3], [4, 5, 6]], np.int32), (2, 3, D)),
+        (np.array([1, 2, 3], np.uint8), (3, D)),
+        ([1, 2, 3], (3, D)),
+    ],
+)
+def test_token_ids_are_taken(client: Client, fake: "FakeServer", ids: Any, shape: tuple[int, ...]) -> None:
+    encoding = client.encode(ids, model="words")
+
+    assert encoding.output.shape == shape
+    assert fake.last("ModelInfer").inputs[0].datatype == "INT64"
+
+
+def test_lists_of_token_ids_are_padded(client: Client) -> None:
+    encoding = client.encode([[1, 2, 3], [], [4]], model="words", token_type_ids=[[0, 0, 1], [], [0]])
+
+    np.testing.assert_array_equal(encoding.output[0][:, 0], [2, 4, 6])
+    assert [len(output) for output in encoding.output] == [3, 0, 1]
+
+
+def test_only_what_is_needed_is_requested(client: Client, fake: "FakeServer") -> None:
+    def requested(*args: Any, **kwargs: Any) -> tuple[str, list[str]]:
+        client.encode(*args, **kwargs)
+        request = fake.last("ModelInfer")
+        return request.model_name, [output.name for output in request.outputs]
+
+    x = np.zeros((1, 2, D), np.float32)
+    assert requested(x, model="vectors") == ("vectors", ["output"])
+    assert requested(x, model="vectors", output=False, attention=[1]) == (
+        "vectors.attention",
+        ["attention.1"],
+    )
+    assert requested("a", model="words") == ("words", ["output", "pooled", "tokens", "lengths"])
+    assert requested("a", model="words", output=False, tokens=False) == ("words", ["pooled", "lengths"])
+    assert requested([[1, 2]], model="words", pooled=False) == ("words", ["output"])
+    assert requested("a", model="words.attention", attention=0)[0] == "words.attention"
+    assert requested("a", model="words", attention=False)[0] == "words"
+
+
+def test_attention_is_cut_down_on_the_server(
+    client: Client, fake: "FakeServer", random: np.random.Generator
+) -> None:
+    x = vectors(random, 2, 6, D)
+    whole = client.encode(x, model="vectors", attention=True)
+
+    part = client.encode(x, model="vectors", attention=[1], heads=[2, 0], queries=slice(1, 4))
+
+    assert whole.attention is not None
+    assert part.attention is not None
+    np.testing.assert_array_equal(part.attention[1], whole.attention[1][:, [2, 0], 1:4])
+    assert part.heads == (2, 0)
+    assert part.queries == (1, 2, 3)
+    parameters = fake.last("ModelInfer").outputs[-1].parameters
+    assert {key: value.string_param for key, value in parameters.items()} == {
+        "heads": "2,0",
+        "queries": "1:4",
+    }
+
+
+def test_chosen_queries_of_ragged_sequences_keep_their_rows(
+    client: Client, random: np.random.Generator
+) -> None:
+    encoding = client.encode(
+        [vectors(random, n, D) for n in (5, 2)], model="vectors", attention=[0], queries=[0, 3]
+    )
+
+    assert encoding.attention is not None
+    assert [weights.shape for weights in encoding.attention[0]] == [(H, 2, 5), (H, 2, 2)]
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("FP32", 0), ("FP16", 1e-3), ("UINT8", 0.5001 / 255)])
+def test_weights_are_float32_however_they_crossed_the_wire(
+    client: Client, random: np.random.Generator, dtype: Any, error: float
+) -> None:
+    x = vectors(random, 2, 6, D)
+    exact = client.encode(x, model="vectors", attention=[1])
+
+    encoding = client.encode(x, model="vectors", attention=[1], dtype=dtype)
+
+    assert exact.attention is not None
+    assert encoding.attention is not None
+    assert encoding.attention[1].dtype == np.float32
+    np.testing.assert_allclose(encoding.attention[1], exact.attention[1], atol=error, rtol=0)
+
+
+def test_right_padding_is_told_by_lengths_or_by_an_attention_mask(
+    client: Client, random: np.random.Generator
+) -> None:
+    x = vectors(random, 2, 4, D)
+    mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
+
+    by_mask = client.encode(x, model="vectors", attention_mask=mask)
+    by_lengths = client.encode(x, model="vectors", lengths=[3, 4])
+
+    np.testing.assert_array_equal(by_mask.output, by_lengths.output)
+    assert not by_mask.output[0, 3].any()
+    np.testing.assert_array_equal(by_mask.lengths, [3, 4])
+
+
+def test_what_a_tokenizer_gives_without_padding_is_taken(client: Client) -> None:
+    encoding = client.encode(
+        [[1, 2, 3], [4, 5]],
+        model="words",
+        attention_mask=[[1, 1, 1], [1, 1]],
+        token_type_ids=[[0, 0, 0], [0, 0]],
+    )
+
+    assert [len(output) for output in encoding.output] == [3, 2]
+
+
+def test_masks_reach_the_server_for_every_sequence(client: Client, fake: "FakeServer") -> None:
+    causal = np.tril(np.ones((3, 3), np.bool_))
+
+    client.encode(np.zeros((2, 3, D), np.float32), model="vectors", mask=causal)
+
+    request = fake.last("ModelInfer")
+    at = [tensor.name for tensor in request.inputs].index("mask")
+    assert list(request.inputs[at].shape) == [2, 3, 3]
+    assert request.raw_input_contents[at] == np.stack([causal, causal]).tobytes()
+
+
+def test_masks_of_a_list_are_padded(client: Client, fake: "FakeServer") -> None:
+    sequences = [np.zeros((length, D), np.float32) for length in (3, 1)]
+
+    client.encode(sequences, model="vectors", mask=[np.ones((3, 3), np.bool_), np.ones((1, 1), np.bool_)])
+
+    mask = np.frombuffer(fake.last("ModelInfer").raw_input_contents[-1], np.bool_).reshape(2, 3, 3)
+    assert mask[0].all()
+    assert mask[1].sum() == mask[1, 0, 0] == 1
+
+
+def test_half_precision_vectors_cross_the_wire_as_they_are(client: Client, fake: "FakeServer") -> None:
+    client.encode(np.ones((1, 2, D), np.float16), model="vectors")
+    assert fake.last("ModelInfer").inputs[0].datatype == "FP16"
+
+    client.encode(np.ones((1, 2, D), np.float64), model="vectors")
+    assert fake.last("ModelInfer").inputs[0].datatype == "FP32"
+
+
+def test_truncation_is_the_servers_and_must_be_asked_for(client: Client, fake: "FakeServer") -> None:
+    client.encode("a", model="words")
+    assert not fake.last("ModelInfer").parameters
+
+    client.encode("a", model="words", truncate=True)
+    assert fake.last("ModelInfer").parameters["truncate"].bool_param
+
+
+def test_timings_say_what_the_server_said(client: Client) -> None:
+    timings = client.encode("a", model="words").timings
+
+    assert (timings.parse_ns, timings.queue_ns, timings.compute_ns, timings.serialise_ns) == (
+        1000,
+        2000,
+        3000,
+        4000,
+    )
+    assert timings.tokenise_ns is None
+    assert timings.total_ns > 0
+
+
+def test_results_are_views_that_cannot_be_written(client: Client) -> None:
+    encoding = client.encode(np.ones((1, 2, D), np.float32), model="vectors")
+
+    with pytest.raises(ValueError, match="read-only"):
+        encoding.output[0] = 0
+
+
+def test_replies_of_many_megabytes_arrive(client: Client) -> None:
+    x = np.zeros((8, 512, D), np.float32)
+
+    encoding = client.encode(x, model="vectors", attention=[0])
+
+    assert encoding.attention is not None
+    assert encoding.attention[0].nbytes > 20 << 20
+
+
+def test_a_request_over_the_servers_limit_is_not_sent(client: Client, fake: "FakeServer") -> None:
+    x = np.zeros((1, (64 << 20) // (4 * D), D), np.float32)
+
+    with pytest.raises(TooLarge, match=r"the request has \d+ bytes, vectors takes at most 67108864"):
+        client.encode(x, model="vectors")
+    assert fake.count("ModelInfer") == 0
+
+
+def test_metadata_is_asked_for_once_for_each_model(client: Client, fake: "FakeServer") -> None:
+    for _ in range(3):
+        client.encode("a", model="words")
+        client.encode("a", model="words", attention=[0])
+
+    assert fake.count("ModelMetadata") == 2
+    assert fake.count("RepositoryIndex") == 0
+
+
+def test_the_only_family_needs_no_name(client: Client, fake: "FakeServer") -> None:
+    fake.families = ["words"]
+
+    assert client.encode("a").model == "words"
+    assert client.encode("a", attention=True).model == "words.attention"
+    assert client.model().family == "words"
+    assert fake.count("RepositoryIndex") == 1
+
+
+def test_one_of_several_families_must_be_named(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="model must be one of vectors, words, was not given"):
+        client.encode("a")
+
+
+def test_a_new_version_is_noticed(client: Client, fake: "FakeServer") -> None:
+    client.encode("a", model="words")
+    infer = fake.answers["ModelInfer"]
+
+    def newer(request: Any, context: Any) -> Any:
+        reply = infer(request, context)
+        reply.model_version = "2"
+        return reply
+
+    fake.answers["ModelInfer"] = newer
+    assert client.encode("a", model="words").version == "2"
+    client.encode("a", model="words")
+
+    assert fake.count("ModelMetadata") == 2
+
+
+def test_a_version_can_be_asked_for(client: Client, fake: "FakeServer") -> None:
+    client.encode("a", model="words", version=1)
+
+    assert fake.last("ModelInfer").model_version == "1"
+    assert fake.last("ModelMetadata").version == "1"
+
+
+def note_time_left(fake: "FakeServer") -> list[Any]:
+    """Has the server note how long each ModelInfer still has."""
+    left: list[Any] = []
+    infer = fake.answers["ModelInfer"]
+
+    def answer(request: Any, context: Any) -> Any:
+        left.append(context.time_remaining())
+        return infer(request, context)
+
+    fake.answers["ModelInfer"] = answer
+    return left
+
+
+@pytest.mark.parametrize(("own", "given", "limit"), [(None, ..., 30), (7, ..., 7), (7, 3, 3)])
+def test_every_call_has_a_deadline(
+    connect: "Connect", fake: "FakeServer", own: Any, given: Any, limit: float
+) -> None:
+    left = note_time_left(fake)
+
+    client = connect(fake.target) if own is None else connect(fake.target, timeout=own)
+    client.encode("a", model="words", timeout=given)
+
+    assert limit - 2 < left[0] <= limit + 0.1
+
+
+def test_without_a_deadline_there_is_none(connect: "Connect", fake: "FakeServer") -> None:
+    left = note_time_left(fake)
+
+    connect(fake.target, timeout=None).encode("a", model="words")
+
+    assert left[0] is None or left[0] > 1e6

@@ -1,0 +1,112 @@
+"""Which outputs are asked for, and which wishes are refused."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from polyhead_client import InvalidRequest, ModelInfo
+from polyhead_client.selection import Selection, select
+from polyhead_proto import messages as pb
+
+OFF = {
+    "text": False,
+    "output": True,
+    "pooled": None,
+    "tokens": None,
+    "attention": None,
+    "heads": None,
+    "queries": None,
+    "dtype": None,
+}
+
+
+def model(*outputs: str) -> ModelInfo:
+    return ModelInfo.from_message(
+        pb.ModelMetadataResponse(name="tiny", versions=["1"], outputs=[{"name": name} for name in outputs])
+    )
+
+
+ATTENTION = model("output", *(f"attention.{layer}" for layer in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9)))
+
+
+def selected(info: ModelInfo, **wishes: Any) -> Selection:
+    return select(info, **{**OFF, **wishes})
+
+
+@pytest.mark.parametrize(
+    ("attention", "layers"),
+    [
+        (None, ()),
+        (False, ()),
+        (True, tuple(range(11))),
+        (0, (0,)),
+        (-1, (10,)),
+        ([5, 0], (5, 0)),
+        (range(2), (0, 1)),
+    ],
+)
+def test_layers_are_chosen_in_order(attention: Any, layers: tuple[int, ...]) -> None:
+    assert selected(ATTENTION, attention=attention).layers == layers
+
+
+@pytest.mark.parametrize(
+    ("heads", "spelled"),
+    [
+        (3, "3"),
+        ([3], "3"),
+        ([0, 3], "0,3"),
+        ([3, 0], "3,0"),
+        ([2, 3, 4], "2:5"),
+        (range(4), "0:4"),
+        (range(0, 6, 2), "0,2,4"),
+        (slice(2, 5), "2:5"),
+        (slice(None, 2), "0:2"),
+    ],
+)
+def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> None:
+    assert selected(ATTENTION, attention=0, heads=heads).parameters == {"heads": spelled}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        (
+            {"attention": 11},
+            "attention must be layers between 0 and 10 of tiny (or -1 for the last, and so on), was 11",
+        ),
+        ({"attention": -12}, "was -12"),
+        ({"attention": []}, "attention must name at least one layer, was empty"),
+        ({"attention": [1, 1]}, "attention must name each layer once, was [1, 1]"),
+        ({"attention": [10, -1]}, "attention must name each layer once, was [10, -1]"),
+        ({"attention": "5"}, "attention must be True or layer numbers, was '5'"),
+        ({"attention": [0.5]}, "attention must be True or layer numbers, was [0.5]"),
+        ({"attention": [True]}, "attention must be True or layer numbers, was [True]"),
+        ({"heads": 0}, "heads selects from attention, which was not asked for"),
+        ({"queries": 0}, "queries selects from attention, which was not asked for"),
+        ({"dtype": "FP16"}, "dtype selects from attention, which was not asked for"),
+        ({"attention": 0, "dtype": "FP64"}, "dtype must be one of FP32, FP16, UINT8, was 'FP64'"),
+        ({"attention": 0, "heads": []}, "heads must be one or more indices, was []"),
+        ({"attention": 0, "heads": "0,3"}, "heads must be one or more indices, was '0,3'"),
+        ({"attention": 0, "heads": 1.5}, "heads must be one or more indices, was 1.5"),
+        ({"attention": 0, "heads": True}, "heads must be one or more indices, was True"),
+        ({"attention": 0, "heads": [0, -1]}, "heads must be 0 or more, was -1"),
+        ({"attention": 0, "heads": [1, 1]}, "heads must be given once each, was [1, 1]"),
+        (
+            {"attention": 0, "queries": slice(2, None)},
+            "queries must be a slice with an end, was slice(2, None, None)",
+        ),
+        ({"pooled": True}, "pooled cannot be had: tiny does not pool"),
+        ({"tokens": True}, "tokens cannot be had: tiny has no tokeniser"),
+        ({"output": False}, "nothing was asked for: output, pooled, tokens and attention are all off"),
+    ],
+)
+def test_wishes_that_cannot_be_met_are_refused(wishes: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
+        selected(ATTENTION, **wishes)
+
+
+def test_a_model_without_attention_says_so() -> None:
+    with pytest.raises(InvalidRequest, match="attention cannot be had: tiny has no attention outputs"):
+        selected(model("output"), attention=True)
