@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from polyhead_model.checkpoint_files import CheckpointError
 from polyhead_model.config import EncoderConfig
 from polyhead_model.describe import (
     Count,
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 app = App(name="describe", help="Show the shapes, parameters, operations and attention bytes of an encoder.")
+
+
+class DescribeError(Exception):
+    """There is nothing to describe, or not at these sizes."""
+
 
 _AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
@@ -56,22 +60,22 @@ def describe(
     if preset is None and checkpoint is None:
         console.print(_preset_table())
         return
+    name, config = _choose(preset, checkpoint)
     try:
-        name, config = _choose(preset, checkpoint)
         tables = _tables(name, config, batch, tokens)
-    except (CheckpointError, ValueError) as error:
-        raise SystemExit(f"polyhead describe: {error}") from error
+    except ValueError as error:
+        raise DescribeError(str(error)) from error
     for table in tables:
         console.print(table)
 
 
 def _choose(preset: str | None, checkpoint: Path | None) -> tuple[str, EncoderConfig]:
     if preset is not None and checkpoint is not None:
-        raise ValueError("give --preset or --checkpoint, not both")
+        raise DescribeError("give --preset or --checkpoint, not both")
     if checkpoint is not None:
         return checkpoint.name, read_checkpoint_info(checkpoint).encoder
     if preset is None or preset not in PRESETS:
-        raise ValueError(f"the preset must be one of {', '.join(sorted(PRESETS))}, was {preset!r}")
+        raise DescribeError(f"the preset must be one of {', '.join(sorted(PRESETS))}, was {preset!r}")
     return preset, PRESETS[preset]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_model import PRESETS
-from polyhead_model.command import app
+from polyhead_model import PRESETS, CheckpointError
+from polyhead_model.command import DescribeError, app
 
 Describe = Callable[..., str]
 
@@ -62,20 +62,22 @@ def test_checkpoint(describe: Describe, minilm: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        (["--preset", "bert"], "polyhead describe: the preset must be one of bert-base, .* was 'bert'"),
-        (["--preset", "gpt2", "--checkpoint", "x"], "give --preset or --checkpoint, not both"),
-        (["--checkpoint", "nowhere"], "but nowhere does not exist"),
+        (["--preset", "bert"], DescribeError, "the preset must be one of bert-base, .* was 'bert'"),
+        (["--preset", "gpt2", "--checkpoint", "x"], DescribeError, "give --preset or --checkpoint, not both"),
+        (["--checkpoint", "nowhere"], CheckpointError, "but nowhere does not exist"),
     ],
 )
-def test_mistakes_end_in_one_line(describe: Describe, arguments: list[str], message: str) -> None:
-    with pytest.raises(SystemExit, match=message):
+def test_mistakes_are_named(
+    describe: Describe, arguments: list[str], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         describe(*arguments)
 
 
 def test_a_sequence_over_the_models_positions(describe: Describe, minilm: Path) -> None:
-    with pytest.raises(SystemExit, match="tokens must be at most 512, the model's positions, was 513"):
+    with pytest.raises(DescribeError, match="tokens must be at most 512, the model's positions, was 513"):
         describe("--checkpoint", minilm, "--tokens", "513")
 
 
