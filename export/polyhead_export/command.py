@@ -142,11 +142,11 @@ def _sources(
 def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
     """Prints what was written, with the measured parity, on standard output."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     if exported:
-        table = Table("family", "version", "folder", "MB", "largest deviation from PyTorch")
+        table = Table("family", "version", Column("folder", overflow="fold"), "MB", "off PyTorch by")
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
             table.add_row(

@@ -12,8 +12,7 @@ from typing import Any
 
 from polyhead_export.parity import Parity
 from polyhead_export.signature import GRAPH_KINDS, inputs_of, outputs_of
-from polyhead_model import EncoderConfig
-from polyhead_model.describe import parameters
+from polyhead_model import EncoderConfig, parameters
 
 FILE = "manifest.json"
 

@@ -13,7 +13,7 @@ import torch
 
 from polyhead_export.errors import ExportError
 from polyhead_export.family import TokenizerFile
-from polyhead_model import PRESETS, Encoder, EncoderConfig
+from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,6 @@ def from_checkpoint(folder: Path, name: str) -> Source:
     """
 
     def build() -> tuple[Encoder, TokenizerFile | None]:
-        from polyhead_model import load_checkpoint
-
         checkpoint = load_checkpoint(folder)
         tokenizer = None
         if checkpoint.tokenizer is not None and checkpoint.max_tokens is not None:
