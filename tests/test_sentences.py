@@ -1,0 +1,118 @@
+"""The main job from end to end: a trained encoder, real sentences and processes, two other implementations."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyhead_client import AsyncClient, Client, InvalidRequest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel, AutoTokenizer
+
+SENTENCES = [
+    "The cat that I saw yesterday sat on the mat.",
+    "Ein Satz, der kein englischer ist: ÄÖÜ, naïve café, 日本語 and an emoji 🙂.",
+    "no",
+    "",
+    "Antidisestablishmentarianism, " * 20,
+]
+
+
+@pytest.fixture(scope="module")
+def client(minilm_address: str) -> Iterator[Client]:
+    with Client(minilm_address) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def sentence_transformer(minilm_checkpoint: Path) -> Any:
+    return SentenceTransformer(str(minilm_checkpoint), device="cpu")
+
+
+def test_embeddings_are_those_of_sentence_transformers(client: Client, sentence_transformer: Any) -> None:
+    expected = sentence_transformer.encode(SENTENCES)
+
+    pooled = client.encode(SENTENCES).pooled
+
+    assert pooled is not None
+    np.testing.assert_allclose(pooled, expected, atol=1e-5)
+
+
+def test_truncated_text_gets_the_same_embedding(client: Client, sentence_transformer: Any) -> None:
+    long = "one two three four five six seven eight nine ten " * 60
+    with pytest.raises(InvalidRequest, match=r"text\[0\] must be at most 256 tokens, was 602"):
+        client.encode([long])
+
+    pooled = client.encode([long], truncate=True).pooled
+
+    assert pooled is not None
+    np.testing.assert_allclose(pooled, sentence_transformer.encode([long]), atol=1e-5)
+
+
+def test_outputs_and_attention_are_those_of_transformers(client: Client, minilm_checkpoint: Path) -> None:
+    model = AutoModel.from_pretrained(minilm_checkpoint, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(minilm_checkpoint)
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        expected = model(**batch, output_attentions=True)
+    lengths = batch["attention_mask"].sum(1).tolist()
+
+    encoding = client.encode(SENTENCES, attention=True)
+
+    assert encoding.output is not None
+    assert encoding.attention is not None
+    assert encoding.tokens is not None
+    assert sorted(encoding.attention) == list(range(6))
+    for index, length in enumerate(lengths):
+        assert encoding.tokens[index] == tokenizer.convert_ids_to_tokens(batch["input_ids"][index, :length])
+        np.testing.assert_allclose(
+            encoding.output[index], expected.last_hidden_state[index, :length].numpy(), atol=1e-5
+        )
+        for layer, weights in encoding.attention.items():
+            np.testing.assert_allclose(
+                weights[index], expected.attentions[layer][index, :, :length, :length].numpy(), atol=1e-5
+            )
+
+
+def test_token_ids_give_what_text_gives(client: Client, minilm_checkpoint: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(minilm_checkpoint)
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="np")
+
+    by_ids = client.encode(batch["input_ids"], attention_mask=batch["attention_mask"])
+    by_text = client.encode(SENTENCES)
+
+    np.testing.assert_array_equal(by_ids.pooled, by_text.pooled)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("FP16", 5e-4), ("UINT8", 1 / 510 + 1e-6)])
+def test_attention_in_fewer_bytes(client: Client, dtype: str, error: float) -> None:
+    exact = client.encode(SENTENCES[0], attention=[5])
+    reduced = client.encode(SENTENCES[0], attention=[5], heads=[11, 0], queries=[1], dtype=dtype)
+
+    assert exact.attention is not None
+    assert reduced.attention is not None
+    assert reduced.attention[5].shape == (2, 1, 13)
+    np.testing.assert_allclose(reduced.attention[5], exact.attention[5][[11, 0]][:, [1]], atol=error)
+
+
+async def _encode(address: str) -> Any:
+    async with AsyncClient(address) as client:
+        return await client.encode(SENTENCES)
+
+
+def test_the_asynchronous_client_gives_the_same(client: Client, minilm_address: str) -> None:
+    import asyncio
+
+    np.testing.assert_array_equal(
+        asyncio.run(_encode(minilm_address)).pooled, client.encode(SENTENCES).pooled
+    )
