@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import logging
+import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 
 import grpc
 
@@ -26,6 +28,10 @@ from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus
 
 _LAST_ANSWERS_SECONDS = 1.0
+# Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
+# answered get a moment to hear that the server drains.
+_FAREWELL_SECONDS = 0.25
+_LOADING = "loading"
 
 
 class Server:
@@ -70,7 +76,9 @@ class Server:
         await self._grpc.start()
         LOGGER.info("listening on %s; loading models", _address(self._settings.host, self.port))
         # A daemon: a stop signal must not have to wait for a large model.
-        Thread(target=self._load, args=(asyncio.get_running_loop(),), name="loading", daemon=True).start()
+        threading.Thread(
+            target=self._load, args=(asyncio.get_running_loop(),), name=_LOADING, daemon=True
+        ).start()
 
     async def loaded(self) -> None:
         """Waits until every model is loaded or has failed.
@@ -96,8 +104,11 @@ class Server:
         try:
             async with asyncio.timeout_at(deadline):
                 await self.lifecycle.idle()
+                await asyncio.sleep(_FAREWELL_SECONDS)
+                await self.lifecycle.idle()
         except TimeoutError:
-            finished = False
+            finished = not self.lifecycle.accepted
+        if not finished:
             LOGGER.warning("%d requests were not finished in %g s", self.lifecycle.accepted, seconds)
         self._health.close()
         closing = asyncio.gather(*(model.scheduler.close() for model in self.registry.models()))
@@ -217,6 +228,20 @@ async def serve(settings: Settings) -> bool:
     finished = await server.drain(settings.drain_seconds)
     LOGGER.info("stopped")
     return finished
+
+
+def run(settings: Settings) -> int:
+    """Serves as a process of its own, and returns its exit code: 0 when every accepted request was finished.
+
+    Raises:
+        StartError: It could not start, or has nothing to serve.
+    """
+    code = 0 if asyncio.run(serve(settings)) else 1
+    if code or any(thread.name == _LOADING and thread.is_alive() for thread in threading.enumerate()):
+        # A thread is still inside onnxruntime, which aborts the process when the interpreter ends around it.
+        logging.shutdown()
+        os._exit(code)
+    return code
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:

@@ -35,16 +35,13 @@ def serve(settings: Settings, *, config: Path | None = None) -> int:
         settings: How the server runs.
         config: A TOML file with any of the other options: `port = 8001`.
     """
-    import asyncio
-
-    from polyhead_server.app import serve as run
+    from polyhead_server.app import run
     from polyhead_server.errors import StartError
     from polyhead_server.logs import LOGGER, configure
 
     configure(settings.log_level)
     try:
-        finished = asyncio.run(run(settings))
+        return run(settings)
     except StartError as error:
         LOGGER.error("cannot serve: %s", error)
         return 1
-    return 0 if finished else 1

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from polyhead_server.errors import UnavailableError
 from polyhead_server.registry import Registry
 
-_DRAINING_RETRY_MS = 200
+# By then the port is closed, or another server has it.
+_DRAINING_RETRY_MS = 1000
 
 
 class Lifecycle:

@@ -36,7 +36,7 @@ class Tokeniser:
         max_tokens: The most tokens of a text, special ones included; None for no limit.
 
     Raises:
-        RepositoryError: The file cannot be read as a tokeniser.
+        RepositoryError: The file cannot be read as a tokeniser, or the limit leaves no room for text.
     """
 
     def __init__(self, path: Path, *, max_tokens: int | None) -> None:
@@ -44,10 +44,14 @@ class Tokeniser:
         self._whole = _load(path)
         self._cut = _load(path)
         if max_tokens is not None:
-            try:
-                self._cut.enable_truncation(max_tokens)
-            except Exception as error:
-                raise RepositoryError(f"{path.name} cannot cut text at {max_tokens} tokens") from error
+            special = self._cut.num_special_tokens_to_add(is_pair=False)
+            # Text would not be cut at all then.
+            if special >= max_tokens:
+                raise RepositoryError(
+                    f"{path.name} adds {special} special tokens to each text: "
+                    f"the most tokens of a text must be more than that, was {max_tokens}"
+                )
+            self._cut.enable_truncation(max_tokens)
 
     def encode(
         self, texts: Sequence[str], *, truncate: bool, max_total: int, with_tokens: bool = True

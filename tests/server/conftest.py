@@ -1,18 +1,35 @@
-"""A real server on a free port, in a thread of its own."""
+"""A real server on a free port, in a thread of its own, and the smallest client that can speak to it."""
 
 import asyncio
+import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
 from polyhead_server import Server, Settings, create_server
 
+DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
+DTYPES = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+}
+
 Serve = Callable[..., "Running"]
+Value = NDArray[Any] | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -24,9 +41,99 @@ class Running:
     loop: asyncio.AbstractEventLoop
     channel: grpc.Channel
 
+    def call(self, name: str, request: Any = None, **options: Any) -> Any:
+        """Calls a remote procedure; without a request, with an empty one."""
+        rpc = RPCS[name]
+        payload = rpc.request() if request is None else request
+        method = self.channel.unary_unary(
+            rpc.path,
+            request_serializer=None if isinstance(payload, bytes) else rpc.request.SerializeToString,
+            response_deserializer=rpc.response.FromString,
+        )
+        return method(payload, **({"timeout": 30} | options))
+
+    def infer(self, model: str, inputs: Mapping[str, Value], **options: Any) -> "Result":
+        """Infers; see `request` for the options."""
+        return Result(self.call("ModelInfer", self.request(model, inputs, **options)))
+
     def drain(self, seconds: float) -> bool:
         """Drains the server from another thread."""
         return asyncio.run_coroutine_threadsafe(self.server.drain(seconds), self.loop).result(30)
+
+    @staticmethod
+    def request(
+        model: str,
+        inputs: Mapping[str, Value],
+        *,
+        outputs: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> pb.ModelInferRequest:
+        """Builds a request.
+
+        Args:
+            model: The model's name.
+            inputs: Arrays, or texts.
+            outputs: Names, or names with parameters.
+            parameters: The request's own.
+            fields: Other fields of the message.
+        """
+        request = pb.ModelInferRequest(model_name=model, parameters=wrap(parameters or {}), **fields)
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                request.inputs.add(name=name, datatype=DATATYPES[value.dtype.name], shape=value.shape)
+                request.raw_input_contents.append(value.tobytes())
+            else:
+                request.inputs.add(name=name, datatype="BYTES", shape=[len(value)])
+                elements = [text.encode() for text in value]
+                request.raw_input_contents.append(
+                    b"".join(struct.pack("<I", len(element)) + element for element in elements)
+                )
+        for name in outputs:
+            chosen = outputs[name] if isinstance(outputs, Mapping) else {}
+            request.outputs.add(name=name, parameters=wrap(chosen))
+        return request
+
+
+class Result:
+    """A reply, with its outputs as arrays."""
+
+    def __init__(self, reply: pb.ModelInferResponse) -> None:
+        self.reply = reply
+        self.timings = {name: parameter.int64_param for name, parameter in reply.parameters.items()}
+        self.datatypes = {output.name: output.datatype for output in reply.outputs}
+        self.outputs: dict[str, Any] = {}
+        for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True):
+            if output.datatype == "BYTES":
+                self.outputs[output.name] = split_strings(raw, tuple(output.shape))
+            else:
+                self.outputs[output.name] = np.frombuffer(raw, DTYPES[output.datatype]).reshape(output.shape)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.outputs[name]
+
+
+def split_strings(raw: bytes, shape: tuple[int, ...]) -> list[list[str]]:
+    """Reads a raw BYTES tensor (B, T)."""
+    texts, position = [], 0
+    while position < len(raw):
+        (length,) = struct.unpack_from("<I", raw, position)
+        texts.append(raw[position + 4 : position + 4 + length].decode())
+        position += 4 + length
+    rows, columns = shape
+    assert len(texts) == rows * columns
+    return [texts[row * columns : (row + 1) * columns] for row in range(rows)]
+
+
+def wrap(values: Mapping[str, Any]) -> dict[str, pb.InferParameter]:
+    """Parameters from plain values; an `InferParameter` stays as it is."""
+    fields = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    return {
+        name: value
+        if isinstance(value, pb.InferParameter)
+        else pb.InferParameter(**{fields[type(value)]: value})
+        for name, value in values.items()
+    }
 
 
 @contextmanager
@@ -44,8 +151,12 @@ def running(settings: Settings, *, wait: bool = True) -> Iterator[Running]:
     async def start() -> tuple[Server, int]:
         server, port = await create_server(settings)
         await server.start()
-        if wait:
-            await server.loaded()
+        try:
+            if wait:
+                await server.loaded()
+        except BaseException:
+            await server.drain(0)
+            raise
         return server, port
 
     try:
@@ -66,9 +177,14 @@ def serve(repository: Path) -> Iterator[Serve]:
     """Starts servers of the test repository; keyword arguments replace settings. All end with the test."""
     with ExitStack() as stack:
 
-        def start(*, wait: bool = True, **overrides: object) -> Running:
-            settings = {"models": repository, "port": 0, "device": "cpu", "threads": 1} | overrides
-            return stack.enter_context(running(Settings(**settings), wait=wait))  # type: ignore[arg-type]
+        def start(*, wait: bool = True, **overrides: Any) -> Running:
+            settings: dict[str, Any] = {
+                "models": repository,
+                "port": 0,
+                "device": "cpu",
+                "threads": 1,
+            } | overrides
+            return stack.enter_context(running(Settings(**settings), wait=wait))
 
         yield start
 

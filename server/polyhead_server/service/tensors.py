@@ -106,7 +106,7 @@ def read_strings(name: str, shape: Sequence[int], raw: bytes | memoryview) -> li
         position += _LENGTH.size
         if position + length > len(raw):
             raise InvalidRequestError(
-                f"{name}[{len(elements)}] must have the {length} bytes of its length, {len(raw) - position} follow"
+                f"{name}[{len(elements)}] must have {length} bytes as it says, {len(raw) - position} follow"
             )
         elements.append(bytes(raw[position : position + length]))
         position += length

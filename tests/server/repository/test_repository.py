@@ -1,0 +1,65 @@
+"""What lies in a repository."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from polyhead_server.errors import StartError
+from polyhead_server.repository import scan
+
+
+def test_every_family_and_version_is_found_the_newest_first(models: Path) -> None:
+    for version in (2, 10):
+        shutil.copytree(models / "tiny" / "1", models / "tiny" / str(version))
+        manifest = models / "tiny" / str(version) / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"version": 1,', f'"version": {version},'))
+
+    found, broken = scan(models)
+
+    assert [(one.family, one.version) for one in found] == [
+        ("tiny", 10),
+        ("tiny", 2),
+        ("tiny", 1),
+        ("tiny-masked", 1),
+        ("tiny-tokens", 1),
+    ]
+    assert not broken
+
+
+def test_what_is_no_family_or_version_is_passed_over(models: Path) -> None:
+    (models / ".cache").mkdir()
+    (models / "with.dot").mkdir()
+    (models / "README").write_text("")
+    for name in ("0", "01", "v2", "-1", "٣", "latest"):
+        (models / "tiny" / name).mkdir()
+    (models / "tiny" / "3").write_text("a file")
+
+    found, broken = scan(models)
+
+    assert [(one.family, one.version) for one in found] == [
+        ("tiny", 1),
+        ("tiny-masked", 1),
+        ("tiny-tokens", 1),
+    ]
+    assert not broken
+
+
+def test_broken_families_do_not_hide_the_others(models: Path) -> None:
+    (models / "empty").mkdir()
+    (models / "tiny" / "1" / "manifest.json").write_text("{")
+
+    found, broken = scan(models)
+
+    assert [one.family for one in found] == ["tiny-masked", "tiny-tokens"]
+    assert [(one.family, one.version, one.reason) for one in broken] == [
+        ("empty", 0, "it has no version folder (1, 2, …)"),
+        ("tiny", 1, "manifest.json is not valid JSON"),
+    ]
+
+
+def test_a_missing_or_empty_repository_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"must be a folder that can be read, .*: No such file"):
+        scan(tmp_path / "none")
+    with pytest.raises(StartError, match=r"must hold at least one model, .* has none: `polyhead export`"):
+        scan(tmp_path)

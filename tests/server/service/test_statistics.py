@@ -1,0 +1,52 @@
+"""Counters as perf_analyzer reads them."""
+
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_proto import messages as pb
+
+
+def statistics(server: Any, name: str = "tiny") -> Any:
+    (one,) = server.call("ModelStatistics", pb.ModelStatisticsRequest(name=name)).model_stats
+    return one
+
+
+def test_answers_failures_and_batches_are_counted(serve: Any) -> None:
+    server = serve()
+    for batch in (1, 3, 3):
+        server.infer("tiny", {"x": np.zeros((batch, 2, 16), np.float32)})
+    for _ in range(2):
+        with pytest.raises(grpc.RpcError):
+            server.infer("tiny", {"y": np.zeros((1, 2, 16), np.float32)})
+
+    one = statistics(server)
+
+    assert (one.name, one.version) == ("tiny", "1")
+    assert (one.inference_count, one.execution_count) == (7, 3)
+    assert one.last_inference > 1_700_000_000_000
+    counters = one.inference_stats
+    assert (counters.success.count, counters.fail.count) == (3, 2)
+    for counter in (counters.queue, counters.compute_input, counters.compute_infer, counters.compute_output):
+        assert counter.count == 3
+        assert counter.ns > 0
+    assert counters.success.ns >= counters.compute_infer.ns + counters.queue.ns
+    assert [(batch.batch_size, batch.compute_infer.count) for batch in one.batch_stats] == [(1, 1), (3, 2)]
+
+
+def test_a_request_for_no_model_counts_nowhere(serve: Any) -> None:
+    server = serve()
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer("tiny", {"x": np.zeros((1, 2, 16), np.float32)}, model_version="9")
+
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert statistics(server).inference_stats.fail.count == 0
+
+
+def test_without_a_name_every_model_is_listed(server: Any) -> None:
+    models = server.call("ModelStatistics").model_stats
+
+    assert len(models) == 6
+    assert all(int(one.version) == 1 for one in models)

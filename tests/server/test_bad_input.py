@@ -1,0 +1,452 @@
+"""Whatever a caller gets wrong is refused by name, and the next good request succeeds."""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_proto import messages as pb
+
+B, T, D = 2, 5, 16
+X = np.arange(B * T * D, dtype=np.float32).reshape(B, T, D) / 100
+IDS = np.full((B, T), 6, np.int64)
+LENGTHS = np.array([5, 3], np.int32)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input as it goes over the wire, right or wrong."""
+
+    name: str = "x"
+    datatype: str = "FP32"
+    shape: tuple[int, ...] = (B, T, D)
+    raw: bytes | None = X.tobytes()
+    contents: dict[str, Any] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+def build(*tensors: Tensor, model: str = "tiny", **fields: Any) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name=model, **fields)
+    for tensor in tensors:
+        request.inputs.add(
+            name=tensor.name,
+            datatype=tensor.datatype,
+            shape=tensor.shape,
+            contents=tensor.contents,
+            parameters=tensor.parameters,
+        )
+        if tensor.raw is not None:
+            request.raw_input_contents.append(tensor.raw)
+    return request
+
+
+def text(*elements: bytes, count: int | None = None) -> Tensor:
+    raw = b"".join(struct.pack("<I", len(element)) + element for element in elements)
+    return Tensor("text", "BYTES", (len(elements) if count is None else count,), raw)
+
+
+def ids(array: Any = IDS) -> Tensor:
+    return Tensor("input_ids", "INT64", np.shape(array), np.asarray(array, np.int64).tobytes())
+
+
+def lengths(array: Any = LENGTHS, datatype: str = "INT32") -> Tensor:
+    dtype = {"INT32": np.int32, "INT64": np.int64}[datatype]
+    return Tensor("lengths", datatype, np.shape(array), np.asarray(array, dtype).tobytes())
+
+
+def tokens(*tensors: Tensor, **fields: Any) -> pb.ModelInferRequest:
+    return build(*tensors, model="tiny-tokens", **fields)
+
+
+def attention(parameters: dict[str, Any], *, own: bool = True) -> pb.ModelInferRequest:
+    """`attention.0` of the tiny family, with parameters of the output or of the request."""
+    wrapped = {name: pb.InferParameter(**choice) for name, choice in parameters.items()}
+    output = {"name": "attention.0", "parameters": wrapped if own else None}
+    return build(Tensor(), model="tiny.attention", outputs=[output], parameters=None if own else wrapped)
+
+
+def parameter(name: str, **choice: Any) -> pb.ModelInferRequest:
+    return build(Tensor(), parameters={name: pb.InferParameter(**choice)})
+
+
+INVALID = {
+    # ---- Inputs: which ----
+    "no input": (build(), "input x is missing"),
+    "unknown input": (build(Tensor("y")), "input 'y' is not known to tiny, which takes x, lengths"),
+    "duplicate input": (build(Tensor(), Tensor()), "input x must be given once, was given twice"),
+    "only lengths": (build(lengths()), "input x is missing"),
+    "long unknown name": (build(Tensor("y" * 1_000_000)), r"input 'y{79}\\u2026' is not known"),
+    "input parameter": (
+        build(Tensor(parameters={"shared_memory_region": pb.InferParameter(string_param="r")})),
+        "parameter 'shared_memory_region' of x is not known: shared memory is not offered",
+    ),
+    # ---- Datatypes ----
+    "wrong datatype": (build(Tensor(datatype="INT64")), "x must have datatype FP32 or FP16, was 'INT64'"),
+    "unknown datatype": (build(Tensor(datatype="fp32")), "x must have datatype FP32 or FP16, was 'fp32'"),
+    "float ids": (
+        tokens(Tensor("input_ids", "FP32", (B, T), X[..., 0].tobytes())),
+        "input_ids must have datatype INT64, was 'FP32'",
+    ),
+    # ---- Shapes ----
+    "wrong rank": (build(Tensor(shape=(B * T, D))), r"x must have 3 dimensions \(B, T, D\), had 2"),
+    "rank 10,000": (build(Tensor(shape=(1,) * 10_000)), "x must have 3 dimensions .*, had 10000"),
+    "wrong D": (build(Tensor(shape=(B, D, T))), r"dimension 2 \(D\) of x must be 16, was 5"),
+    "negative B": (build(Tensor(shape=(-1, T, D))), r"dimension 0 \(B\) of x must be at least 1, was -1"),
+    "B = 0": (build(Tensor(shape=(0, T, D), raw=b"")), r"dimension 0 \(B\) of x must be at least 1, was 0"),
+    "T = 0": (build(Tensor(shape=(B, 0, D), raw=b"")), r"dimension 1 \(T\) of x must be at least 1, was 0"),
+    "product over 2**63": (
+        build(Tensor(shape=(2, 2**62, D))),
+        f"x must have {2 * 2**62 * D * 4} bytes for FP32 .*, had {X.nbytes}",
+    ),
+    "product over 2**64 that wraps to the right size": (
+        build(Tensor(shape=(1, 2**60 + B * T, D))),
+        f"x must have .* bytes for FP32 .*, had {X.nbytes}",
+    ),
+    "B = 2**31": (build(Tensor(shape=(2**31, T, D))), "must be at most 256, was 2147483648"),
+    "B = 2**63 - 1": (build(Tensor(shape=(2**63 - 1, T, D))), f"must be at most 256, was {2**63 - 1}"),
+    "T over the model's maximum": (
+        tokens(ids(np.ones((1, 33)))),
+        r"dimension 1 \(T\) of input_ids must be at most 32, was 33",
+    ),
+    # ---- Contents ----
+    "too few bytes": (
+        build(Tensor(raw=X.tobytes()[:-4])),
+        f"x must have {X.nbytes} bytes .*, had {X.nbytes - 4}",
+    ),
+    "too many bytes": (build(Tensor(raw=X.tobytes() + b"\0")), f"had {X.nbytes + 1}"),
+    "no bytes": (build(Tensor(raw=b"")), f"x must have {X.nbytes} bytes .*, had 0"),
+    "raw and typed": (
+        build(Tensor(contents={"fp32_contents": X.ravel()})),
+        "x must not have contents: the request has raw_input_contents",
+    ),
+    "raw for one, typed for the other": (
+        build(Tensor(), Tensor("lengths", "INT32", (B,), None, {"int_contents": [5, 3]})),
+        r"raw_input_contents must have one entry for each input \(2\), had 1",
+    ),
+    "fewer raw entries than inputs": (build(Tensor(), lengths(), Tensor(raw=None)), r"\(3\), had 2"),
+    "more raw entries than inputs": (
+        build(Tensor(), raw_input_contents=[X.tobytes()]),
+        r"one entry for each input \(1\), had 2",
+    ),
+    "neither raw nor typed": (build(Tensor(raw=None)), rf"x must have {X.size} values for shape .*, had 0"),
+    "too few values": (
+        build(Tensor(raw=None, contents={"fp32_contents": [1.0] * 7})),
+        f"x must have {X.size} values for shape .*, had 7",
+    ),
+    "values in the wrong field": (
+        build(Tensor(raw=None, contents={"fp64_contents": X.ravel()})),
+        "x must have its FP32 values in contents.fp32_contents, had fp64_contents",
+    ),
+    "typed FP16": (
+        build(Tensor(datatype="FP16", raw=None, contents={"fp32_contents": X.ravel()})),
+        "x must be in raw_input_contents: FP16 has no typed contents",
+    ),
+    # ---- Lengths ----
+    "negative length": (
+        build(Tensor(), lengths([5, -1])),
+        r"lengths\[1\] must be between 0 and T \(5\), was -1",
+    ),
+    "length over T": (build(Tensor(), lengths([6, 1])), r"lengths\[0\] must be between 0 and T \(5\), was 6"),
+    "length over T that would wrap": (
+        build(Tensor(), lengths([2**32 + 1, 1], "INT64")),
+        rf"lengths\[0\] must be between 0 and T \(5\), was {2**32 + 1}",
+    ),
+    "too many lengths": (
+        build(Tensor(), lengths([1, 1, 1])),
+        r"dimension 0 \(B\) of lengths must be 2, was 3",
+    ),
+    "lengths before x": (
+        build(lengths([1, 1, 1]), Tensor()),
+        r"dimension 0 \(B\) of lengths must be 2, was 3",
+    ),
+    "lengths of rank 2": (
+        build(Tensor(), lengths([[1], [1]])),
+        r"lengths must have 1 dimensions \(B\), had 2",
+    ),
+    # ---- Masks ----
+    "mask of another T": (
+        build(Tensor(), Tensor("mask", "BOOL", (B, T, 4), bytes(B * T * 4)), model="tiny-masked"),
+        r"dimension 2 \(T\) of mask must be 5, was 4",
+    ),
+    "mask that is no boolean": (
+        build(Tensor(), Tensor("mask", "BOOL", (B, T, T), b"\2" * (B * T * T)), model="tiny-masked"),
+        "mask must hold bytes of 0 or 1, one was 2",
+    ),
+    "mask where none is taken": (
+        build(Tensor(), Tensor("mask", "BOOL", (B, T, T), bytes(B * T * T))),
+        "input 'mask' is not known to tiny",
+    ),
+    # ---- Token ids ----
+    "id over the vocabulary": (
+        tokens(ids([[2, 32, 3]])),
+        r"input_ids\[0, 1\] must be between 0 and 31, was 32",
+    ),
+    "negative id": (tokens(ids([[2, 6], [2, -1]])), r"input_ids\[1, 1\] must be between 0 and 31, was -1"),
+    "token type out of range": (
+        tokens(ids(), Tensor("token_type_ids", "INT64", (B, T), np.full((B, T), 2, np.int64).tobytes())),
+        r"token_type_ids\[0, 0\] must be between 0 and 1, was 2",
+    ),
+    # ---- Text ----
+    "text and ids": (tokens(text(b"a", b"a"), ids()), "input input_ids must not be given together with text"),
+    "text and lengths": (
+        tokens(text(b"a", b"a"), lengths()),
+        "input lengths must not be given together with text",
+    ),
+    "neither text nor ids": (tokens(lengths()), "either input text or input input_ids must be given"),
+    "text for a float model": (build(text(b"a")), "input 'text' is not known to tiny"),
+    "invalid UTF-8": (
+        tokens(text(b"the cat", b"the \xff dog")),
+        r"text\[1\] must be valid UTF-8, was 0xff at byte 4",
+    ),
+    "invalid UTF-8 in typed contents": (
+        tokens(Tensor("text", "BYTES", (1,), None, {"bytes_contents": [b"\x80"]})),
+        r"text\[0\] must be valid UTF-8, was 0x80 at byte 0",
+    ),
+    "text too long": (
+        tokens(text(b"cat", b"cat " * 20)),
+        r"text\[1\] must be at most 16 tokens, was 22: shorten it or set the parameter truncate to true",
+    ),
+    "fewer texts than the shape": (tokens(text(b"a", count=2)), "text must have 2 elements for shape .*"),
+    "more texts than the shape": (
+        tokens(text(b"a", b"b", count=1)),
+        "text must have 1 elements for shape .*",
+    ),
+    "2**40 texts in 5 bytes": (tokens(text(b"a", count=2**40)), "must be at most 256"),
+    "text cut short": (
+        tokens(Tensor("text", "BYTES", (1,), struct.pack("<I", 2**31) + b"abc")),
+        r"text\[0\] must have 2147483648 bytes as it says, 3 follow",
+    ),
+    "text length cut short": (
+        tokens(Tensor("text", "BYTES", (2,), struct.pack("<I", 3) + b"abc" + b"\0\0")),
+        "text",
+    ),
+    "no text": (tokens(text()), r"dimension 0 \(B\) of text must be at least 1, was 0"),
+    # ---- Outputs ----
+    "unknown output": (
+        build(Tensor(), outputs=[{"name": "outputs"}]),
+        "output 'outputs' is not known to tiny, which gives output",
+    ),
+    "attention of the fast model": (
+        build(Tensor(), outputs=[{"name": "attention.0"}]),
+        "which gives output; attention weights are outputs of tiny.attention",
+    ),
+    "a layer that is not there": (
+        build(Tensor(), model="tiny.attention", outputs=[{"name": "attention.2"}]),
+        "output 'attention.2' is not known",
+    ),
+    "duplicate output": (
+        build(Tensor(), outputs=[{"name": "output"}, {"name": "output"}]),
+        "output output must be requested once, was requested twice",
+    ),
+    "100,000 outputs": (build(Tensor(), outputs=[{"name": "output"}] * 100_000), "requested twice"),
+    # ---- Parameters ----
+    "unknown parameter": (
+        parameter("colour", string_param="red"),
+        "parameter 'colour' of the request is not known; there are heads, queries and dtype",
+    ),
+    "truncate for a float model": (
+        parameter("truncate", bool_param=True),
+        "parameter 'truncate' .* not known",
+    ),
+    "truncate that is no boolean": (
+        tokens(text(b"a"), parameters={"truncate": pb.InferParameter(int64_param=1)}),
+        r"parameter truncate of the request must be a boolean, was 1 \(int64_param\)",
+    ),
+    "negative timeout": (parameter("timeout", int64_param=-1), "parameter timeout .* at least 0, was -1"),
+    "timeout in words": (parameter("timeout", string_param="1 s"), "parameter timeout .* was '1 s'"),
+    "sequence": (
+        parameter("sequence_id", int64_param=7),
+        "parameter sequence_id .* must be 0, empty or false",
+    ),
+    "classification": (
+        attention({"classification": {"int64_param": 3}}),
+        "parameter 'classification' of output attention.0 is not known: .* no classes",
+    ),
+    "shared memory": (
+        attention({"shared_memory_region": {"string_param": "r"}}),
+        "'shared_memory_region' of output attention.0 is not known: shared memory is not offered",
+    ),
+    "head out of range": (
+        attention({"heads": {"string_param": "0,4"}}),
+        r"parameter heads of output attention.0 must be between 0 and H-1 \(3\), was 4",
+    ),
+    "head out of range, for the whole request": (
+        attention({"heads": {"string_param": "9"}}, own=False),
+        "parameter heads of the request must be between 0 and H-1",
+    ),
+    "head twice": (attention({"heads": {"string_param": "1,0:2"}}), "must name each index once, has 1 twice"),
+    "heads that are no indices": (
+        attention({"heads": {"string_param": "first"}}),
+        "parameter heads of output attention.0 must be indices such as '0,3' or '0:4', was 'first'",
+    ),
+    "empty heads": (attention({"heads": {"string_param": ""}}), "must be indices such as"),
+    "empty range": (attention({"heads": {"string_param": "2:2"}}), "must be indices such as .* was '2:2'"),
+    "negative head": (attention({"heads": {"int64_param": -1}}), "must be indices such as"),
+    "mistyped heads": (
+        attention({"heads": {"bool_param": True}}),
+        r"parameter heads of output attention.0 must be a string .*, was True \(bool_param\)",
+    ),
+    "query out of range": (
+        attention({"queries": {"string_param": "0:6"}}),
+        r"parameter queries of output attention.0 must be between 0 and T-1 \(4\), was 5",
+    ),
+    "unknown dtype": (
+        attention({"dtype": {"string_param": "INT4"}}),
+        "parameter dtype of output attention.0 must be FP32, FP16, UINT8, was 'INT4'",
+    ),
+    "heads of an output that has none": (
+        build(
+            Tensor(),
+            outputs=[{"name": "output", "parameters": {"heads": pb.InferParameter(string_param="0")}}],
+        ),
+        "parameter heads does not apply to output output",
+    ),
+    "UINT8 of an output that is no weight": (
+        build(
+            Tensor(),
+            outputs=[{"name": "output", "parameters": {"dtype": pb.InferParameter(string_param="UINT8")}}],
+        ),
+        "parameter dtype UINT8 does not apply to output output",
+    ),
+    "heads where no output has any": (
+        parameter("heads", string_param="0"),
+        "parameter heads of the request does not apply to any requested output",
+    ),
+    # ---- Versions and messages ----
+    "version in letters": (
+        build(Tensor(), model_version="abc"),
+        "model_version must be a number or empty, was 'abc'",
+    ),
+    "version of a megabyte": (
+        build(Tensor(), model_version="9" * 1_000_000),
+        "model_version must be a number",
+    ),
+    "no message": (
+        b"\xff\xff\xff",
+        "the request must be a inference.ModelInferRequest message .*, was 3 bytes",
+    ),
+    "no message, large": (
+        b"\x3a\xff\xff\xff\x7f" * 20_000,
+        "the request must be a inference.ModelInferRequest",
+    ),
+    "model name that is no UTF-8": (b"\x0a\x01\xff", "message with text in UTF-8"),
+}
+
+NOT_FOUND = {
+    "unknown model": (
+        build(Tensor(), model="other"),
+        "model 'other' is not served here; there are tiny, tiny-masked",
+    ),
+    "no model": (build(Tensor(), model=""), "model '' is not served here"),
+    "path as a model": (build(Tensor(), model="../x"), r"model '\.\./x' is not served here"),
+    "absolute path as a model": (
+        build(Tensor(), model="/etc/passwd"),
+        "model '/etc/passwd' is not served here",
+    ),
+    "model name of a megabyte": (build(Tensor(), model="é" * 500_000), "is not served here"),
+    "unknown version": (build(Tensor(), model_version="2"), "model tiny has no version 2; it has 1"),
+    "version 0": (build(Tensor(), model_version="0"), "model tiny has no version 0"),
+}
+
+TOO_LARGE = {
+    "too many tokens": (
+        build(Tensor(shape=(1, 40_000, D), raw=bytes(40_000 * D * 4))),
+        r"a request must have at most 32768 tokens, had 40000 \(B 1 × T 40000",
+    ),
+    "too much memory": (
+        build(Tensor(shape=(1, 12_000, D), raw=bytes(12_000 * D * 4)), model="tiny.attention"),
+        r"computing B 1 × T 12000 needs about \d+ bytes of memory, the limit is 2147483648: .* fast model",
+    ),
+    "too large a reply": (
+        build(Tensor(shape=(1, 3_000, D), raw=bytes(3_000 * D * 4)), model="tiny.attention"),
+        r"the reply needs 2881\d+ bytes, the limit is 67108864: ask for fewer layers, parameter heads .*, "
+        r"parameter queries .*, parameter dtype UINT8",
+    ),
+    "too much text": (
+        tokens(text(b"cat " * 1_100_000), parameters={"truncate": pb.InferParameter(bool_param=True)}),
+        "text must have at most 4194304 bytes in one request, had 4400000",
+    ),
+    "too large a request": (
+        build(Tensor(shape=(1, 2**20 + 1, D), raw=bytes((2**20 + 1) * D * 4))),
+        "larger than max",
+    ),
+}
+
+CASES = [
+    pytest.param(code, payload, message, id=f"{code.name}: {name}")
+    for code, table in (
+        (grpc.StatusCode.INVALID_ARGUMENT, INVALID),
+        (grpc.StatusCode.NOT_FOUND, NOT_FOUND),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_LARGE),
+    )
+    for name, (payload, message) in table.items()
+]
+
+
+@pytest.mark.parametrize(("code", "payload", "message"), CASES)
+def test_bad_input_is_refused_by_name(
+    server: Any, code: grpc.StatusCode, payload: Any, message: str, good: Callable[[], None]
+) -> None:
+    with pytest.raises(grpc.RpcError, match=message) as caught:
+        server.call("ModelInfer", payload)
+
+    assert caught.value.code() is code
+    assert len(caught.value.details() or "") <= 1500
+    good()
+
+
+@pytest.fixture
+def good(server: Any) -> Callable[[], None]:
+    """Makes a good request of each kind, and checks that it is answered."""
+
+    def check() -> None:
+        assert server.infer("tiny", {"x": X, "lengths": LENGTHS})["output"].shape == (B, T, D)
+        assert server.infer("tiny-tokens", {"text": ["the cat"]})["pooled"].shape == (1, D)
+
+    return check
+
+
+@pytest.mark.parametrize("name", ["ModelMetadata", "ModelConfig", "ModelStatistics", "ModelReady"])
+@pytest.mark.parametrize(
+    ("model", "version", "code"),
+    [
+        ("other", "", grpc.StatusCode.NOT_FOUND),
+        ("../x", "", grpc.StatusCode.NOT_FOUND),
+        ("tiny", "7", grpc.StatusCode.NOT_FOUND),
+        ("tiny", "abc", grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_what_is_not_there_is_not_found(
+    server: Any, name: str, model: str, version: str, code: grpc.StatusCode
+) -> None:
+    request = getattr(pb, f"{name}Request")(name=model, version=version)
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.call(name, request)
+
+    assert caught.value.code() is code
+
+
+def test_an_unknown_procedure_is_unimplemented(server: Any) -> None:
+    method = server.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
+
+    with pytest.raises(grpc.RpcError) as caught:
+        method(b"", timeout=10)
+
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_stock_client_limit_is_no_business_of_the_server(server: Any) -> None:
+    """A client that takes 4 MiB refuses a larger reply itself; the server goes on."""
+    with grpc.insecure_channel(server.address) as channel:
+        method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        request = build(Tensor(shape=(1, 700, D), raw=bytes(700 * D * 4)), model="tiny.attention")
+        with pytest.raises(grpc.RpcError, match="larger than max") as caught:
+            method(request.SerializeToString(), timeout=30)
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert server.call("ServerLive").live

@@ -1,0 +1,103 @@
+"""`polyhead serve`: where settings come from."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyhead_server.app
+from polyhead_server import Settings
+from polyhead_server.command import app
+from polyhead_server.errors import StartError
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings with which a server would have run."""
+    seen: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(polyhead_server.app, "run", run)
+    return seen
+
+
+def run(*tokens: str) -> Any:
+    return app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def test_flags_are_read(served: list[Settings]) -> None:
+    assert run("--models", "m", "--port", "0", "--max-reply-bytes", "8MiB", "--device", "cpu") == 0
+
+    assert served == [Settings(models=Path("m"), port=0, max_reply_bytes=8 * 2**20, device="cpu")]
+
+
+def test_a_flag_wins_over_the_environment_which_wins_over_the_file(
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'models = "from-file"\nport = 1\nhost = "0.0.0.0"\nmax_request_bytes = "1MiB"\nthreads = 3\n'
+    )
+    monkeypatch.setenv("POLYHEAD_SERVE_PORT", "2")
+    monkeypatch.setenv("POLYHEAD_SERVE_HOST", "::1")
+    monkeypatch.setenv("POLYHEAD_SERVE_CONFIG", str(file))
+
+    run("--port", "3")
+
+    assert served == [
+        Settings(models=Path("from-file"), port=3, host="::1", max_request_bytes=2**20, threads=3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "--models"),
+        (["--models", "m", "--port", "65536"], "65535"),
+        (["--models", "m", "--max-reply-bytes", "much"], "a size must be a number of bytes"),
+        (["--models", "m", "--max-reply-bytes", "2GiB"], "Must be <="),
+        (["--models", "m", "--device", "tpu"], "tpu"),
+        (["--models", "m", "--config", "missing.toml"], "--config must be a TOML file, missing.toml is none"),
+    ],
+)
+def test_wrong_settings_are_refused(served: list[Settings], tokens: list[str], message: str) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        run(*tokens)
+
+    assert type(caught.value).__module__.startswith("cyclopts")
+    assert served == []
+
+
+def test_an_unknown_key_in_the_file_is_refused(served: list[Settings], tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text("prot = 1\n")
+
+    with pytest.raises(Exception, match="prot"):
+        run("--models", "m", "--config", str(file))
+
+    assert served == []
+
+
+def test_a_server_that_cannot_start_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_settings: Settings) -> int:
+        raise StartError("the port is taken")
+
+    monkeypatch.setattr(polyhead_server.app, "run", fail)
+
+    assert run("--models", "m") == 1
+    assert "ERROR cannot serve: the port is taken" in capfd.readouterr().err
+
+
+def test_the_command_is_light_to_import() -> None:
+    heavy = {"grpc", "onnx", "onnxruntime", "numpy", "tokenizers", "pydantic"}
+    code = "import sys, polyhead_server.command; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+    assert not heavy & set(modules.split())

@@ -1,0 +1,135 @@
+"""One session: arrays in, arrays out."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from polyhead_server.devices import on_cpu, on_cuda
+from polyhead_server.engine import Engine
+from polyhead_server.errors import DeviceError, EngineError, RepositoryError
+from polyhead_server.repository import GraphName, Manifest, read_manifest
+from polyhead_server.signature import signature_of
+
+
+def manifest(repository: Path, family: str = "tiny") -> Manifest:
+    return read_manifest(repository / family / "1", family=family, version=1)
+
+
+def engine(repository: Path, manifest: Manifest, graph: GraphName = "attention") -> Engine:
+    file = repository / manifest.name / "1" / manifest.graphs[graph].file
+    return Engine(file, signature=signature_of(manifest, graph), device=on_cpu(""), threads=1)
+
+
+def feeds(batch: int = 2, tokens: int = 5) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).standard_normal((batch, tokens, 16), np.float32)
+    return {"x": x, "lengths": np.full(batch, tokens, np.int32)}
+
+
+def test_it_returns_the_outputs_that_are_named(repository: Path) -> None:
+    outputs = engine(repository, manifest(repository)).run(feeds(), ["attention.1", "output"])
+
+    assert list(outputs) == ["attention.1", "output"]
+    assert outputs["attention.1"].shape == (2, 4, 5, 5)
+    np.testing.assert_allclose(outputs["attention.1"].sum(-1), 1, atol=1e-6)
+
+
+def test_it_runs_from_several_threads_at_once(repository: Path) -> None:
+    one = engine(repository, manifest(repository))
+    alone = one.run(feeds(), ["output"])["output"]
+    results: list[np.ndarray] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(one.run(feeds(), ["output"])["output"]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(results) == 4
+    assert all(np.array_equal(result, alone) for result in results)
+
+
+def test_a_failed_run_is_an_engine_error_and_the_next_one_works(repository: Path) -> None:
+    one = engine(repository, manifest(repository))
+    with pytest.raises(EngineError, match=r"tiny\.attention failed"):
+        one.run({"x": np.zeros((2, 5, 7), np.float32), "lengths": np.zeros(2, np.int32)}, ["output"])
+
+    assert one.run(feeds(), ["output"])["output"].shape == (2, 5, 16)
+
+
+def test_a_stopped_engine_fails(repository: Path) -> None:
+    one = engine(repository, manifest(repository))
+    one.stop()
+
+    with pytest.raises(EngineError, match="stopped"):
+        one.run(feeds(), ["output"])
+
+
+def test_a_long_run_can_be_stopped(repository: Path) -> None:
+    one = engine(repository, manifest(repository))
+    one.run(feeds(), ["output"])
+    failed = threading.Event()
+
+    def run() -> None:
+        try:
+            while True:
+                one.run(feeds(8, 300), ["output"])
+        except EngineError:
+            failed.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    one.stop()
+    thread.join(30)
+
+    assert failed.is_set()
+
+
+def test_a_graph_that_is_not_what_the_manifest_says_is_refused(repository: Path) -> None:
+    right = manifest(repository)
+    graph = right.graphs["attention"]
+    shifted = [tensor.model_copy(update={"shape": [-1, 5, -1, -1]}) for tensor in graph.outputs[1:]]
+    for outputs, message in (
+        (
+            [*graph.outputs[:-1]],
+            r"attention\.onnx: the session's outputs must be \['attention.0', 'output'\]",
+        ),
+        ([graph.outputs[0], *shifted], r"attention\.0 must be FP32 \[2, 5, 8, 8\] at B=2, T=8, was float32"),
+    ):
+        wrong = right.model_copy(
+            update={"graphs": {"attention": graph.model_copy(update={"outputs": outputs})}}
+        )
+        with pytest.raises(RepositoryError, match=message):
+            engine(repository, wrong)
+
+
+def test_a_file_that_onnxruntime_refuses_is_a_repository_error(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny" / "1").mkdir(parents=True)
+    (tmp_path / "tiny" / "1" / "attention.onnx").write_bytes(b"not a model")
+
+    with pytest.raises(RepositoryError, match=r"attention\.onnx cannot be loaded by onnxruntime"):
+        engine(tmp_path, manifest(repository))
+
+
+def test_a_session_that_fell_back_to_another_device_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ort.InferenceSession
+    monkeypatch.setattr(
+        ort,
+        "InferenceSession",
+        lambda path, options, providers: real(path, options, ["CPUExecutionProvider"]),
+    )
+    right = manifest(repository)
+
+    with pytest.raises(DeviceError, match="must run on CUDAExecutionProvider"):
+        Engine(
+            repository / "tiny" / "1" / "model.onnx",
+            signature=signature_of(right, "fast"),
+            device=on_cuda(""),
+            threads=1,
+        )

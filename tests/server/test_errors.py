@@ -1,0 +1,69 @@
+"""Errors and the status table."""
+
+import grpc
+import pytest
+
+from polyhead_server.errors import (
+    PUSHBACK,
+    STATUS,
+    EngineError,
+    ExpiredError,
+    InvalidRequestError,
+    RequestError,
+    TooLargeError,
+    UnavailableError,
+    UnknownModelError,
+    listed,
+    quoted,
+    refusal,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequestError("a"), grpc.StatusCode.INVALID_ARGUMENT),
+        (UnknownModelError("a"), grpc.StatusCode.NOT_FOUND),
+        (TooLargeError("a"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (UnavailableError("a", retry_after_ms=1), grpc.StatusCode.UNAVAILABLE),
+        (ExpiredError("a"), grpc.StatusCode.DEADLINE_EXCEEDED),
+    ],
+)
+def test_each_request_error_has_its_status_and_message(error: RequestError, code: grpc.StatusCode) -> None:
+    told = refusal(error, "7")
+
+    assert (told.code, told.message) == (code, "a")
+
+
+def test_every_request_error_is_in_the_table() -> None:
+    assert set(STATUS) == set(RequestError.__subclasses__())
+
+
+@pytest.mark.parametrize("error", [EngineError("/secret/path failed"), KeyError("weights"), OSError(2, "x")])
+def test_what_is_ours_is_internal_and_tells_nothing_but_the_request_id(error: Exception) -> None:
+    told = refusal(error, "abc123")
+
+    assert told.code is grpc.StatusCode.INTERNAL
+    assert "abc123" in told.message
+    assert str(error) not in told.message
+
+
+@pytest.mark.parametrize(("after", "header"), [(250, "250"), (None, "-1")])
+def test_unavailable_says_when_to_retry(after: int | None, header: str) -> None:
+    told = refusal(UnavailableError("busy", retry_after_ms=after), "7")
+
+    assert told.trailers == ((PUSHBACK, header),)
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(refusal(InvalidRequestError("x" * 9000), "7").message) == 1500
+
+
+def test_a_caller_s_text_is_quoted_in_ascii_and_cut() -> None:
+    assert quoted("ä\n") == r"'\xe4\n'"
+    assert len(quoted("a" * 1000)) < 100
+
+
+def test_long_lists_are_cut() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(range(100)).endswith("18, 19, … (100 in all)")

@@ -1,0 +1,70 @@
+"""One bad family does not stop the good ones."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from polyhead_server.devices import on_cpu
+from polyhead_server.loading import Failed, Loaded, load
+from polyhead_server.repository import scan
+
+
+@pytest.fixture
+def models(repository: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(repository, tmp_path / "models")
+
+
+def results(models: Path) -> dict[str, Loaded | Failed]:
+    versions, broken = scan(models)
+    assert not broken
+    return {
+        result.name if isinstance(result, Failed) else result.signature.name: result
+        for result in load(versions, device=on_cpu(""), threads=1)
+    }
+
+
+def test_every_graph_is_loaded(models: Path) -> None:
+    loaded = results(models)
+
+    assert set(loaded) == {
+        f"tiny{family}{graph}" for family in ("", "-tokens", "-masked") for graph in ("", ".attention")
+    }
+    assert all(isinstance(one, Loaded) for one in loaded.values())
+
+
+def test_a_family_with_a_wrong_hash_fails_alone(models: Path) -> None:
+    weights = models / "tiny" / "1" / "weights.bin"
+    weights.write_bytes(bytes(weights.stat().st_size))
+
+    loaded = results(models)
+
+    failed = {name: one.reason for name, one in loaded.items() if isinstance(one, Failed)}
+    assert set(failed) == {"tiny", "tiny.attention"}
+    assert all("weights.bin does not have the SHA-256" in reason for reason in failed.values())
+
+
+def test_a_wrong_tokeniser_fails_its_family(models: Path) -> None:
+    folder = models / "tiny-tokens" / "1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["tokenizer"]["max_tokens"] = 2
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    failed = [one for one in results(models).values() if isinstance(one, Failed)]
+
+    assert [one.name for one in failed] == ["tiny-tokens", "tiny-tokens.attention"]
+    assert "2 special tokens" in failed[0].reason
+
+
+def test_what_nobody_foresaw_fails_its_family_and_tells_no_secrets(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(*_arguments: object, **_options: object) -> None:
+        raise RuntimeError("/secret/path")
+
+    monkeypatch.setattr("polyhead_server.loading.Engine", explode)
+
+    loaded = results(models).values()
+
+    assert all(isinstance(one, Failed) and "secret" not in one.reason for one in loaded)

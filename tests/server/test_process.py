@@ -1,0 +1,169 @@
+"""`polyhead serve` as a process: its log, its signals and its exit code."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_proto import messages as pb
+
+COMMAND = [sys.executable, "-c", "from polyhead_server.command import app; app()"]
+X = np.ones((4, 40, 16), np.float32)
+
+
+class Process:
+    """A server process, its log read as it comes."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
+        self.log = ""
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Reads the log until a line matches."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log += line
+            if match := re.search(pattern, line):
+                return match
+        raise AssertionError(f"the log has no {pattern}:\n{self.log}")
+
+    def end(self) -> int:
+        """Reads the rest of the log, and waits for the exit code."""
+        assert self.process.stderr is not None
+        self.log += self.process.stderr.read()
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def start(repository: Path) -> Iterator[Any]:
+    started: list[Process] = []
+
+    def run(*arguments: str, models: Path = repository, port: int = 0) -> Process:
+        started.append(Process("--models", str(models), "--port", str(port), "--threads", "1", *arguments))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+        assert one.process.stderr is not None
+        one.process.stderr.close()
+
+
+def infer(channel: grpc.Channel) -> bytes:
+    request = pb.ModelInferRequest(
+        model_name="tiny.attention",
+        inputs=[{"name": "x", "datatype": "FP32", "shape": X.shape}],
+        raw_input_contents=[X.tobytes()],
+    )
+    method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    return bytes(method(request.SerializeToString(), timeout=30))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_under_load_loses_no_accepted_request(start: Any, number: signal.Signals) -> None:
+    server = start("--device", "cpu")
+    address = server.until(r"serving .* on (\S+) with CPUExecutionProvider")[1]
+    answered = threading.Semaphore(0)
+    codes: list[Any] = []
+
+    def load() -> None:
+        with grpc.insecure_channel(address) as channel:
+            while True:
+                try:
+                    infer(channel)
+                except grpc.RpcError as error:
+                    codes.append(error.code())
+                    return
+                answered.release()
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        answered.acquire()
+    server.process.send_signal(number)
+    for thread in threads:
+        thread.join()
+
+    assert server.end() == 0
+    assert codes == [grpc.StatusCode.UNAVAILABLE] * 4
+    assert f"{number.name} received" in server.log
+    assert "stopped" in server.log
+    assert "Traceback" not in server.log
+
+
+def test_a_second_signal_ends_it_at_once(start: Any) -> None:
+    server = start("--device", "cpu", "--drain-seconds", "60")
+    address = server.until(r"serving .* on (\S+) with")[1]
+    request = pb.ModelInferRequest(
+        model_name="tiny.attention",
+        inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 1500, 16]}],
+        raw_input_contents=[bytes(1500 * 16 * 4)],
+        outputs=[{"name": "output"}],
+    ).SerializeToString()
+    with grpc.insecure_channel(address) as channel:
+        method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        waiting = [method.future(request, timeout=60) for _ in range(60)]
+        waiting[0].result()
+        server.process.send_signal(signal.SIGTERM)
+        server.until("draining: [1-9]")
+        server.process.send_signal(signal.SIGTERM)
+
+        assert server.end() == -signal.SIGTERM
+
+
+def test_a_signal_while_it_loads_ends_it(start: Any) -> None:
+    server = start("--device", "cpu")
+    server.until("loading models")
+    server.process.send_signal(signal.SIGTERM)
+
+    assert server.end() == 0
+
+
+def test_the_log_says_what_is_served_where(start: Any) -> None:
+    server = start()
+    line = server.until("serving")
+
+    assert "tiny v1, tiny-masked v1, tiny-masked.attention v1" in line.string
+    assert re.search(r"on 127\.0\.0\.1:\d+ with \w+ExecutionProvider \(auto: ", line.string)
+
+
+def test_what_cannot_be_served_exits_with_1_and_says_why(
+    start: Any, tmp_path: Path, repository: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad" / "tiny" / "1").mkdir(parents=True)
+    (tmp_path / "bad" / "tiny" / "1" / "manifest.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        started = {
+            "must hold at least one model": start(models=tmp_path / "empty"),
+            "must be a folder that can be read": start(models=tmp_path / "none"),
+            "no model could be loaded: tiny 1: manifest.json is not valid": start(models=tmp_path / "bad"),
+            "Address already in use": start("--device", "cpu", port=taken.getsockname()[1]),
+        }
+        for message, server in started.items():
+            assert server.end() == 1
+            assert message in server.log
+            assert "Traceback" not in server.log
+
+
+def test_cuda_that_is_missing_is_an_error_that_names_the_library(start: Any) -> None:
+    from polyhead_server.devices import cuda_problem
+
+    problem = cuda_problem()
+    if problem is None:
+        pytest.skip("CUDA works here")
+    server = start("--device", "cuda")
+
+    assert server.end() == 1
+    assert f"cannot serve: --device cuda does not work here: {problem}" in server.log

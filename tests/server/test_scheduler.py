@@ -1,0 +1,276 @@
+"""Every caller gets exactly one answer."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyhead_server.engine import Arrays
+from polyhead_server.errors import EngineError, ExpiredError, ServerError, UnavailableError
+from polyhead_server.scheduler import Done, Scheduler, Work
+
+
+class FakeEngine:
+    """Doubles its input when it may; remembers what it ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.gate = threading.Semaphore(0)
+        self.started = threading.Semaphore(0)
+        self.stopped = threading.Event()
+
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        value = int(feeds["x"][0])
+        self.ran.append(value)
+        self.started.release()
+        while not self.gate.acquire(timeout=0.01):
+            if self.stopped.is_set():
+                raise EngineError("stopped")
+        if value < 0:
+            raise EngineError("negative")
+        return dict.fromkeys(outputs, feeds["x"] * 2)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def let(self, runs: int) -> None:
+        self.gate.release(runs)
+
+    async def begun(self) -> None:
+        """Waits until one more run has begun."""
+        await asyncio.to_thread(self.started.acquire)
+
+
+def work(value: int = 1, *, tokens: int = 1, deadline: float | None = None) -> Work:
+    return Work(feeds={"x": np.array([value])}, outputs=["y"], batch=1, tokens=tokens, deadline=deadline)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+def schedule(engine: FakeEngine, limit: int = 100) -> Scheduler:
+    return Scheduler(engine, name="tiny", max_queued_tokens=limit)
+
+
+def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        engine.let(3)
+        done = await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
+        await scheduler.close()
+
+        assert [int(one.outputs["y"][0]) for one in done] == [2, 4, 6]
+        assert engine.ran == [1, 2, 3]
+        assert all(one.compute_ns > 0 and one.queue_ns > 0 for one in done)
+
+    run(test())
+
+
+def test_a_failure_reaches_its_caller_only(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        engine.let(3)
+        first, second, third = await asyncio.gather(
+            *(scheduler.submit(work(value)) for value in (1, -1, 3)), return_exceptions=True
+        )
+        await scheduler.close()
+
+        assert isinstance(first, Done)
+        assert isinstance(second, EngineError)
+        assert isinstance(third, Done)
+
+    run(test())
+
+
+def test_cancelled_work_is_never_run(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        running = asyncio.create_task(scheduler.submit(work(1)))
+        await engine.begun()
+        cancelled = asyncio.create_task(scheduler.submit(work(2)))
+        last = asyncio.create_task(scheduler.submit(work(3)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        engine.let(2)
+        await asyncio.gather(running, last)
+        await scheduler.close()
+
+        assert cancelled.cancelled()
+        assert engine.ran == [1, 3]
+
+    run(test())
+
+
+def test_a_caller_that_leaves_during_its_run_does_not_hold_up_the_next(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        leaving = asyncio.create_task(scheduler.submit(work(1)))
+        await engine.begun()
+        staying = asyncio.create_task(scheduler.submit(work(2)))
+        leaving.cancel()
+        engine.let(2)
+
+        assert int((await staying).outputs["y"][0]) == 4
+        await scheduler.close()
+
+    run(test())
+
+
+def test_expired_work_is_never_run(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        now = asyncio.get_running_loop().time()
+        running = asyncio.create_task(scheduler.submit(work(1)))
+        await engine.begun()
+        with pytest.raises(ExpiredError, match="deadline passed"):
+            await scheduler.submit(work(2, deadline=now + 0.01))
+        with pytest.raises(ExpiredError):
+            await scheduler.submit(work(3, deadline=now - 1))
+        engine.let(1)
+        await running
+        await scheduler.close()
+
+        assert engine.ran == [1]
+
+    run(test())
+
+
+def test_a_deadline_that_has_passed_is_noticed_by_an_idle_scheduler(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        with pytest.raises(ExpiredError):
+            await scheduler.submit(work(deadline=asyncio.get_running_loop().time() - 1))
+        await scheduler.close()
+
+        assert engine.ran == []
+
+    run(test())
+
+
+def test_a_deadline_also_ends_the_wait_for_a_run(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        late = asyncio.create_task(scheduler.submit(work(deadline=asyncio.get_running_loop().time() + 0.05)))
+        await engine.begun()
+        with pytest.raises(ExpiredError):
+            await late
+        engine.let(1)
+        await scheduler.close()
+
+    run(test())
+
+
+def test_the_queue_is_bounded_in_tokens(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine, limit=10)
+        tasks = [asyncio.create_task(scheduler.submit(work(tokens=50)))]
+        await engine.begun()
+        tasks += [asyncio.create_task(scheduler.submit(work(tokens=6))) for _ in range(1)]
+        await asyncio.sleep(0)
+        with pytest.raises(
+            UnavailableError, match="queue is full: 6 tokens wait, 5 more would pass 10"
+        ) as caught:
+            await scheduler.submit(work(tokens=5))
+        tasks.append(asyncio.create_task(scheduler.submit(work(tokens=4))))
+        await asyncio.sleep(0)
+        engine.let(3)
+        await asyncio.gather(*tasks)
+        await scheduler.close()
+
+        assert caught.value.retry_after_ms is not None
+        assert caught.value.retry_after_ms > 0
+        assert len(engine.ran) == 3
+
+    run(test())
+
+
+def test_one_request_larger_than_the_queue_is_admitted_when_none_waits(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine, limit=10)
+        engine.let(1)
+        await scheduler.submit(work(tokens=1000))
+        await scheduler.close()
+
+    run(test())
+
+
+def test_forgotten_work_makes_room(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine, limit=10)
+        running = asyncio.create_task(scheduler.submit(work()))
+        await engine.begun()
+        waiting = asyncio.create_task(scheduler.submit(work(tokens=10)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        again = asyncio.create_task(scheduler.submit(work(tokens=10)))
+        engine.let(2)
+        await asyncio.gather(running, again)
+        await scheduler.close()
+
+    run(test())
+
+
+def test_closing_answers_everyone(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        tasks = [asyncio.create_task(scheduler.submit(work(value))) for value in (1, 2, 3)]
+        await engine.begun()
+        await scheduler.close()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert all(isinstance(result, UnavailableError) for result in results)
+        assert engine.ran == [1]
+        with pytest.raises(UnavailableError, match="stopping"):
+            await scheduler.submit(work())
+
+    run(test())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_caller_gets_exactly_one_answer(engine: FakeEngine, seed: int) -> None:
+    """Random arrivals, failures, cancellations, deadlines and, half the time, an early end."""
+    chance = random.Random(seed)
+
+    async def caller(scheduler: Scheduler, value: int, deadline: float | None) -> str:
+        try:
+            done = await scheduler.submit(work(value, tokens=chance.randrange(1, 9), deadline=deadline))
+        except ServerError as error:
+            return type(error).__name__
+        assert int(done.outputs["y"][0]) == 2 * value
+        return "Done"
+
+    async def test() -> None:
+        scheduler = schedule(engine, limit=40)
+        tasks = []
+        for value in range(1, 41):
+            signed = -value if chance.random() < 0.2 else value
+            now = asyncio.get_running_loop().time()
+            deadline = now + chance.uniform(0, 0.02) if chance.random() < 0.3 else None
+            tasks.append(asyncio.create_task(caller(scheduler, signed, deadline)))
+            if chance.random() < 0.3:
+                chance.choice(tasks).cancel()
+            if chance.random() < 0.5:
+                engine.let(1)
+            await asyncio.sleep(chance.choice([0, 0, 0.002]))
+        if chance.random() < 0.5:
+            await scheduler.close()
+        engine.let(100)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        await scheduler.close()
+
+        expected = {"Done", "EngineError", "UnavailableError", "ExpiredError"}
+        assert all(result in expected or isinstance(result, asyncio.CancelledError) for result in results)
+        assert len(engine.ran) == len(set(engine.ran))
+
+    run(test())
