@@ -1,4 +1,4 @@
-"""The main job from end to end: a trained encoder, real sentences and processes, two other implementations."""
+"""The main job from end to end: a trained encoder, real sentences, real processes, two other libraries."""
 
 import os
 import warnings
