@@ -34,6 +34,8 @@ from polyhead_client import Client
 from polyhead_proto import messages as pb
 
 console = Console()
+if not console.is_terminal:
+    console.width = 140
 
 
 @dataclass(frozen=True, kw_only=True)
