@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     called = commands.get(arguments[0]) if arguments else None
     name = "polyhead" if called is None else f"polyhead {called.name}"
     try:
-        status = build_app(commands.values())(arguments, result_action="return_value")
+        status = build_app(commands.values(), described=called is None)(
+            arguments, result_action="return_value"
+        )
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -58,8 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def build_app(commands: Iterable[EntryPoint]) -> App:
-    """The command line with these sub-commands; flags may also be given as POLYHEAD_<COMMAND>_<FLAG>."""
+def build_app(commands: Iterable[EntryPoint], *, described: bool) -> App:
+    """The command line with these sub-commands; flags may also be given as POLYHEAD_<COMMAND>_<FLAG>.
+
+    Args:
+        commands: The sub-commands.
+        described: Import them all, so that the help can say what each does.
+    """
     app = App(
         name="polyhead",
         help="Serve multi-head-attention encoders, with attention weights when you ask for them.",
@@ -68,13 +75,26 @@ def build_app(commands: Iterable[EntryPoint]) -> App:
         suppress_keyboard_interrupt=False,
     )
     for point in sorted(commands, key=lambda point: point.name):
-        app.command(point.value, name=point.name)
+        trouble = _trouble(point) if described else None
+        app.command(point.value, name=point.name, help=trouble)
+        if described and trouble is None:
+            app[point.name]  # cyclopts shows the help of a command only once it is imported
     return app
 
 
 def print_error(line: str) -> None:
     """One line on the standard error."""
     sys.stderr.write(f"{line}\n")
+
+
+def _trouble(point: EntryPoint) -> str | None:
+    """Why a command cannot be imported, or None where it can."""
+    try:
+        point.load()
+    except ImportError as error:
+        extra = _missing_extra(point, error)
+        return f"(needs polyhead[{extra}])" if extra else f"(cannot be imported: {error})"
+    return None
 
 
 def _missing_extra(called: EntryPoint | None, error: ImportError) -> str | None:

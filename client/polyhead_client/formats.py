@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from polyhead_client.edges import Edge, strongest_edges
 from polyhead_client.encoding import Encoding
-from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import boundaries
 
 JSON_FORMAT = 1
@@ -82,13 +81,7 @@ def as_json(encoding: Encoding, texts: Sequence[str | None], *, top: int, specia
 
 
 def write_npz(path: Path, encoding: Encoding) -> None:
-    """Writes lengths, pooled, and for the sequence N: output.N, tokens.N and attention.LAYER.N.
-
-    Raises:
-        InvalidRequest: the file's name has another ending than .npz.
-    """
-    if path.suffix != ".npz":  # NumPy would write to another file than was named
-        raise InvalidRequest(f"--npz must be a file that ends with .npz, was {path}")
+    """Writes lengths, pooled, and for the sequence N: output.N, tokens.N and attention.LAYER.N."""
     arrays: dict[str, NDArray[Any]] = {"lengths": np.asarray(encoding.lengths)}
     if encoding.pooled is not None:
         arrays["pooled"] = encoding.pooled

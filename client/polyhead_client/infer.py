@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.options import Connection, parse_indices
+from polyhead_client.options import DEFAULT_CONNECTION, Connection, parse_indices
 
 if TYPE_CHECKING:
     from polyhead_client.encoding import Encoding
@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 app = App(name="infer", help="Run an encoder on sentences, and show what comes out.")
 
 
+def _no_option(_: object, text: str) -> None:
+    """`-` has a meaning here, so texts may begin with a hyphen; a misspelt option is no text, though."""
+    if text.startswith("-") and text != "-" and not any(letter.isspace() for letter in text):
+        raise ValueError(f"unknown option {text}")
+
+
 @app.default
 def infer(
-    *texts: str,
-    connection: Connection,
+    *texts: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_no_option)],
+    connection: Connection = DEFAULT_CONNECTION,
     input: Path | None = None,
     attention: str | None = None,
     heads: str | None = None,
@@ -59,6 +65,8 @@ def infer(
     from polyhead_client.formats import as_json, write_npz
     from polyhead_client.report import print_report
 
+    if npz is not None and npz.suffix != ".npz":  # NumPy would write to another file than was named
+        raise InvalidRequest(f"--npz must be a file that ends with .npz, was {npz}")
     inputs = _inputs(texts, input)
     with Client(connection.address, timeout=connection.timeout) as client:
         encoding: Encoding = client.encode(
@@ -103,7 +111,7 @@ def _load(path: Path) -> list[Any]:
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InvalidRequest(f"--input must be an .npy file of numbers, {path} is none: {error}") from error
+        raise InvalidRequest(f"--input must be an .npy file of numbers, {path} is none") from error
     if not isinstance(array, np.ndarray):
         raise InvalidRequest(f"--input must be an .npy file of one array, {path} has several")
     single = array.ndim == (2 if array.dtype.kind == "f" else 1)

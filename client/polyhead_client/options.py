@@ -27,6 +27,9 @@ class Connection:
     """Seconds to wait for the answer."""
 
 
+DEFAULT_CONNECTION = Connection()
+
+
 def parse_indices(flag: str, spelled: str) -> list[int]:
     """Reads `5`, `0,3` or `0:4` (the end excluded), and mixtures of them.
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -26,9 +27,11 @@ def print_report(encoding: Encoding, texts: Sequence[str | None], *, top: int, s
     for index, text in enumerate(texts):
         console.print()
         console.print(Text(f"sequence {index}" if text is None else text, style="bold"))
-        console.print(Padding(_facts(encoding, index), (0, 0, 0, 2)))
+        console.print(Padding(_facts(encoding, index), (0, 0, 0, 2), expand=False))
         for layer in encoding.attention or ():
-            console.print(Padding(_edges(encoding, index, layer, top=top, special=special), (1, 0, 0, 2)))
+            console.print(
+                Padding(_edges(encoding, index, layer, top=top, special=special), (1, 0, 0, 2), expand=False)
+            )
     console.print()
     console.print(_timings(encoding))
 
@@ -52,7 +55,8 @@ def _facts(encoding: Encoding, index: int) -> Table:
 
 def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: bool) -> Table:
     labels = _labels(encoding, index)
-    table = Table(title=f"layer {layer}: strongest edges", title_justify="left", title_style="")
+    title = f"layer {layer}: strongest edges"
+    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD)
     table.add_column("head", justify="right")
     table.add_column("token → token it attends to, weight")
     for head, edges in edges_of(encoding, index, layer, top=top, special=special).items():

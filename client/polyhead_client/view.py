@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.options import Connection, parse_indices
+from polyhead_client.options import DEFAULT_CONNECTION, Connection, parse_indices
 
 app = App(name="view", help="Draw the attention heads of a layer as heat maps.")
 
@@ -15,8 +15,9 @@ app = App(name="view", help="Draw the attention heads of a layer as heat maps.")
 @app.default
 def view(
     text: str,
+    /,
     *,
-    connection: Connection,
+    connection: Connection = DEFAULT_CONNECTION,
     layer: int,
     out: Path,
     heads: str | None = None,

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -260,6 +261,28 @@ class Awaited:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+@pytest.fixture(scope="session")
+def real_server(repository: Path) -> Iterator[str]:
+    """The address of polyhead's own server, with the test repository."""
+    from polyhead_server import Server, Settings, create_server
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> tuple[Server, int]:
+        server, port = await create_server(Settings(models=repository, port=0, device="cpu", threads=1))
+        await server.start()
+        return server, port
+
+    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    yield f"127.0.0.1:{port}"
+    asyncio.run_coroutine_threadsafe(server.drain(1), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 @pytest.fixture

@@ -1,0 +1,198 @@
+"""`polyhead infer`, as people and programs call it."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from polyhead_client.command import main
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeServer
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, fake: "FakeServer") -> None:
+    monkeypatch.setenv("POLYHEAD_INFER_ADDRESS", fake.target)
+    monkeypatch.setenv("POLYHEAD_INFER_MODEL", "words")
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def as_json(capsys: Captured, *arguments: str) -> Any:
+    assert main(["infer", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_sentence_comes_out_as_a_table(capsys: Captured) -> None:
+    assert main(["infer", "the cat saw the dog", "--attention", "1", "--heads", "2"]) == 0
+
+    told = capsys.readouterr().out
+    assert "words.attention, version 1" in told
+    assert re.search(r"tokens +7 +\[CLS\] the cat saw the dog \[SEP\]", told)
+    assert re.search(r"output +\[7, 4\]", told)
+    assert re.search(r"pooled +\[4\] +25\.0000", told)
+    assert "layer 1: strongest edges" in told
+    (line,) = re.findall(r"(?m)^ +2 +(\S.*)$", told)
+    assert re.fullmatch(r"(\S+ → \S+ 0\.\d\d(   )?){3}", line.strip())
+    assert "[CLS] →" not in told
+    assert "the@1" in told
+    assert re.search(
+        r"ms in all; in the server: parse 0\.00, queue 0\.00, compute 0\.00, serialise 0\.00", told
+    )
+
+
+def test_tokens_are_never_markup(capsys: Captured) -> None:
+    assert main(["infer", "[red]the [/red] cat", "--attention", "0"]) == 0
+    assert "[red]the [/red] cat" in capsys.readouterr().out
+
+
+def test_boundary_tokens_are_shown_when_asked_for(capsys: Captured) -> None:
+    def edges(*more: str) -> Any:
+        return as_json(capsys, "the cat", "--attention", "0", "--top", "16", *more)["sequences"][0][
+            "attention"
+        ]["0"]
+
+    assert {edge["query_token"] for edge in edges()} == {"the", "cat"}
+    assert len(edges()) == 3 * 4
+    assert {edge["key_token"] for edge in edges("--special")} == {"[CLS]", "the", "cat", "[SEP]"}
+    assert len(edges("--special")) == 3 * 16
+
+
+def test_json_is_complete(capsys: Captured) -> None:
+    answer = as_json(capsys, "the cat", "dog", "--attention", "-1", "--heads", "0,2", "--top", "1")
+
+    assert answer["format"] == 1
+    assert (answer["model"], answer["version"]) == ("words.attention", "1")
+    assert answer["timings_ns"].keys() == {"total", "parse", "tokenise", "queue", "compute", "serialise"}
+    assert answer["timings_ns"]["compute"] == 3000
+    first, second = answer["sequences"]
+    assert first.keys() == {"text", "length", "tokens", "output_shape", "pooled", "attention"}
+    assert (first["text"], first["length"], first["output_shape"]) == ("the cat", 4, [4, 4])
+    assert first["tokens"] == ["[CLS]", "the", "cat", "[SEP]"]
+    assert first["pooled"] == [16.0] * 4
+    assert [edge["head"] for edge in first["attention"]["1"]] == [0, 2]
+    (edge, _) = second["attention"]["1"]
+    assert edge.keys() == {"head", "query", "key", "query_token", "key_token", "weight"}
+    assert (edge["query"], edge["key"], edge["query_token"]) == (1, 1, "dog")
+
+
+def test_json_without_attention_says_null(capsys: Captured) -> None:
+    assert as_json(capsys, "the cat")["sequences"][0]["attention"] is None
+
+
+def test_sentences_come_from_the_standard_input(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat\n\n  a dog \n"))
+
+    answer = as_json(capsys, "first", "-")
+
+    assert [sequence["text"] for sequence in answer["sequences"]] == ["first", "the cat", "a dog"]
+
+
+def test_a_sentence_may_begin_with_a_hyphen_but_a_misspelt_option_is_none(capsys: Captured) -> None:
+    assert as_json(capsys, "- the cat")["sequences"][0]["text"] == "- the cat"
+
+    with pytest.raises(SystemExit) as exited:
+        main(["infer", "the cat", "--atention"])
+    assert exited.value.code == 2
+    assert "unknown option --atention" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("shape", "lengths"), [((3, 4), [3]), ((2, 3, 4), [3, 3])])
+def test_vectors_come_from_a_file(
+    capsys: Captured, tmp_path: Path, shape: tuple[int, ...], lengths: list[int]
+) -> None:
+    np.save(tmp_path / "x.npy", np.full(shape, np.nan, np.float32))
+
+    answer = as_json(capsys, "--input", str(tmp_path / "x.npy"), "--model", "vectors", "--attention", "all")
+
+    assert [sequence["length"] for sequence in answer["sequences"]] == lengths
+    first = answer["sequences"][0]
+    assert (first["text"], first["tokens"], first["pooled"]) == (None, None, None)
+    assert first["attention"].keys() == {"0", "1"}
+    assert first["attention"]["0"][0]["query_token"] is None
+
+
+def test_without_tokens_the_table_has_positions(capsys: Captured, tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.array([5, 6, 7]))
+
+    assert main(["infer", "--input", str(tmp_path / "ids.npy"), "--attention", "0"]) == 0
+
+    told = capsys.readouterr().out
+    assert "sequence 0" in told
+    assert re.search(r"\d → \d 0\.\d\d", told)
+
+
+def test_numbers_that_json_does_not_have_are_null(capsys: Captured, fake: "FakeServer") -> None:
+    infer = fake.answers["ModelInfer"]
+
+    def broken(request: Any, context: Any) -> Any:
+        reply = infer(request, context)
+        at = [output.name for output in reply.outputs].index("pooled")
+        reply.raw_output_contents[at] = np.array([np.nan, np.inf, 1, 2], "<f4").tobytes()
+        return reply
+
+    fake.answers["ModelInfer"] = broken
+    assert as_json(capsys, "a")["sequences"][0]["pooled"] == [None, None, 1.0, 2.0]
+
+
+def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "all.npz"
+
+    assert main(["infer", "the cat", "dog", "--attention", "0,1", "--heads", "0:2", "--npz", str(file)]) == 0
+
+    with np.load(file) as arrays:
+        assert {name: array.shape for name, array in arrays.items()} == {
+            "lengths": (2,),
+            "pooled": (2, 4),
+            "output.0": (4, 4),
+            "output.1": (3, 4),
+            "tokens.0": (4,),
+            "tokens.1": (3,),
+            "attention.0.0": (2, 4, 4),
+            "attention.0.1": (2, 3, 3),
+            "attention.1.0": (2, 4, 4),
+            "attention.1.1": (2, 3, 3),
+        }
+        assert arrays["tokens.1"].tolist() == ["[CLS]", "dog", "[SEP]"]
+    assert "the cat" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give a sentence, - for the standard input, or --input FILE.npy"),
+        (["a", "--input", "x.npy"], "give either sentences or --input, not both"),
+        (["--input", "/nowhere/x.npy"], "/nowhere/x.npy: No such file or directory"),
+        (["--input", __file__], f"--input must be an .npy file of numbers, {__file__} is none"),
+        (["a", "--attention", "x"], "--attention must be indices such as 5, 0,3 or 0:4, was 'x'"),
+        (
+            ["a", "--attention", "0", "--heads", "1:x"],
+            "--heads must be indices such as 5, 0,3 or 0:4, was '1:x'",
+        ),
+        (["a", "--attention", "2"], "attention must be layers between 0 and 1 of words.attention"),
+        (["a", "--npz", "x.zip"], "--npz must be a file that ends with .npz, was x.zip"),
+        (["a", "--model", "nothing"], "no model 'nothing', there are ['vectors', 'words']"),
+        (["a", "--address", "127.0.0.1:1"], "127.0.0.1:1 is unavailable: "),
+        (["a", "--timeout", "0"], "timeout must be more than 0 seconds, or None, was 0.0"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(capsys: Captured, arguments: list[str], told: str) -> None:
+    assert main(["infer", *arguments]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"polyhead infer: {told}")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_file_of_several_arrays_is_refused(capsys: Captured, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(1), b=np.zeros(1))
+
+    assert main(["infer", "--input", str(tmp_path / "x.npz")]) == 1
+    assert "--input must be an .npy file of one array" in capsys.readouterr().err

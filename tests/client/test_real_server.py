@@ -1,0 +1,249 @@
+"""The client against polyhead's own server, over both transports."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from polyhead_client import Client, InvalidRequest, NotFound, TooLarge
+from polyhead_client.command import main
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Connect
+
+TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterday."]
+
+
+@pytest.fixture
+def client(connect: "Connect", real_server: str) -> Client:
+    client = connect(real_server)
+    client.wait_until_ready(timeout=60)
+    return client
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def vectors(random: np.random.Generator, *shape: int) -> Any:
+    return random.normal(size=shape).astype(np.float32)
+
+
+def test_the_server_tells_of_itself(client: Client) -> None:
+    assert client.live()
+    assert client.ready()
+    assert client.ready("tiny.attention")
+    assert client.metadata().name == "polyhead"
+    assert {"tiny", "tiny.attention", "tiny-tokens"} <= {model.name for model in client.models()}
+    info = client.model("tiny-tokens.attention")
+    assert (info.layers, info.heads, info.d_model) == (2, 2, 16)
+    assert info.attention_layers == (0, 1)
+    assert info.takes_text
+    assert info.max_request_bytes == 64 << 20
+    assert info.parameters is not None
+    assert info.parameters > 1000
+
+
+def test_a_ragged_batch_equals_its_sequences(client: Client, random: np.random.Generator) -> None:
+    sequences = [vectors(random, length, 16) for length in (5, 1, 9)]
+
+    together = client.encode(sequences, model="tiny", attention=True)
+
+    assert together.attention is not None
+    for index, sequence in enumerate(sequences):
+        alone = client.encode(sequence, model="tiny", attention=True)
+        assert alone.attention is not None
+        np.testing.assert_allclose(together.output[index], alone.output, atol=2e-5)
+        for layer in (0, 1):
+            weights = together.attention[layer][index]
+            assert weights.shape == (4, len(sequence), len(sequence))
+            np.testing.assert_allclose(weights, alone.attention[layer], atol=2e-5)
+            np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_the_fast_graph_agrees_with_the_one_that_has_attention(
+    client: Client, random: np.random.Generator
+) -> None:
+    x, lengths = vectors(random, 3, 7, 16), [7, 2, 5]
+
+    fast = client.encode(x, model="tiny", lengths=lengths)
+    explicit = client.encode(x, model="tiny", lengths=lengths, attention=[1])
+
+    assert (fast.model, explicit.model) == ("tiny", "tiny.attention")
+    np.testing.assert_allclose(fast.output, explicit.output, atol=1e-5)
+    assert not fast.output[1, 2:].any()
+
+
+def test_texts_equal_their_token_ids(client: Client) -> None:
+    by_text = client.encode(TEXTS, model="tiny-tokens", attention=[0])
+    words = (
+        "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat ran on mat sofa ##s i saw that yesterday a and big"
+    )
+    vocabulary = {word: index for index, word in enumerate(f"{words} small red blue house . , !".split())}
+    assert by_text.tokens is not None
+    assert by_text.pooled is not None
+
+    by_ids = client.encode(
+        [[vocabulary[token] for token in row] for row in by_text.tokens], model="tiny-tokens", attention=[0]
+    )
+
+    assert by_text.tokens[1] == ["[CLS]", "a", "dog", "[SEP]"]
+    np.testing.assert_array_equal(by_text.lengths, [len(row) for row in by_text.tokens])
+    assert by_ids.pooled is not None
+    np.testing.assert_allclose(by_text.pooled, by_ids.pooled, atol=1e-5)
+    assert by_text.attention is not None
+    assert by_ids.attention is not None
+    for index in range(len(TEXTS)):
+        np.testing.assert_allclose(by_text.output[index], by_ids.output[index], atol=1e-5)
+        np.testing.assert_allclose(by_text.attention[0][index], by_ids.attention[0][index], atol=1e-5)
+    assert by_text.timings.tokenise_ns is not None
+    assert by_ids.timings.compute_ns is not None
+
+
+def test_one_text_equals_a_list_of_it(client: Client) -> None:
+    one = client.encode(TEXTS[0], model="tiny-tokens", attention=-1)
+    several = client.encode(TEXTS[:1], model="tiny-tokens", attention=-1)
+
+    np.testing.assert_array_equal(one.output, several.output[0])
+    assert one.pooled is not None
+    assert several.pooled is not None
+    np.testing.assert_array_equal(one.pooled, several.pooled[0])
+    assert one.attention is not None
+    assert several.attention is not None
+    np.testing.assert_array_equal(one.attention[1], several.attention[1][0])
+    assert several.tokens == [one.tokens]
+
+
+def test_tokens_of_ids_can_be_had(client: Client) -> None:
+    assert client.encode([2, 6, 3], model="tiny-tokens", tokens=True).tokens == ["[CLS]", "cat", "[SEP]"]
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("FP16", 1e-3), ("UINT8", 0.5001 / 255)])
+def test_heads_queries_and_datatype_are_chosen_on_the_server(
+    client: Client, random: np.random.Generator, dtype: Any, error: float
+) -> None:
+    x = vectors(random, 2, 8, 16)
+    whole = client.encode(x, model="tiny", attention=True)
+
+    part = client.encode(x, model="tiny", attention=[1], heads=[3, 0], queries=slice(2, 5), dtype=dtype)
+
+    assert whole.attention is not None
+    assert part.attention is not None
+    assert part.attention[1].dtype == np.float32
+    np.testing.assert_allclose(part.attention[1], whole.attention[1][:, [3, 0], 2:5], atol=error + 1e-6)
+
+
+def test_a_mask_hides_what_it_hides(client: Client, random: np.random.Generator) -> None:
+    mask = np.tril(np.ones((6, 6), np.bool_))
+
+    encoding = client.encode(vectors(random, 2, 6, 16), model="tiny-masked", mask=mask, attention=True)
+
+    assert encoding.attention is not None
+    for weights in encoding.attention.values():
+        assert not weights[:, :, ~mask].any()
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_an_attention_mask_is_lengths(client: Client) -> None:
+    ids = np.array([[2, 6, 3, 0], [2, 7, 8, 3]])
+
+    by_mask = client.encode(ids, model="tiny-tokens", attention_mask=(ids != 0).astype(int))
+    by_lengths = client.encode(ids, model="tiny-tokens", lengths=[3, 4])
+
+    np.testing.assert_array_equal(by_mask.pooled, by_lengths.pooled)
+
+
+def test_half_precision_vectors_are_taken(client: Client, random: np.random.Generator) -> None:
+    x = vectors(random, 2, 4, 16).astype(np.float16)
+
+    half = client.encode(x, model="tiny")
+    full = client.encode(x.astype(np.float32), model="tiny")
+
+    np.testing.assert_allclose(half.output, full.output, atol=1e-5)
+
+
+def test_what_is_not_a_number_stays_in_its_sequence(client: Client, random: np.random.Generator) -> None:
+    x = vectors(random, 3, 5, 16)
+    clean = client.encode(x, model="tiny")
+    x[1, 2] = np.nan
+
+    encoding = client.encode(x, model="tiny")
+
+    assert np.isnan(encoding.output[1]).any()
+    np.testing.assert_allclose(encoding.output[[0, 2]], clean.output[[0, 2]], atol=1e-5)
+
+
+def test_text_that_is_too_long_is_refused_or_cut(client: Client) -> None:
+    text = "the cat " * 30
+
+    with pytest.raises(InvalidRequest, match=r"text\[0\] must be at most 16 tokens, was 62"):
+        client.encode(text, model="tiny-tokens")
+    assert client.encode(text, model="tiny-tokens", truncate=True).lengths == 16
+
+
+def test_the_servers_refusals_arrive_as_they_are_said(client: Client, random: np.random.Generator) -> None:
+    with pytest.raises(NotFound, match="nothing"):
+        client.encode("a", model="nothing")
+    with pytest.raises(NotFound, match="7"):
+        client.encode("a", model="tiny-tokens", version=7)
+    with pytest.raises(InvalidRequest, match="abc"):
+        client.encode("a", model="tiny-tokens", version="abc")
+    with pytest.raises(InvalidRequest, match="input_ids"):
+        client.encode([1, 99], model="tiny-tokens")
+    with pytest.raises(InvalidRequest, match="heads"):
+        client.encode(vectors(random, 1, 2, 16), model="tiny", attention=True, heads=4)
+    with pytest.raises(InvalidRequest, match="x"):
+        client.encode(vectors(random, 1, 2, 8), model="tiny")
+    with pytest.raises(
+        InvalidRequest, match="model must be one of tiny, tiny-masked, tiny-tokens, was not given"
+    ):
+        client.encode("a")
+
+    assert client.encode("a", model="tiny-tokens").lengths == 3
+
+
+def test_a_reply_that_would_be_too_large_is_refused_before_it_is_computed(client: Client) -> None:
+    x = np.zeros((1, 4096, 16), np.float32)
+
+    with pytest.raises(TooLarge, match=r"\d+"):
+        client.encode(x, model="tiny", attention=True)
+
+
+def test_large_attention_arrives(client: Client, random: np.random.Generator) -> None:
+    encoding = client.encode(vectors(random, 2, 600, 16), model="tiny", attention=[0])
+
+    assert encoding.attention is not None
+    assert encoding.attention[0].nbytes > 10 << 20
+    np.testing.assert_allclose(encoding.attention[0].sum(-1), 1, atol=1e-4)
+
+
+def test_statistics_count_what_was_done(client: Client, random: np.random.Generator) -> None:
+    (before,) = client.statistics("tiny")
+    client.encode(vectors(random, 3, 2, 16), model="tiny")
+    (after,) = client.statistics("tiny")
+
+    assert after.inference_count - before.inference_count == 3
+    assert after.durations["success"].count - before.durations["success"].count == 1
+    assert after.durations["compute_infer"].total_ns > before.durations["compute_infer"].total_ns
+
+
+def test_the_commands_reach_the_server(
+    real_server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [TEXTS[0], "--model", "tiny-tokens", "--address", real_server]
+    out = tmp_path / "heads.png"
+
+    assert main(["infer", *arguments, "--attention", "1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["model"] == "tiny-tokens.attention"
+    assert answer["sequences"][0]["tokens"] == ["[CLS]", *TEXTS[0].split(), "[SEP]"]
+
+    assert main(["infer", *arguments, "--attention", "1"]) == 0
+    assert re.search(r"output +\[8, 16\]", capsys.readouterr().out)
+
+    assert main(["view", *arguments, "--layer", "1", "--out", str(out)]) == 0
+    assert out.stat().st_size > 1000

@@ -1,0 +1,155 @@
+"""`polyhead view` and its pictures."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from polyhead_client import Encoding, Timings
+from polyhead_client.command import main
+from polyhead_client.heatmap import draw_heads, save
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeServer
+
+Captured = pytest.CaptureFixture[str]
+
+
+def encoding(count: int, tokens: Sequence[str] | None, *, size: int = 4, **changes: Any) -> Encoding:
+    weights = np.random.default_rng(count).random((count, size, size), np.float32) / 2
+    values: dict[str, Any] = {
+        "model": "minilm.attention",
+        "version": "3",
+        "output": None,
+        "pooled": None,
+        "attention": {5: weights},
+        "heads": tuple(range(count)),
+        "queries": None,
+        "tokens": tokens,
+        "lengths": size,
+        "timings": Timings(total_ns=1),
+    }
+    return Encoding(**values | changes)
+
+
+def maps(figure: Figure) -> list[Any]:
+    return [axis for axis in figure.axes if axis.images and axis.get_title()]
+
+
+def test_a_row_of_heat_maps_shares_tokens_and_scale() -> None:
+    given = encoding(3, ["[CLS]", "$x^", "the_cat", "[SEP]"])
+
+    figure = draw_heads(given, layer=5)
+
+    assert given.attention is not None
+    axes = maps(figure)
+    assert [axis.get_title() for axis in axes] == ["head 0", "head 1", "head 2"]
+    assert len({axis.get_subplotspec().rowspan.start for axis in axes}) == 1
+    for axis, head in zip(axes, given.attention[5], strict=True):
+        np.testing.assert_array_equal(axis.images[0].get_array(), head)
+        assert axis.images[0].get_clim() == (0.0, float(given.attention[5].max()))
+        assert [text.get_text() for text in axis.get_xticklabels()] == given.tokens
+    assert [text.get_text() for text in axes[0].get_yticklabels()] == given.tokens
+    assert figure.get_suptitle() == "minilm.attention, version 3\nattention weights of layer 5"
+
+
+@pytest.mark.parametrize(
+    ("heads", "columns", "rows"), [(12, None, 1), (16, None, 2), (25, None, 3), (5, 2, 3), (2, 9, 1)]
+)
+def test_many_heads_take_several_rows(heads: int, columns: int | None, rows: int) -> None:
+    axes = maps(draw_heads(encoding(heads, None), layer=5, columns=columns))
+
+    assert len(axes) == heads
+    assert {axis.get_subplotspec().rowspan.start for axis in axes} == set(range(rows))
+
+
+def test_of_many_tokens_some_are_named() -> None:
+    (axis,) = maps(draw_heads(encoding(1, [f"token{at}" for at in range(200)], size=200), layer=5))
+
+    named = [text.get_text() for text in axis.get_xticklabels()]
+    assert named[:2] == ["token0", "token4"]
+    assert len(named) == 50
+
+
+def test_chosen_heads_and_queries_are_named() -> None:
+    given = encoding(
+        2, list("abcd"), heads=(7, 3), queries=(2,), attention={5: np.ones((2, 1, 4), np.float32)}
+    )
+
+    axes = maps(draw_heads(given, layer=5))
+
+    assert [axis.get_title() for axis in axes] == ["head 7", "head 3"]
+    assert [text.get_text() for text in axes[0].get_yticklabels()] == ["c"]
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_weights_without_a_largest_can_be_drawn(value: float, tmp_path: Path) -> None:
+    given = encoding(1, None, attention={5: np.full((1, 4, 4), value, np.float32)})
+
+    save(draw_heads(given, layer=5), tmp_path / "heads.png")
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_pictures_of_any_script_are_written(tmp_path: Path, kind: str) -> None:
+    save(draw_heads(encoding(2, ["[CLS]", "猫", "$a$b", "\\frac"]), layer=5), tmp_path / f"heads.{kind}")
+
+    assert (tmp_path / f"heads.{kind}").stat().st_size > 1000
+
+
+def test_what_is_not_there_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError, match=r"layer must be one of \[5\], was 4"):
+        draw_heads(encoding(1, None), layer=4)
+    with pytest.raises(ValueError, match="encoding must be of one sequence, was of a batch"):
+        draw_heads(encoding(1, None, attention={5: [np.ones((1, 4, 4))]}), layer=5)
+
+
+def test_the_command_draws_a_picture(fake: "FakeServer", tmp_path: Path) -> None:
+    out = tmp_path / "heads.png"
+
+    assert (
+        main(
+            [
+                "view",
+                "the cat",
+                "--model",
+                "words",
+                "--layer",
+                "-1",
+                "--out",
+                str(out),
+                "--address",
+                fake.target,
+            ]
+        )
+        == 0
+    )
+
+    height, width, _ = imread(out).shape
+    assert width > height > 200
+    asked = fake.last("ModelInfer")
+    assert asked.model_name == "words.attention"
+    assert [output.name for output in asked.outputs] == ["tokens", "lengths", "attention.1"]
+
+
+def test_an_unknown_kind_of_picture_is_refused_before_anything_is_asked(
+    capsys: Captured, fake: "FakeServer"
+) -> None:
+    assert main(["view", "the cat", "--layer", "0", "--out", "heads.txt", "--address", fake.target]) == 1
+
+    assert capsys.readouterr().err.startswith("polyhead view: --out must end with one of ")
+    assert not fake.calls
+
+
+def test_without_matplotlib_the_extra_is_named(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "polyhead_client.heatmap")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    assert main(["view", "the cat", "--layer", "0", "--out", "heads.png"]) == 1
+    assert capsys.readouterr().err == "polyhead view needs the view extra: pip install 'polyhead[view]'\n"

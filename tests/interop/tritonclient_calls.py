@@ -1,0 +1,153 @@
+"""Calls a polyhead server with an unmodified `tritonclient`, next to `polyhead_client` in one process.
+
+    python tritonclient_calls.py ADDRESS {polyhead,triton}
+
+Runs in an environment of its own (tritonclient pins an older protobuf); `test_tritonclient.py` starts
+it against a server with the families of `tests/conftest.py`. The second argument is what to import first.
+"""
+
+import asyncio
+import importlib
+import queue
+import sys
+from typing import Any
+
+ADDRESS, FIRST = sys.argv[1:]
+MODULES = ["polyhead_client", "tritonclient.grpc", "tritonclient.grpc.aio"]
+for name in MODULES if FIRST == "polyhead" else reversed(MODULES):
+    importlib.import_module(name)
+
+import numpy as np  # noqa: E402
+import tritonclient.grpc as triton  # noqa: E402
+import tritonclient.grpc.aio as triton_aio  # noqa: E402
+
+from polyhead_client import Client  # noqa: E402
+
+X = np.random.default_rng(5).normal(size=(3, 6, 16)).astype(np.float32)
+LENGTHS = np.array([6, 2, 5], np.int32)
+
+
+def inputs(kind: Any = triton) -> list[Any]:
+    x = kind.InferInput("x", list(X.shape), "FP32")
+    x.set_data_from_numpy(X)
+    lengths = kind.InferInput("lengths", [3], "INT32")
+    lengths.set_data_from_numpy(LENGTHS)
+    return [x, lengths]
+
+
+def outputs(*names: str, kind: Any = triton) -> list[Any]:
+    return [kind.InferRequestedOutput(name) for name in names]
+
+
+def ask_about_server_and_models(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("tiny")
+    assert client.is_model_ready("tiny.attention", "1")
+    assert {"statistics", "model_configuration"} <= set(client.get_server_metadata().extensions)
+
+    for name, layers in [("tiny", 0), ("tiny.attention", 2)]:
+        metadata = client.get_model_metadata(name)
+        config = client.get_model_config(name).config
+        assert metadata.name == config.name == name
+        assert [output.name for output in metadata.outputs] == [
+            "output",
+            *(f"attention.{layer}" for layer in range(layers)),
+        ]
+        assert {tensor.name for tensor in config.input} == {tensor.name for tensor in metadata.inputs}
+        assert {tensor.name for tensor in config.output} == {tensor.name for tensor in metadata.outputs}
+    index = client.get_model_repository_index().models
+    assert {"tiny", "tiny.attention"} <= {model.name for model in index if model.state == "READY"}
+
+
+def infer(client: Any, expected: Any) -> None:
+    def count() -> int:
+        (statistics,) = client.get_inference_statistics("tiny").model_stats
+        return int(statistics.inference_stats.success.count)
+
+    before = count()
+    every = client.infer("tiny", inputs(), request_id="mine")
+    assert every.get_response().id == "mine"
+    assert [output.name for output in every.get_response().outputs] == ["output"]
+    np.testing.assert_allclose(every.as_numpy("output"), expected.output, atol=1e-6)
+    named = client.infer("tiny", inputs(), outputs=outputs("output"), client_timeout=30)
+    np.testing.assert_allclose(named.as_numpy("output"), expected.output, atol=1e-6)
+    assert count() == before + 2
+
+    every = client.infer("tiny.attention", inputs())
+    assert every.as_numpy("attention.0").shape == (3, 4, 6, 6)
+    np.testing.assert_allclose(every.as_numpy("output"), expected.output, atol=1e-5)
+    np.testing.assert_allclose(every.as_numpy("attention.1"), expected.attention[1], atol=1e-6)
+    named = client.infer("tiny.attention", inputs(), outputs=outputs("attention.1"))
+    assert named.as_numpy("output") is None
+    np.testing.assert_allclose(named.as_numpy("attention.1"), expected.attention[1], atol=1e-6)
+    chosen = client.infer(
+        "tiny.attention",
+        inputs(),
+        outputs=outputs("attention.1"),
+        parameters={"heads": "3,0", "dtype": "FP16"},
+    )
+    np.testing.assert_allclose(chosen.as_numpy("attention.1"), expected.attention[1][:, [3, 0]], atol=1e-3)
+
+
+def infer_text(client: Any, polyhead: Client) -> None:
+    texts = ["the cat sat", "a small dog"]
+    text = triton.InferInput("text", [2], "BYTES")
+    text.set_data_from_numpy(np.array([each.encode() for each in texts], np.object_))
+    result = client.infer("tiny-tokens", [text], outputs=outputs("pooled", "tokens"))
+    expected: Any = polyhead.encode(texts, model="tiny-tokens")
+    np.testing.assert_allclose(result.as_numpy("pooled"), expected.pooled, atol=1e-6)
+    assert [[token.decode() for token in row] for row in result.as_numpy("tokens")] == expected.tokens
+
+
+def infer_in_other_ways(client: Any, expected: Any) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    client.async_infer("tiny", inputs(), lambda result, error: answers.put((result, error)))
+    result, error = answers.get(timeout=30)
+    assert error is None, error
+    np.testing.assert_allclose(result.as_numpy("output"), expected.output, atol=1e-6)
+
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    for request_id in ("one", "two"):
+        client.async_stream_infer("tiny", inputs(), request_id=request_id)
+    for request_id in ("one", "two"):
+        result, error = answers.get(timeout=30)
+        assert error is None, error
+        assert result.get_response().id == request_id
+    client.stop_stream()
+
+    async def run() -> None:
+        async with triton_aio.InferenceServerClient(ADDRESS) as aio:
+            result = await aio.infer("tiny", inputs(triton_aio))
+            np.testing.assert_allclose(result.as_numpy("output"), expected.output, atol=1e-6)
+
+    asyncio.run(run())
+
+
+def fail(client: Any) -> None:
+    for model, given, status in [
+        ("nothing", inputs(), "NOT_FOUND"),
+        ("tiny", inputs()[1:], "INVALID_ARGUMENT"),
+    ]:
+        caught = None
+        try:
+            client.infer(model, given)
+        except triton.InferenceServerException as error:
+            caught = error
+        assert caught is not None
+        assert caught.status() == f"StatusCode.{status}", caught
+
+
+def main() -> None:
+    with Client(ADDRESS) as polyhead, triton.InferenceServerClient(ADDRESS) as client:
+        polyhead.wait_until_ready()
+        expected = polyhead.encode(X, lengths=LENGTHS, model="tiny", attention=True)
+        ask_about_server_and_models(client)
+        infer(client, expected)
+        infer_text(client, polyhead)
+        infer_in_other_ways(client, expected)
+        fail(client)
+    sys.stdout.write("all calls worked\n")
+
+
+main()
