@@ -60,7 +60,7 @@ $(VENV)/dev: $(VENV)/runtime
 	$(BIN)/pip $(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
-# tritonclient wants an older grpcio and protobuf: it has an environment of its own, beside our client.
+# tritonclient wants protobuf below 7: it has an environment of its own, beside our client.
 $(TRITON_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(TRITON_VENV)
 	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc]' --editable .
