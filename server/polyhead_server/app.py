@@ -5,13 +5,13 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
+from polyhead_server.address import bind, format_address
 from polyhead_server.devices import Device, choose_device
 from polyhead_server.errors import StartError
 from polyhead_server.lifecycle import Lifecycle
@@ -69,12 +69,12 @@ class Server:
         service = Service(registry, self.lifecycle, inference, settings)
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
         add_reflection(self._grpc)
-        self.port = _bind(self._grpc, settings.host, settings.port)
+        self.port = bind(self._grpc, settings.host, settings.port)
 
     async def start(self) -> None:
         """Listens, and starts to load the models."""
         await self._grpc.start()
-        LOGGER.info("listening on %s; loading models", _address(self._settings.host, self.port))
+        LOGGER.info("listening on %s; loading models", format_address(self._settings.host, self.port))
         # A daemon: a stop signal must not have to wait for a large model.
         threading.Thread(
             target=self._load, args=(asyncio.get_running_loop(),), name=_LOADING, daemon=True
@@ -162,7 +162,7 @@ class Server:
         LOGGER.info(
             "serving %s on %s with %s (%s)",
             ", ".join(f"{model.signature.name} v{model.signature.version}" for model in models),
-            _address(self._settings.host, self.port),
+            format_address(self._settings.host, self.port),
             self._device.provider,
             self._device.reason,
         )
@@ -250,30 +250,3 @@ def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signa
         loop.remove_signal_handler(each)
         signal.signal(each, signal.SIG_DFL)
     stopped.set()
-
-
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Binds the port.
-
-    Raises:
-        StartError: It is taken, or the address is not this machine's.
-    """
-    try:
-        return server.add_insecure_port(_address(host, port))
-    except RuntimeError as error:
-        raise StartError(f"cannot listen on {_address(host, port)}: {_why(host, port)}") from error
-
-
-def _why(host: str, port: int) -> str:
-    """Asks the system why, which gRPC keeps to itself."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
-    except OSError as error:
-        return error.strerror or "the address is not valid"
-    return "gRPC could not bind it"
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -264,6 +264,8 @@ def test_a_caller_that_leaves_during_a_run_frees_the_next(serve: Any, gate: Gate
     leaving = start(server)
     gate.begun.acquire()
     leaving.cancel()
+    while server.server.lifecycle.accepted:
+        server.call("ServerLive")
     staying = start(server, X * 2)
     gate.open()
 
@@ -278,14 +280,13 @@ def test_a_full_queue_refuses_at_once_and_liveness_stays(serve: Any, gate: Gate)
     gate.held = True
     accepted = [start(server)]
     gate.begun.acquire()
-    with ThreadPoolExecutor() as pool:
-        accepted += [start(server, np.ones((1, 9, 16), np.float32))]
-        while True:  # until the one above has arrived
-            refusal = pool.submit(lambda: start(server, np.ones((1, 9, 16), np.float32), timeout=1)).result()
-            if refusal.exception().code() is grpc.StatusCode.UNAVAILABLE:
-                break
-    assert "queue is full: 9 tokens wait" in refusal.exception().details()
-    assert int(dict(refusal.exception().trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+    accepted.append(start(server, np.ones((1, 9, 16), np.float32)))
+    while server.server.lifecycle.accepted < 2:
+        server.call("ServerLive")
+    code, message, retry = refused(server)
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert "queue is full: 9 tokens wait, 3 more would pass 10" in message
+    assert int(retry) > 0
     assert server.call("ServerLive").live
     assert server.call("ServerReady").ready
     gate.open()
