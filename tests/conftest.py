@@ -97,8 +97,8 @@ def minilm_address(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFac
     """Where `polyhead serve`, as a process of its own, serves what `polyhead export` made of it."""
     models = tmp_path_factory.mktemp("minilm")
     polyhead = Path(sys.executable).with_name("polyhead")
-    export = [polyhead, "export", "--checkpoint", minilm_checkpoint, "--name", "minilm", "--models", models]
-    subprocess.run(export, check=True, capture_output=True)
+    source = ["--checkpoint", str(minilm_checkpoint), "--name", "minilm"]
+    subprocess.run([polyhead, "export", *source, "--models", str(models)], check=True, capture_output=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

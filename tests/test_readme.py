@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("code", PYTHON)
 def test_python_runs(code: str, minilm_address: str) -> None:
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(code.replace("127.0.0.1:8001", minilm_address), names)
 
     # The last line's comment says what it is.

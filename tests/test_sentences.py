@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ def test_token_ids_give_what_text_gives(client: Client, minilm_checkpoint: Path)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("FP16", 5e-4), ("UINT8", 1 / 510 + 1e-6)])
-def test_attention_in_fewer_bytes(client: Client, dtype: str, error: float) -> None:
+def test_attention_in_fewer_bytes(client: Client, dtype: Literal["FP16", "UINT8"], error: float) -> None:
     exact = client.encode(SENTENCES[0], attention=[5])
     reduced = client.encode(SENTENCES[0], attention=[5], heads=[11, 0], queries=[1], dtype=dtype)
 
