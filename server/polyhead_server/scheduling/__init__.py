@@ -1,0 +1,1 @@
+"""Admits work for a model, batches it by cost, runs it, and gives every caller exactly one answer."""
