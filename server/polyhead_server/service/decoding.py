@@ -4,7 +4,7 @@ Every size is compared before an array is made, every value before it reaches th
 Shape letters: B batch, T tokens, D d_model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,6 @@ from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.service.parameters import refuse_parameters
 from polyhead_server.service.tensors import decode_text, read_contents, read_raw, read_strings
-from polyhead_server.service.wire import InferRequest
 from polyhead_server.settings import Settings
 from polyhead_server.signature import LENGTHS, TEXT, Signature, TensorSpec
 
@@ -33,53 +32,87 @@ _AXES: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """A request's inputs, as far as they are known without their data."""
+
+    tensors: Mapping[str, tuple[pb.ModelInferRequest.InferInputTensor, int | None]]
+    """By name: the tensor, and the place of its raw content; None where its contents are typed."""
+    batch: int
+    tokens: int | None
+    """T; None where only the tokeniser will know."""
+
+    @property
+    def typed(self) -> bool:
+        """Data is in the tensors themselves."""
+        return any(position is None for _, position in self.tensors.values())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """A request's inputs, checked one by one and against each other."""
+    """The data of a request's inputs, checked."""
 
     arrays: Mapping[str, NDArray[Any]]
     texts: Sequence[str] | None
     """B texts instead of `input_ids`."""
-    batch: int
 
 
-def decode_inputs(request: InferRequest, signature: Signature, limits: Settings) -> Decoded:
-    """Reads and checks all inputs of a request.
+def check_inputs(
+    message: pb.ModelInferRequest, raw_count: int, signature: Signature, limits: Settings
+) -> Inputs:
+    """Checks which inputs there are, their datatypes and their shapes, one by one and against each other.
 
     Args:
-        request: The parsed request.
+        message: The request, without its raw contents.
+        raw_count: How many raw contents there are.
         signature: What the model takes.
         limits: The server's limits.
 
     Raises:
         InvalidRequestError: Says which input is wrong, what it must be and what it was.
+    """
+    tensors = _by_name(message, raw_count, signature)
+    sizes: dict[str, int] = {}
+    for name in sorted(tensors, key=lambda name: name not in {signature.primary, TEXT}):
+        _check_shape(tensors[name][0], signature.inputs[name], sizes, signature, limits)
+    return Inputs(tensors=tensors, batch=sizes["B"], tokens=sizes.get("T"))
+
+
+def read_inputs(
+    inputs: Inputs, raw: Sequence[bytes | memoryview], signature: Signature, limits: Settings
+) -> Decoded:
+    """Reads and checks the data.
+
+    Args:
+        inputs: From `check_inputs`.
+        raw: The raw contents.
+        signature: What the model takes.
+        limits: The server's limits.
+
+    Raises:
+        InvalidRequestError: Says which value is wrong, what it must be and what it was.
         TooLargeError: There is more text than the server takes.
     """
-    inputs = _by_name(request, signature)
-    sizes: dict[str, int] = {}
-    for name in sorted(inputs, key=lambda name: name not in {signature.primary, TEXT}):
-        _check_shape(inputs[name][0], signature.inputs[name], sizes, signature, limits)
     arrays: dict[str, NDArray[Any]] = {}
     texts: list[str] | None = None
-    for name, (tensor, raw) in inputs.items():
+    for name, (tensor, position) in inputs.tensors.items():
+        content = None if position is None else raw[position]
         if name == TEXT:
-            texts = _read_text(tensor, raw, limits)
+            texts = _read_text(tensor, content, limits)
         else:
-            arrays[name] = _read_array(tensor, raw)
+            arrays[name] = _read_array(tensor, content)
     _check_values(arrays, signature)
-    return Decoded(arrays=arrays, texts=texts, batch=sizes["B"])
+    return Decoded(arrays=arrays, texts=texts)
 
 
-Input = tuple[pb.ModelInferRequest.InferInputTensor, bytes | memoryview | None]
-
-
-def _by_name(request: InferRequest, signature: Signature) -> dict[str, Input]:
-    """The inputs by name, each with its raw content: all that are needed, none twice, none unknown."""
-    message, raw = request.message, request.raw
-    if raw and len(raw) != len(message.inputs):
+def _by_name(
+    message: pb.ModelInferRequest, raw_count: int, signature: Signature
+) -> dict[str, tuple[pb.ModelInferRequest.InferInputTensor, int | None]]:
+    """The inputs by name: all that are needed, none twice, none unknown."""
+    if raw_count and raw_count != len(message.inputs):
         raise InvalidRequestError(
-            f"raw_input_contents must have one entry for each input ({len(message.inputs)}), had {len(raw)}"
+            f"raw_input_contents must have one entry for each input ({len(message.inputs)}), had {raw_count}"
         )
-    inputs: dict[str, Input] = {}
+    tensors: dict[str, tuple[pb.ModelInferRequest.InferInputTensor, int | None]] = {}
     for index, tensor in enumerate(message.inputs):
         name = tensor.name
         if name not in signature.inputs:
@@ -87,21 +120,21 @@ def _by_name(request: InferRequest, signature: Signature) -> dict[str, Input]:
                 f"input {quoted(name)} is not known to {signature.name}, "
                 f"which takes {listed(signature.inputs)}"
             )
-        if name in inputs:
+        if name in tensors:
             raise InvalidRequestError(f"input {name} must be given once, was given twice")
-        if raw and tensor.HasField("contents"):
+        if raw_count and tensor.HasField("contents"):
             raise InvalidRequestError(f"{name} must not have contents: the request has raw_input_contents")
         refuse_parameters(tensor.parameters, name)
-        inputs[name] = tensor, raw[index] if raw else None
+        tensors[name] = tensor, index if raw_count else None
     for spec in signature.inputs.values():
-        if not spec.optional and spec.name not in inputs:
+        if not spec.optional and spec.name not in tensors:
             raise InvalidRequestError(f"input {spec.name} is missing")
     if TEXT in signature.inputs:
-        _check_alternatives(inputs)
-    return inputs
+        _check_alternatives(tensors)
+    return tensors
 
 
-def _check_alternatives(inputs: Mapping[str, Input]) -> None:
+def _check_alternatives(inputs: Collection[str]) -> None:
     if TEXT not in inputs:
         if "input_ids" not in inputs:
             raise InvalidRequestError("either input text or input input_ids must be given, neither was")

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,15 +14,15 @@ from numpy.typing import NDArray
 from polyhead_server.errors import TooLargeError
 from polyhead_server.registry import Model, Registry
 from polyhead_server.scheduler import Work
-from polyhead_server.service.decoding import Decoded, decode_inputs
-from polyhead_server.service.outputs import Planned, Wanted, plan, requested_outputs
-from polyhead_server.service.parameters import read_request_parameters
-from polyhead_server.service.reply import Piece, check_size, frame_tensor, write_head, write_timings
+from polyhead_server.service.decoding import Decoded, read_inputs
+from polyhead_server.service.forms import Form, Forms, Plan, plan_reply
+from polyhead_server.service.outputs import Planned
+from polyhead_server.service.reply import Piece, check_size, frame_tensor, write_id, write_timings
 from polyhead_server.service.selection import convert, select
 from polyhead_server.service.tensors import pack_strings
-from polyhead_server.service.wire import LARGE, InferRequest, parse_infer
+from polyhead_server.service.wire import LARGE, InferRequest, split_infer
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TEXT, TOKENS, Signature
+from polyhead_server.signature import LENGTHS, TOKENS, Signature
 from polyhead_server.tokeniser import check_total
 
 R = TypeVar("R")
@@ -52,6 +53,7 @@ class Inference:
         self._registry = registry
         self._settings = settings
         self._workers = workers
+        self._forms = Forms(registry, settings)
 
     async def answer(self, payload: bytes, deadline: float | None) -> Sequence[Piece]:
         """Answers one request.
@@ -68,74 +70,56 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = await self._place(len(payload), parse_infer, payload)
-        model = self._registry.find(request.message.model_name, request.message.model_version)
-        try:
-            return await self._infer(model, request, len(payload), started_ns, deadline)
-        except BaseException:
-            model.statistics.failed(total_ns=time.perf_counter_ns() - started_ns)
-            raise
+        request = split_infer(payload)
+        form = self._forms.recall(request)
+        if form is not None:
+            with _failures(form.model, started_ns):
+                return await self._infer(form, request, len(payload), started_ns, deadline)
+        message = await self._place(len(request.head), request.message)
+        model = self._registry.find(message.model_name, message.model_version)
+        with _failures(model, started_ns):
+            form = await self._place(len(request.head), self._forms.check, request, message, model)
+            self._forms.remember(request, form)
+            return await self._infer(form, request, len(payload), started_ns, deadline)
 
     async def _infer(
-        self, model: Model, request: InferRequest, size: int, started_ns: int, deadline: float | None
+        self, form: Form, request: InferRequest, size: int, started_ns: int, deadline: float | None
     ) -> Sequence[Piece]:
-        signature, message = model.signature, request.message
-        parameters = read_request_parameters(message.parameters, takes_text=TEXT in signature.inputs)
-        wanted = requested_outputs(message.outputs, parameters.default, signature)
-        decoded = await self._place(size, decode_inputs, request, signature, self._settings)
+        model, signature = form.model, form.model.signature
+        decoded = await self._place(size, read_inputs, form.inputs, request.raw, signature, self._settings)
         parse_ns = time.perf_counter_ns() - started_ns
-        wants_tokens = any(output.spec.name == TOKENS for output in wanted)
         # Tokenising costs more than a hop to another thread, whatever the length of the text.
-        large = LARGE if decoded.texts is not None or wants_tokens else size
-        prepared = await self._place(
-            large, _prepare, model, decoded, parameters.truncate, wants_tokens, self._settings
-        )
-        outputs, head, reply_bytes = self._plan(wanted, prepared, signature, message.id)
+        large = LARGE if form.plan is None else size
+        prepared = await self._place(large, _prepare, form, decoded, self._settings)
+        plan = form.plan or _plan_now(form, prepared)
+        head_id = write_id(request.request_id)
+        check_size(plan.size + len(head_id), plan.outputs, self._settings.max_reply_bytes)
         input_ns = time.perf_counter_ns() - started_ns
 
-        computed = [
-            output.wanted.spec.name for output in outputs if output.wanted.spec.name not in prepared.extras
-        ]
-        arrays, queue_ns, compute_ns = await self._compute(model, prepared, computed, deadline)
+        arrays, queue_ns, compute_ns = await self._compute(model, prepared, plan.computed, deadline)
 
         output_started_ns = time.perf_counter_ns()
         content = {**arrays, **prepared.extras}
-        pieces = await self._place(reply_bytes, _write_outputs, outputs, content)
+        pieces = await self._place(plan.size, _write_outputs, plan.outputs, content)
         output_ns = time.perf_counter_ns() - output_started_ns
-        timings = {
-            "parse_ns": parse_ns,
-            **({} if prepared.tokenise_ns is None else {"tokenise_ns": prepared.tokenise_ns}),
-            "queue_ns": queue_ns,
-            "compute_ns": compute_ns,
-            "serialise_ns": output_ns,
-        }
+        timings = {"parse_ns": parse_ns}
+        if prepared.tokenise_ns is not None:
+            timings["tokenise_ns"] = prepared.tokenise_ns
+        timings |= {"queue_ns": queue_ns, "compute_ns": compute_ns, "serialise_ns": output_ns}
         model.statistics.succeeded(
             batch=prepared.batch,
             total_ns=time.perf_counter_ns() - started_ns,
             queue_ns=queue_ns,
-            ran=bool(computed),
+            ran=bool(plan.computed),
             input_ns=input_ns,
             infer_ns=compute_ns,
             output_ns=output_ns,
         )
-        return [head, write_timings(timings), *pieces]
+        return [plan.head, head_id, write_timings(timings), *pieces]
 
     async def join(self, pieces: Sequence[Piece]) -> bytes:
         """Puts pieces together, off the event loop where they are large."""
         return await self._place(sum(map(len, pieces)), b"".join, pieces)
-
-    def _plan(
-        self, wanted: Sequence[Wanted], prepared: Prepared, signature: Signature, request_id: str
-    ) -> tuple[list[Planned], bytes, int]:
-        """Works out every output, and refuses what would not fit, before anything is computed."""
-        packed = prepared.extras.get(TOKENS)
-        tokens_bytes = len(packed) if packed is not None else 0
-        outputs = [
-            plan(output, batch=prepared.batch, tokens=prepared.tokens, tokens_bytes=tokens_bytes)
-            for output in wanted
-        ]
-        head = write_head(signature, request_id, outputs)
-        return outputs, head, check_size(head, outputs, self._settings.max_reply_bytes)
 
     @staticmethod
     async def _compute(
@@ -161,11 +145,19 @@ class Inference:
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
 
 
-def _prepare(
-    model: Model, decoded: Decoded, truncate: bool, wants_tokens: bool, settings: Settings
-) -> Prepared:
-    """Tokenises, checks the limits and fills in what may be left out."""
-    signature = model.signature
+@contextmanager
+def _failures(model: Model, started_ns: int) -> Iterator[None]:
+    """Counts a request that gets no reply."""
+    try:
+        yield
+    except BaseException:
+        model.statistics.failed(total_ns=time.perf_counter_ns() - started_ns)
+        raise
+
+
+def _prepare(form: Form, decoded: Decoded, settings: Settings) -> Prepared:
+    """Tokenises, and fills in what may be left out."""
+    model, signature = form.model, form.model.signature
     feeds = dict(decoded.arrays)
     names: Sequence[Sequence[str]] | None = None
     tokenise_ns = None
@@ -173,9 +165,9 @@ def _prepare(
         started_ns = time.perf_counter_ns()
         tokenised = model.tokeniser.encode(
             decoded.texts,
-            truncate=truncate,
+            truncate=form.parameters.truncate,
             max_total=settings.max_request_tokens,
-            with_tokens=wants_tokens,
+            with_tokens=form.wants_tokens,
         )
         feeds["input_ids"], feeds[LENGTHS] = tokenised.input_ids, tokenised.lengths
         if "token_type_ids" in signature.inputs:
@@ -183,18 +175,34 @@ def _prepare(
         names = tokenised.tokens
         tokenise_ns = time.perf_counter_ns() - started_ns
     batch, tokens = feeds[signature.primary].shape[:2]
-    _check_limits(batch, tokens, signature, settings)
+    _check_work(batch, tokens, signature, settings)
     _complete(feeds, batch, tokens, signature)
     extras: dict[str, NDArray[Any] | bytes] = {}
     if LENGTHS in signature.outputs:
         extras[LENGTHS] = feeds[LENGTHS]
-    if wants_tokens and model.tokeniser is not None:
+    if form.wants_tokens and model.tokeniser is not None:
         names = names or model.tokeniser.tokens_of(feeds["input_ids"], feeds[LENGTHS])
         extras[TOKENS] = pack_strings(names, tokens)
     return Prepared(feeds=feeds, extras=extras, batch=batch, tokens=tokens, tokenise_ns=tokenise_ns)
 
 
-def _check_limits(batch: int, tokens: int, signature: Signature, settings: Settings) -> None:
+def _plan_now(form: Form, prepared: Prepared) -> Plan:
+    """Plans a reply whose sizes follow from the request's data."""
+    return plan_reply(
+        form.wanted,
+        batch=prepared.batch,
+        tokens=prepared.tokens,
+        signature=form.model.signature,
+        tokens_bytes=len(prepared.extras.get(TOKENS, b"")),
+    )
+
+
+def _check_work(batch: int, tokens: int, signature: Signature, settings: Settings) -> None:
+    """Checks what the engine would have to do.
+
+    Raises:
+        TooLargeError: These are too many tokens, or their attention takes too much memory.
+    """
     check_total(batch, tokens, settings.max_request_tokens)
     needed = signature.working_bytes(batch, tokens)
     if needed > settings.max_working_bytes:

@@ -5,6 +5,7 @@ that are put one after the other, so here the small fields are one piece, each t
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,19 @@ from polyhead_server.signature import Signature
 
 Piece = bytes | memoryview
 
+_ID_TAG = bytes([pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | 2])
 _RAW_TAG = bytes([pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
+_PARAMETER_TAG = bytes([pb.ModelInferResponse.PARAMETERS_FIELD_NUMBER << 3 | 2])
 _STREAM_TAG = bytes([pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2])
 # Five timings, each with a name of at most 12 letters and an integer of at most 9 bytes; a stream's frame.
 _TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12
 
 
-def write_head(signature: Signature, request_id: str, outputs: Sequence[Planned]) -> bytes:
-    """Writes everything that is known before anything is computed: names, shapes, the request's id."""
+def write_head(signature: Signature, outputs: Sequence[Planned]) -> bytes:
+    """Writes everything that is known before anything is computed: names, datatypes, shapes."""
     return pb.ModelInferResponse(
         model_name=signature.name,
         model_version=str(signature.version),
-        id=request_id,
         outputs=[
             pb.ModelInferResponse.InferOutputTensor(
                 name=output.wanted.spec.name, datatype=output.wanted.datatype, shape=output.shape
@@ -39,25 +41,33 @@ def write_head(signature: Signature, request_id: str, outputs: Sequence[Planned]
     ).SerializeToString()
 
 
-def check_size(head: bytes, outputs: Sequence[Planned], limit: int) -> int:
-    """Works out the size of the whole reply, timings at their longest.
+def write_id(request_id: str) -> bytes:
+    """Writes the request's id."""
+    if not request_id:
+        return b""
+    content = request_id.encode()
+    return _ID_TAG + write_varint(len(content)) + content
+
+
+def reply_size(head: bytes, outputs: Sequence[Planned]) -> int:
+    """Works out the bytes of a whole reply without an id, timings at their longest."""
+    framed = (len(_RAW_TAG) + len(write_varint(output.bytes)) + output.bytes for output in outputs)
+    return len(head) + _TIMINGS_BYTES + sum(framed)
+
+
+def check_size(needed: int, outputs: Sequence[Planned], limit: int) -> None:
+    """Checks a reply's size before anything is computed.
 
     Args:
-        head: From `write_head`.
-        outputs: What will follow.
+        needed: Its bytes.
+        outputs: What they hold.
         limit: The most bytes that a reply may have.
 
-    Returns:
-        The bytes needed.
-
     Raises:
-        TooLargeError: That is more than the limit. Says what would need less.
+        TooLargeError: It has more. Says what would need less.
     """
-    framed = (len(_RAW_TAG) + len(write_varint(output.bytes)) + output.bytes for output in outputs)
-    needed = len(head) + _TIMINGS_BYTES + sum(framed)
     if needed > limit:
         raise TooLargeError(f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(outputs)}")
-    return needed
 
 
 def frame_tensor(content: NDArray[Any] | bytes) -> tuple[Piece, ...]:
@@ -70,10 +80,23 @@ def frame_tensor(content: NDArray[Any] | bytes) -> tuple[Piece, ...]:
 
 
 def write_timings(timings: Mapping[str, int]) -> bytes:
-    """Writes the reply's parameters, in nanoseconds."""
-    return pb.ModelInferResponse(
-        parameters={name: pb.InferParameter(int64_param=value) for name, value in timings.items()}
-    ).SerializeToString()
+    """Writes the reply's parameters, in nanoseconds.
+
+    As protobuf would, for a quarter of the time that its messages of one integer take.
+    """
+    entries: list[bytes] = []
+    for name, value in timings.items():
+        key, number = _timing_key(name), write_varint(value)
+        parameter = bytes((0x12, len(number) + 1, 0x10)) + number
+        entries += (_PARAMETER_TAG, write_varint(len(key) + len(parameter)), key, parameter)
+    return b"".join(entries)
+
+
+@lru_cache(maxsize=64)
+def _timing_key(name: str) -> bytes:
+    """The key of a map's entry."""
+    key = name.encode()
+    return bytes((0x0A, len(key))) + key
 
 
 def frame_stream(pieces: Sequence[Piece]) -> list[Piece]:

@@ -16,7 +16,7 @@ from polyhead_server.errors import InvalidRequestError, Refusal
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.service.inference import Inference
 from polyhead_server.service.reply import frame_stream
-from polyhead_server.service.wire import parse_infer
+from polyhead_server.service.wire import split_infer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -53,7 +53,7 @@ async def answer_in_stream(inference: Inference, payload: bytes, deadline: float
 def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
     """One request's error, with its id so that the caller knows which it was."""
     try:
-        request_id = parse_infer(payload).message.id
+        request_id = split_infer(payload).request_id
     except InvalidRequestError:
         request_id = ""
     return pb.ModelStreamInferResponse(

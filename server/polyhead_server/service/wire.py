@@ -1,10 +1,11 @@
-"""Request messages as bytes: parsing them without copying what is large.
+"""Request messages as bytes: taking them apart without copying what is large, or parsing what is known.
 
-protobuf copies every field that it parses. The raw tensors of a large request are most of it, so their places
-are found by walking over the message's top-level fields, and only the rest is parsed.
+protobuf copies every field that it parses. The raw tensors are most of a request, so their places are found
+by walking over the message's top-level fields. What is left describes the tensors, and is the same in the
+next request of its kind: `forms` parses it once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,18 +19,30 @@ LARGE = 64 * 1024
 
 M = TypeVar("M", bound=Message)
 
+_ID_FIELD = pb.ModelInferRequest.ID_FIELD_NUMBER
 _RAW_FIELD = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Our fields in a form that they cannot have.
+_MISTYPED_TAGS = {field << 3 | kind for field in (_ID_FIELD, _RAW_FIELD) for kind in (0, 1, 5)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferRequest:
-    """A `ModelInferRequest` in two parts."""
+    """A `ModelInferRequest`, taken apart but not parsed."""
 
-    message: pb.ModelInferRequest
-    """The request; without its raw contents where it was large."""
+    head: bytes
+    """All but `id` and `raw_input_contents`: equal for requests that differ in their data only."""
+    request_id: str
     raw: Sequence[bytes | memoryview]
-    """The raw contents, in order."""
+    """The raw contents, in order, where they lie in the request."""
+
+    def message(self) -> pb.ModelInferRequest:
+        """Parses the head.
+
+        Raises:
+            InvalidRequestError: The bytes are no such message.
+        """
+        return parse(pb.ModelInferRequest, self.head)
 
 
 def parse(kind: type[M], payload: bytes) -> M:
@@ -47,65 +60,88 @@ def parse(kind: type[M], payload: bytes) -> M:
         ) from error
 
 
-def parse_infer(payload: bytes) -> InferRequest:
-    """Parses an inference request, leaving large raw contents where they are.
+def split_infer(payload: bytes) -> InferRequest:
+    """Takes an inference request apart.
 
     Raises:
         InvalidRequestError: The bytes are no such message.
     """
-    parts = _split(payload) if len(payload) >= LARGE else None
-    if parts is None:
-        message = parse(pb.ModelInferRequest, payload)
-        return InferRequest(message=message, raw=message.raw_input_contents)
-    head, raw = parts
-    return InferRequest(message=parse(pb.ModelInferRequest, head), raw=raw)
+    request = _split(payload)
+    if request is not None:
+        return request
+    # Whatever the walk does not expect, protobuf judges.
+    message = parse(pb.ModelInferRequest, payload)
+    request_id, raw = message.id, list(message.raw_input_contents)
+    message.ClearField("id")
+    message.ClearField("raw_input_contents")
+    return InferRequest(head=message.SerializeToString(), request_id=request_id, raw=raw)
 
 
-def _split(payload: bytes) -> tuple[bytes, list[memoryview]] | None:
-    """Parts a message into its raw contents and all else; None where only protobuf should judge it."""
+def _split(payload: bytes) -> InferRequest | None:
+    """Takes a request apart; None where only protobuf should judge it."""
     view = memoryview(payload)
     head: list[memoryview] = []
     raw: list[memoryview] = []
-    position, end = 0, len(payload)
+    request_id = ""
+    kept = 0  # neighbouring fields of the head are taken as one
     try:
-        while position < end:
-            start = position
-            tag, position = _varint(payload, position)
-            field, kind = tag >> 3, tag & 7
-            if kind == _BYTES:
-                length, position = _varint(payload, position)
-                position += length
-            elif kind == _VARINT:
-                _, position = _varint(payload, position)
-            elif kind in {_FIXED64, _FIXED32}:
-                position += 8 if kind == _FIXED64 else 4
-            else:
-                return None
-            if position > end or field == 0:
-                return None
+        for field, start, content, end in _fields(payload):
             if field == _RAW_FIELD:
-                if kind != _BYTES:
-                    return None
-                raw.append(view[position - length : position])
+                raw.append(view[content:end])
+            elif field == _ID_FIELD:
+                request_id = str(view[content:end], "utf-8")
             else:
-                head.append(view[start:position])
-    except IndexError:
+                continue
+            head.append(view[kept:start])
+            kept = end
+    except (IndexError, UnicodeDecodeError):
         return None
-    return b"".join(head), raw
+    head.append(view[kept:])
+    return InferRequest(head=b"".join(head), request_id=request_id, raw=raw)
+
+
+def _fields(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Walks over a message's top-level fields: each one's number, and where it, its content and its end are.
+
+    Raises:
+        IndexError: The walk cannot go on.
+    """
+    position, size = 0, len(payload)
+    while position < size:
+        start = position
+        tag, position = _varint(payload, position)
+        kind = tag & 7
+        content = position
+        if kind == _BYTES:
+            length, content = _varint(payload, position)
+            position = content + length
+        elif tag in _MISTYPED_TAGS:
+            raise IndexError(start)
+        elif kind == _VARINT:
+            _, position = _varint(payload, position)
+        elif kind in {_FIXED64, _FIXED32}:
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            raise IndexError(start)
+        if position > size or tag < 8:
+            raise IndexError(start)
+        yield tag >> 3, start, content, position
 
 
 def _varint(payload: bytes, position: int) -> tuple[int, int]:
     """Reads one variable-length integer; returns it and where it ends."""
-    value = shift = 0
-    while True:
+    value = payload[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in range(7, 70, 7):
         byte = payload[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-        shift += 7
-        if shift > 63:
-            raise IndexError(position)
+    raise IndexError(position)
 
 
 def write_varint(value: int) -> bytes:
