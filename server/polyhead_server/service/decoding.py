@@ -31,6 +31,9 @@ _AXES: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 
 
+_FEW = 64
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
     """A request's inputs, as far as they are known without their data."""
@@ -217,7 +220,12 @@ def _check_values(arrays: Mapping[str, NDArray[Any]], signature: Signature) -> N
 
 def _check_range(name: str, array: NDArray[Any], largest: int, shown: str) -> None:
     """Checks that all values are between 0 and the largest; names the first that is not."""
-    if array.min() >= 0 and array.max() <= largest:
+    if array.size <= _FEW:  # NumPy's reductions have a price of their own
+        values = array.ravel().tolist()
+        lowest, highest = min(values), max(values)
+    else:
+        lowest, highest = array.min(), array.max()
+    if lowest >= 0 and highest <= largest:
         return
     place = tuple(int(index) for index in np.argwhere((array < 0) | (array > largest))[0])
     where = ", ".join(map(str, place))

@@ -86,17 +86,17 @@ def write_timings(timings: Mapping[str, int]) -> bytes:
     """
     entries: list[bytes] = []
     for name, value in timings.items():
-        key, number = _timing_key(name), write_varint(value)
-        parameter = bytes((0x12, len(number) + 1, 0x10)) + number
-        entries += (_PARAMETER_TAG, write_varint(len(key) + len(parameter)), key, parameter)
+        number = write_varint(value)
+        entries += (_timing_prefix(name, len(number)), number)
     return b"".join(entries)
 
 
-@lru_cache(maxsize=64)
-def _timing_key(name: str) -> bytes:
-    """The key of a map's entry."""
+@lru_cache(maxsize=256)
+def _timing_prefix(name: str, digits: int) -> bytes:
+    """A map entry up to its number: tag and size, the key, and the parameter that holds the number."""
     key = name.encode()
-    return bytes((0x0A, len(key))) + key
+    entry = bytes((0x0A, len(key))) + key + bytes((0x12, digits + 1, 0x10))
+    return _PARAMETER_TAG + write_varint(len(entry) + digits) + entry
 
 
 def frame_stream(pieces: Sequence[Piece]) -> list[Piece]:

@@ -91,8 +91,10 @@ def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
     if datatype == "UINT8":
         scaled = np.rint(array * np.float32(255))
         return np.fmin(np.fmax(scaled, 0), 255).astype(np.uint8)
+    if datatype == "FP32":
+        return array.astype(np.float32, copy=False)
     with np.errstate(over="ignore"):
-        return array.astype({"FP16": np.float16, "FP32": np.float32}[datatype], copy=False)
+        return array.astype(np.float16, copy=False)
 
 
 def _index(indices: Sequence[int]) -> slice | list[int]:

@@ -146,9 +146,14 @@ def _varint(payload: bytes, position: int) -> tuple[int, int]:
 
 def write_varint(value: int) -> bytes:
     """Writes a variable-length integer."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
