@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from polyhead_server.devices import Device
 from polyhead_server.engine import Engine
 from polyhead_server.errors import DeviceError, RepositoryError
 from polyhead_server.logs import LOGGER
-from polyhead_server.repository import VersionFolder, verify
+from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
 from polyhead_server.signature import Signature, signature_of
 from polyhead_server.tokeniser import Tokeniser
 
@@ -43,29 +44,30 @@ def load(versions: Sequence[VersionFolder], *, device: Device, threads: int) -> 
     """
     for version in versions:
         manifest = version.manifest
-        tokeniser = None
         try:
-            verify(version.folder, manifest)
-            if manifest.tokenizer is not None:
-                path = version.folder / manifest.tokenizer.file
-                tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens)
+            with private_copy(version.folder, manifest) as folder:
+                yield from _load_graphs(folder, manifest, device, threads)
         except Exception as error:
             reason = _reason(error)
             yield from (
                 Failed(name=manifest.served_name(graph), version=version.version, reason=reason)
                 for graph in manifest.graphs
             )
-            continue
-        for graph, record in manifest.graphs.items():
-            signature = signature_of(manifest, graph)
-            try:
-                engine = Engine(
-                    version.folder / record.file, signature=signature, device=device, threads=threads
-                )
-            except Exception as error:
-                yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
-            else:
-                yield Loaded(signature=signature, engine=engine, tokeniser=tokeniser)
+
+
+def _load_graphs(folder: Path, manifest: Manifest, device: Device, threads: int) -> Iterator[Loaded | Failed]:
+    verify(folder, manifest)
+    tokeniser = None
+    if manifest.tokenizer is not None:
+        tokeniser = Tokeniser(folder / manifest.tokenizer.file, max_tokens=manifest.text_max_tokens)
+    for graph, record in manifest.graphs.items():
+        signature = signature_of(manifest, graph)
+        try:
+            engine = Engine(folder / record.file, signature=signature, device=device, threads=threads)
+        except Exception as error:
+            yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
+        else:
+            yield Loaded(signature=signature, engine=engine, tokeniser=tokeniser)
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
+from polyhead_server.lease import Lease
 from polyhead_server.scheduler import Scheduler
 from polyhead_server.signature import Signature
 from polyhead_server.statistics import Statistics
@@ -32,6 +33,8 @@ class Model:
     provider: str
     """onnxruntime's execution provider that is really in use."""
     statistics: Statistics = field(default_factory=Statistics)
+    lease: Lease = field(default_factory=Lease)
+    """Held by every request that found this model, until the engine has answered it."""
 
 
 @dataclass
@@ -42,7 +45,10 @@ class Slot:
     version: int
     state: State = State.LOADING
     reason: str = ""
+    """Why it is not ready; or, where it is, why a newer state of it could not be taken over."""
     model: Model | None = None
+    awaited: bool = True
+    """While it loads, requests for the newest version wait for it. Not so where another serves meanwhile."""
 
 
 class Registry:
@@ -57,15 +63,42 @@ class Registry:
         self._slots: dict[str, dict[int, Slot]] = {}
 
     def declare(self, name: str, version: int) -> None:
-        """Makes a version known before it is loaded."""
-        self._slots.setdefault(name, {})[version] = Slot(name=name, version=version)
-        self.on_change()
+        """Makes a version known before it is loaded. One that is ready stays in service until then."""
+        versions = self._slots.setdefault(name, {})
+        if version not in versions or versions[version].model is None:
+            awaited = all(slot.model is None for slot in versions.values())
+            versions[version] = Slot(name=name, version=version, awaited=awaited)
+            self.on_change()
 
-    def ready(self, model: Model) -> None:
-        """Puts a loaded version into service."""
+    def ready(self, model: Model) -> Model | None:
+        """Puts a loaded version into service, from one request to the next.
+
+        Returns:
+            The model that was in its place.
+        """
         slot = self._slots[model.signature.name][model.signature.version]
+        old = slot.model
         slot.state, slot.reason, slot.model = State.READY, "", model
         self.on_change()
+        return old
+
+    def keep(self, name: str, version: int, reason: str) -> None:
+        """Says why a version is still served as it was."""
+        self._slots[name][version].reason = reason
+        self.on_change()
+
+    def forget(self, name: str, version: int) -> Model | None:
+        """Takes a version out of service, as if it had never been there.
+
+        Returns:
+            The model that was in service.
+        """
+        versions = self._slots.get(name, {})
+        slot = versions.pop(version, None)
+        if not versions:
+            self._slots.pop(name, None)
+        self.on_change()
+        return None if slot is None else slot.model
 
     def fail(self, name: str, version: int, reason: str) -> None:
         """Says why a version is not served."""
@@ -139,5 +172,9 @@ class Registry:
 
     @staticmethod
     def _default(versions: dict[int, Slot]) -> Slot:
-        sound = [version for version, slot in versions.items() if slot.state is not State.UNAVAILABLE]
+        sound = [
+            version
+            for version, slot in versions.items()
+            if slot.model is not None or (slot.state is State.LOADING and slot.awaited)
+        ]
         return versions[max(sound or versions)]

@@ -57,6 +57,46 @@ def test_an_older_version_stands_in_for_a_newest_that_failed(registry: Registry)
     assert caught.value.retry_after_ms is None
 
 
+def test_while_a_newer_one_loads_at_work_the_older_serves() -> None:
+    registry = Registry()
+    registry.declare("a", 1)
+    registry.ready(model("a", 1))
+    registry.declare("a", 2)
+
+    assert version(registry.find("a")) == 1
+    assert registry.is_ready("a")
+    assert registry.ready(model("a", 2)) is None
+    assert version(registry.find("a")) == 2
+
+
+def test_a_version_is_replaced_from_one_request_to_the_next(registry: Registry) -> None:
+    old, new = registry.find("a", "2"), model("a", 2)
+    registry.declare("a", 2)
+    assert registry.find("a", "2") is old
+
+    assert registry.ready(new) is old
+    assert registry.find("a", "2") is new
+
+
+def test_a_version_that_is_kept_says_why(registry: Registry) -> None:
+    registry.keep("a", 2, "the new files are broken")
+
+    assert registry.slot("a", "2").state is State.READY
+    assert registry.slot("a", "2").reason == "the new files are broken"
+
+
+def test_what_is_forgotten_is_unknown(registry: Registry) -> None:
+    found = registry.find("a", "1")
+
+    assert registry.forget("a", 1) is found
+    assert registry.forget("a", 1) is None
+    with pytest.raises(UnknownModelError, match="no version 1; it has 2, 10"):
+        registry.find("a", "1")
+    for number in (2, 10):
+        registry.forget("a", number)
+    assert registry.names() == []
+
+
 def test_what_is_not_there_is_unknown(registry: Registry) -> None:
     with pytest.raises(UnknownModelError, match="model 'b' is not served here; there are a"):
         registry.find("b")

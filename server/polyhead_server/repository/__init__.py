@@ -2,7 +2,8 @@
 
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import Graph, GraphName, Manifest, Tensor, read_manifest
-from polyhead_server.repository.repository import Broken, VersionFolder, scan
+from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.repository import Broken, VersionFolder, scan, scan_family
 
 __all__ = [
     "Broken",
@@ -11,7 +12,9 @@ __all__ = [
     "Manifest",
     "Tensor",
     "VersionFolder",
+    "private_copy",
     "read_manifest",
     "scan",
+    "scan_family",
     "verify",
 ]

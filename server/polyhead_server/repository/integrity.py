@@ -49,17 +49,29 @@ def verify(folder: Path, manifest: Manifest) -> None:
         _check_graph(folder, graph, manifest)
 
 
-def _check_file(path: Path, record: FileRecord) -> None:
+def check_kind(path: Path, record: FileRecord) -> None:
+    """Checks what can be seen of a file without opening it.
+
+    Raises:
+        RepositoryError: It is missing, no regular file, or of another size than the manifest says.
+    """
     try:
         status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            raise RepositoryError(f"{path.name} must be a regular file, not a link or a folder")
-        if status.st_size != record.bytes:
-            raise RepositoryError(f"{path.name} must have {record.bytes} bytes, has {status.st_size}")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
         raise RepositoryError(f"{path.name} is missing") from error
+    except OSError as error:
+        raise RepositoryError(f"{path.name} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise RepositoryError(f"{path.name} must be a regular file, not a link or a folder")
+    if status.st_size != record.bytes:
+        raise RepositoryError(f"{path.name} must have {record.bytes} bytes, has {status.st_size}")
+
+
+def _check_file(path: Path, record: FileRecord) -> None:
+    check_kind(path, record)
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RepositoryError(f"{path.name} cannot be read: {error.strerror}") from error
     if digest != record.sha256:

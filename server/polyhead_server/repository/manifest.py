@@ -1,11 +1,20 @@
 """`manifest.json`: what one version of a family is, as the export wrote it."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from polyhead_server.errors import RepositoryError
 
@@ -105,6 +114,7 @@ class Manifest(_Model):
     limits: Limits = Limits()
     files: dict[FileName, FileRecord]
     numbers: Numbers = Numbers()
+    _digest: str = PrivateAttr("")
 
     @model_validator(mode="after")
     def _check_references(self) -> "Manifest":
@@ -119,6 +129,11 @@ class Manifest(_Model):
             if name not in names:
                 raise ValueError(f"inputs must hold {name}, were {', '.join(names)}")
         return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the manifest's own bytes, and so, by the hashes in it, of the whole version."""
+        return self._digest
 
     @property
     def text_max_tokens(self) -> int | None:
@@ -169,4 +184,5 @@ def read_manifest(folder: Path, *, family: str, version: int) -> Manifest:
     for field, was, must in (("name", manifest.name, family), ("version", manifest.version, version)):
         if was != must:
             raise RepositoryError(f"manifest.json's {field} must be its folder's ({must}), was {was}")
+    manifest._digest = hashlib.sha256(content).hexdigest()
     return manifest

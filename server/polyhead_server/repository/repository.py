@@ -16,6 +16,8 @@ class VersionFolder:
     version: int
     folder: Path
     manifest: Manifest
+    state: str = ""
+    """Changes when the manifest does, or a file that it lists, as far as one sees without reading it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,12 @@ class Broken:
     reason: str
 
 
-def scan(models: Path) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
+def scan(models: Path, *, may_be_empty: bool = False) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
     """Reads the manifests of a repository, `models/NAME/<version>/manifest.json`.
+
+    Args:
+        models: The repository's folder.
+        may_be_empty: It need not hold anything yet.
 
     Returns:
         The versions to load, each family's newest first, and what cannot be loaded.
@@ -44,27 +50,61 @@ def scan(models: Path) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
         raise StartError(
             f"--models must be a folder that can be read, {models} is not: {error.strerror}"
         ) from error
-    if not folders:
+    if not folders and not may_be_empty:
         raise StartError(
             f"--models must hold at least one model, {models} has none: `polyhead export` writes them there"
         )
     found: list[VersionFolder] = []
     broken: list[Broken] = []
     for folder in folders:
-        versions = sorted((number for entry in folder.iterdir() if (number := _version(entry))), reverse=True)
-        if not versions:
-            broken.append(Broken(family=folder.name, version=0, reason="it has no version folder (1, 2, …)"))
-        for version in versions:
-            path = folder / str(version)
-            try:
-                manifest = read_manifest(path, family=folder.name, version=version)
-            except RepositoryError as error:
-                broken.append(Broken(family=folder.name, version=version, reason=str(error)))
-            else:
-                found.append(
-                    VersionFolder(family=folder.name, version=version, folder=path, manifest=manifest)
-                )
+        more_found, more_broken = scan_family(folder)
+        found += more_found
+        broken += more_broken
     return found, broken
+
+
+def scan_family(folder: Path) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
+    """Reads the manifests of one family, as `scan` does of all. A folder that is gone holds nothing."""
+    try:
+        versions = sorted((number for entry in folder.iterdir() if (number := _version(entry))), reverse=True)
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [
+            Broken(family=folder.name, version=0, reason=f"its folder cannot be read: {error.strerror}")
+        ]
+    if not versions:
+        return [], [Broken(family=folder.name, version=0, reason="it has no version folder (1, 2, …)")]
+    found: list[VersionFolder] = []
+    broken: list[Broken] = []
+    for version in versions:
+        path = folder / str(version)
+        try:
+            manifest = read_manifest(path, family=folder.name, version=version)
+        except RepositoryError as error:
+            broken.append(Broken(family=folder.name, version=version, reason=str(error)))
+        else:
+            found.append(
+                VersionFolder(
+                    family=folder.name,
+                    version=version,
+                    folder=path,
+                    manifest=manifest,
+                    state=_state(path, manifest),
+                )
+            )
+    return found, broken
+
+
+def _state(folder: Path, manifest: Manifest) -> str:
+    seen = [manifest.digest]
+    for name in sorted(manifest.files):
+        try:
+            status = (folder / name).lstat()
+            seen.append(f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ino}")
+        except OSError as error:
+            seen.append(f"{name} {error.errno}")
+    return "\n".join(seen)
 
 
 def _version(entry: Path) -> int:

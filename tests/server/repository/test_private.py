@@ -1,0 +1,97 @@
+"""Sessions live on a copy: what happens to the repository's files afterwards does not reach them."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyhead_server.devices import on_cpu
+from polyhead_server.errors import RepositoryError
+from polyhead_server.loading import Loaded, load
+from polyhead_server.repository import VersionFolder, private_copy, scan
+
+
+@pytest.fixture
+def version(repository: Path, tmp_path: Path) -> VersionFolder:
+    shutil.copytree(repository / "tiny", tmp_path / "models" / "tiny")
+    ((found,), _) = scan(tmp_path / "models")
+    return found
+
+
+def test_the_copy_is_equal_and_ours_alone_and_goes_away(version: VersionFolder) -> None:
+    with private_copy(version.folder, version.manifest) as copy:
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+        assert {path.name for path in copy.iterdir()} == set(version.manifest.files)
+        for name in version.manifest.files:
+            assert (copy / name).read_bytes() == (version.folder / name).read_bytes()
+            assert not (copy / name).samefile(version.folder / name)
+
+    assert not copy.exists()
+
+
+def test_a_copy_without_the_kernels_help_is_the_same(
+    version: VersionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "copy_file_range", unsupported, raising=False)
+
+    with private_copy(version.folder, version.manifest) as copy:
+        assert (copy / "weights.bin").read_bytes() == (version.folder / "weights.bin").read_bytes()
+
+
+def test_a_link_is_not_followed(version: VersionFolder, tmp_path: Path) -> None:
+    weights = version.folder / "weights.bin"
+    weights.rename(tmp_path / "elsewhere")
+    weights.symlink_to(tmp_path / "elsewhere")
+
+    with (
+        pytest.raises(RepositoryError, match=r"weights\.bin must be a regular file"),
+        private_copy(version.folder, version.manifest),
+    ):
+        pass
+
+
+def test_a_temporary_folder_without_room_is_a_clear_error(
+    version: VersionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "copy_file_range", full, raising=False)
+
+    with (
+        pytest.raises(RepositoryError, match=r"cannot be copied .* \(TMPDIR\): No space left on device"),
+        private_copy(version.folder, version.manifest),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("change", ["overwritten", "cut", "removed"])
+def test_a_file_that_is_changed_in_place_does_not_change_a_sessions_answers(
+    version: VersionFolder, change: str
+) -> None:
+    loaded = [one for one in load([version], device=on_cpu(""), threads=1) if isinstance(one, Loaded)]
+    feeds = {"x": np.ones((1, 3, 16), np.float32), "lengths": np.array([3], np.int32)}
+
+    for name in version.manifest.files:
+        path = version.folder / name
+        match change:
+            case "overwritten":
+                with path.open("r+b") as file:
+                    file.write(bytes(path.stat().st_size))
+            case "cut":
+                os.truncate(path, 0)
+            case "removed":
+                path.unlink()
+
+    after = [one.engine.run(feeds, ["output"])["output"] for one in loaded]
+    again = [one.engine.run(feeds, ["output"])["output"] for one in loaded]
+    assert len(after) == 2
+    np.testing.assert_allclose(after[0], after[1], atol=1e-5)
+    assert np.abs(after[0]).max() > 0.1
+    np.testing.assert_array_equal(after, again)
