@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import grpc
 
 from polyhead_client.calls import Call, Operation, Pause
-from polyhead_client.channel import open_aio_channel
+from polyhead_client.channel import call_metadata, open_aio_channel
 from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
@@ -47,6 +47,7 @@ class AsyncClient:
         *,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
         options: Sequence[tuple[str, Any]] = (),
         channel: grpc.aio.Channel | None = None,
     ) -> None:
@@ -56,6 +57,7 @@ class AsyncClient:
             target: `host:port`, `unix:/path`, or another name that gRPC resolves.
             timeout: Seconds that an operation may take, where the call gives none; None is no limit.
             credentials: For TLS, such as `grpc.ssl_channel_credentials()`; None is plain text.
+            token: Sent with every call, where the server asks for one. Without TLS it can be read on the way.
             options: Channel options of gRPC, over the client's own.
             channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
                 only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
@@ -63,6 +65,7 @@ class AsyncClient:
         """
         self._target = target
         self._operations = Operations(target, timeout)
+        self._metadata = call_metadata(token)
         self._owned = channel is None
         self._channel = channel
         self._open = partial(open_aio_channel, target, credentials, options)
@@ -120,5 +123,7 @@ class AsyncClient:
         request_id = new_request_id()
         with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
             return await procedure(
-                wanted.data, timeout=deadline.remaining(), metadata=((REQUEST_ID, request_id),)
+                wanted.data,
+                timeout=deadline.remaining(),
+                metadata=((REQUEST_ID, request_id), *self._metadata),
             )

@@ -68,3 +68,8 @@ def open_aio_channel(
     if credentials is None:
         return grpc.aio.insecure_channel(target, arguments)
     return grpc.aio.secure_channel(target, credentials, arguments)
+
+
+def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """The metadata that every call of a client carries."""
+    return () if token is None else (("authorization", f"Bearer {token}"),)

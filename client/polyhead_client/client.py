@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import grpc
 
 from polyhead_client.calls import Call, Operation, Pause
-from polyhead_client.channel import open_channel
+from polyhead_client.channel import call_metadata, open_channel
 from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
@@ -49,6 +49,7 @@ class Client:
         *,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
         options: Sequence[tuple[str, Any]] = (),
         channel: grpc.Channel | None = None,
     ) -> None:
@@ -58,6 +59,7 @@ class Client:
             target: `host:port`, `unix:/path`, or another name that gRPC resolves.
             timeout: Seconds that an operation may take, where the call gives none; None is no limit.
             credentials: For TLS, such as `grpc.ssl_channel_credentials()`; None is plain text.
+            token: Sent with every call, where the server asks for one. Without TLS it can be read on the way.
             options: Channel options of gRPC, over the client's own.
             channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
                 only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
@@ -65,6 +67,7 @@ class Client:
         """
         self._target = target
         self._operations = Operations(target, timeout)
+        self._metadata = call_metadata(token)
         self._owned = channel is None
         self._channel = open_channel(target, credentials, options) if channel is None else channel
         self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
@@ -119,4 +122,8 @@ class Client:
             procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
         request_id = new_request_id()
         with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
-            return procedure(wanted.data, timeout=deadline.remaining(), metadata=((REQUEST_ID, request_id),))
+            return procedure(
+                wanted.data,
+                timeout=deadline.remaining(),
+                metadata=((REQUEST_ID, request_id), *self._metadata),
+            )

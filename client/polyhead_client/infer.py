@@ -61,14 +61,13 @@ def infer(
         Also write all arrays to this file: output.N, pooled, lengths, tokens.N, attention.LAYER.N
         for the sequence N = 0, 1, ...
     """
-    from polyhead_client.client import Client
     from polyhead_client.formats import as_json, write_npz
     from polyhead_client.report import print_report
 
     if npz is not None and npz.suffix != ".npz":  # NumPy would write to another file than was named
         raise InvalidRequest(f"--npz must be a file that ends with .npz, was {npz}")
     inputs = _inputs(texts, input)
-    with Client(connection.address, timeout=connection.timeout) as client:
+    with connection.open() as client:
         encoding: Encoding = client.encode(
             inputs,
             model=connection.model,

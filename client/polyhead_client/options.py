@@ -2,11 +2,18 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import grpc
+
+    from polyhead_client.client import Client
 
 BOUNDARY_TOKENS = frozenset(
     {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<cls>", "<sep>", "<bos>", "<eos>", "<|endoftext|>"}
@@ -25,6 +32,49 @@ class Connection:
     """The family. Default: the only one that is served."""
     timeout: float = DEFAULT_TIMEOUT_S
     """Seconds to wait for the answer."""
+    tls: Annotated[bool, Parameter(negative="")] = False
+    """Speak TLS to a server whose certificate a well-known authority signed."""
+    tls_ca: Path | None = None
+    """Speak TLS to a server whose certificate one of this file's authorities (PEM) signed."""
+    tls_cert: Path | None = None
+    """The certificate (PEM) to show to a server that asks for one."""
+    tls_key: Path | None = None
+    """That certificate's private key (PEM)."""
+    token_file: Path | None = None
+    """A file with the token that the server asks for."""
+
+    def open(self) -> "Client":
+        """A client for this connection.
+
+        Raises:
+            InvalidRequest: the flags contradict each other.
+            OSError: a file cannot be read.
+        """
+        from polyhead_client.client import Client
+
+        return Client(
+            self.address, timeout=self.timeout, credentials=self._credentials(), token=self._token()
+        )
+
+    def _credentials(self) -> "grpc.ChannelCredentials | None":
+        if (self.tls_cert is None) is not (self.tls_key is None):
+            raise InvalidRequest("--tls-cert and --tls-key must be given together")
+        if not (self.tls or self.tls_ca or self.tls_cert):
+            return None
+        import grpc
+
+        authorities, key, certificate = (
+            None if path is None else path.read_bytes() for path in (self.tls_ca, self.tls_key, self.tls_cert)
+        )
+        return grpc.ssl_channel_credentials(authorities, key, certificate)
+
+    def _token(self) -> str | None:
+        if self.token_file is None:
+            return None
+        lines = self.token_file.read_text().split()
+        if not lines or not lines[0].isascii() or not lines[0].isprintable():
+            raise InvalidRequest(f"--token-file must hold a token, {self.token_file} does not")
+        return lines[0]
 
 
 DEFAULT_CONNECTION = Connection()

@@ -43,12 +43,11 @@ def view(
     truncate
         Cut a sentence that is too long, instead of refusing it.
     """
-    from polyhead_client.client import Client
     from polyhead_client.heatmap import draw_heads, kinds, save
 
     if out.suffix.removeprefix(".").lower() not in kinds():
         raise InvalidRequest(f"--out must end with one of {', '.join(sorted(kinds()))}, was {out}")
-    with Client(connection.address, timeout=connection.timeout) as client:
+    with connection.open() as client:
         encoding = client.encode(
             text,
             model=connection.model,

@@ -1,5 +1,6 @@
 """The address that the server listens on."""
 
+import ipaddress
 import socket
 
 import grpc
@@ -7,14 +8,23 @@ import grpc
 from polyhead_server.errors import StartError
 
 
-def bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
     """Binds a port, and returns its number, which is chosen where the port is 0.
+
+    Args:
+        server: What will listen.
+        host: The address.
+        port: The port; 0 takes a free one.
+        credentials: For TLS; None is plain text.
 
     Raises:
         StartError: It is taken, or the address is not this machine's.
     """
+    address = format_address(host, port)
     try:
-        return server.add_insecure_port(format_address(host, port))
+        if credentials is not None:
+            return server.add_secure_port(address, credentials)
+        return server.add_insecure_port(address)
     except RuntimeError as error:
         raise StartError(f"cannot listen on {format_address(host, port)}: {_why(host, port)}") from error
 
@@ -33,3 +43,11 @@ def _why(host: str, port: int) -> str:
 def format_address(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

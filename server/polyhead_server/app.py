@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
+from polyhead_server.access import guards, warn_of_openness
 from polyhead_server.address import bind, format_address
+from polyhead_server.connections import server_options
 from polyhead_server.devices import Device, choose_device
 from polyhead_server.errors import StartError
 from polyhead_server.lifecycle import Lifecycle
@@ -26,6 +28,7 @@ from polyhead_server.service.inference import Inference
 from polyhead_server.service.reflection import add_reflection
 from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus
+from polyhead_server.tls import server_credentials
 
 _LAST_ANSWERS_SECONDS = 1.0
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
@@ -57,19 +60,12 @@ class Server:
         self._health = Health(registry, self.lifecycle)
         registry.on_change = self.lifecycle.on_change = self._health.changed
         self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._grpc = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", settings.max_request_bytes),
-                ("grpc.max_send_message_length", settings.max_reply_bytes),
-                # Two servers on one port would each get some of the requests.
-                ("grpc.so_reuseport", 0),
-            )
-        )
+        self._grpc = grpc.aio.server(interceptors=guards(settings), options=server_options(settings))
         inference = Inference(registry, settings, self._workers)
         service = Service(registry, self.lifecycle, inference, settings)
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
         add_reflection(self._grpc)
-        self.port = bind(self._grpc, settings.host, settings.port)
+        self.port = bind(self._grpc, settings.host, settings.port, server_credentials(settings))
 
     async def start(self) -> None:
         """Listens, and starts to load the models."""
@@ -206,6 +202,7 @@ async def serve(settings: Settings) -> bool:
     Raises:
         StartError: It could not start, or has nothing to serve.
     """
+    warn_of_openness(settings)
     server, _ = await create_server(settings)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

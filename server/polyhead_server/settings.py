@@ -39,6 +39,8 @@ def _convert_size(_type: object, tokens: Sequence[Token]) -> int:
 
 
 _AtLeastOne = Parameter(validator=Number(gte=1))
+_Limits = Parameter(group="Connections", validator=Number(gte=0))
+_Security = Parameter(group="Security")
 _Size = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=1))
 _MessageSize = Parameter(
     converter=_convert_size, show_default=format_size, validator=Number(gte=1024, lte=_LARGEST_MESSAGE)
@@ -91,3 +93,48 @@ class Settings:
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least important messages that are logged."""
+
+    # ---- Connections, each worker's own -----------------------------------------------------------
+
+    max_connections: Annotated[int, _Limits] = 1000
+    """Most connections at once; a further one is closed. 0 is no limit."""
+
+    max_concurrent_streams: Annotated[int, _Limits] = 1024
+    """Most calls at once on one connection; further ones wait in the client. 0 is no limit."""
+
+    max_header_bytes: Annotated[
+        int, Parameter(group="Connections", converter=_convert_size, validator=Number(gte=1024))
+    ] = 16 * 2**10
+    """Most metadata (headers) of one call, in bytes or as 16KiB."""
+
+    keepalive_seconds: Annotated[float, _Limits] = 60.0
+    """Silence after which the server asks whether the client is still there. 0 never asks."""
+
+    keepalive_timeout_seconds: Annotated[float, Parameter(group="Connections", validator=Number(gt=0))] = 20.0
+    """How long the client may take to answer that."""
+
+    min_ping_seconds: Annotated[float, _Limits] = 10.0
+    """A client that asks more often than this whether the server is still there is cut off."""
+
+    max_connection_age_seconds: Annotated[float, _Limits] = 0.0
+    """A connection this old ends once its calls are done, so that clients spread out anew. 0 is no limit."""
+
+    max_connection_age_grace_seconds: Annotated[float, _Limits] = 30.0
+    """How long the calls of a connection that is too old may take."""
+
+    # ---- Security ---------------------------------------------------------------------------------
+
+    tls_cert: Annotated[Path | None, _Security] = None
+    """The server's certificate and those that vouch for it (PEM). Read anew when the file changes."""
+
+    tls_key: Annotated[Path | None, _Security] = None
+    """The certificate's private key (PEM, without a pass phrase)."""
+
+    tls_client_ca: Annotated[Path | None, _Security] = None
+    """Clients must show a certificate that one of these authorities (PEM) signed."""
+
+    token_file: Annotated[Path | None, _Security] = None
+    """Callers must send one of this file's tokens (one a line): `authorization: Bearer TOKEN`."""
+
+    management_token_file: Annotated[Path | None, _Security] = None
+    """Callers that load and unload models must send one of this file's tokens, which also opens all else."""

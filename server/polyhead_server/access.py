@@ -1,0 +1,147 @@
+"""Who may call what: bearer tokens, and a token of its own for management.
+
+Without tokens nothing here runs. With them everything is closed but health checks: probes must be able to ask
+without a secret, and hear no more than the state of a name that they know already.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+
+from polyhead_proto import SERVICE
+from polyhead_server.address import is_loopback
+from polyhead_server.errors import StartError
+from polyhead_server.logs import LOGGER
+from polyhead_server.service.health import HEALTH
+from polyhead_server.settings import Settings
+
+OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
+"""Procedures that need no token. `List` names every model, so it does."""
+
+MANAGEMENT = frozenset({f"/{SERVICE}/RepositoryModelLoad", f"/{SERVICE}/RepositoryModelUnload"})
+"""Procedures that only a management token opens."""
+
+_HEADER = "authorization"
+_SCHEME = "bearer "
+_SHORTEST_TOKEN = 16
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
+    """Reads a file of tokens, one a line; several let a token be replaced while both are in use.
+
+    Raises:
+        StartError: The file cannot be read, or a token is none.
+    """
+    try:
+        tokens = tuple(line.strip() for line in path.read_bytes().splitlines() if line.strip())
+    except OSError as error:
+        raise StartError(
+            f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
+        ) from error
+    if not tokens:
+        raise StartError(f"{flag} must hold a token, {path} is empty")
+    for number, token in enumerate(tokens, 1):
+        if len(token) < _SHORTEST_TOKEN or not all(0x21 <= byte <= 0x7E for byte in token):
+            raise StartError(
+                f"{flag}: a token must be at least {_SHORTEST_TOKEN} visible ASCII characters, "
+                f"number {number} in {path} is not (openssl rand -hex 32 makes one)"
+            )
+    return tokens
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Lets a call through, or refuses it before its handler is even looked up.
+
+    Args:
+        tokens: They open everything but management; none leaves that open to everybody.
+        management: They open everything; none leaves management to the settings that turn it on.
+    """
+
+    def __init__(self, tokens: Iterable[bytes], management: Iterable[bytes]) -> None:
+        self._tokens = tuple(tokens)
+        self._management = tuple(management)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Called by gRPC for every call."""
+        refused = self._refusal(handler_call_details)
+        if refused is None:
+            return await continuation(handler_call_details)
+        return _refuse(*refused)
+
+    def _refusal(self, details: grpc.HandlerCallDetails) -> tuple[grpc.StatusCode, str] | None:
+        method: str = details.method
+        manages = method in MANAGEMENT
+        if method in OPEN or not (self._management if manages else self._tokens):
+            return None
+        given = _bearer(details.invocation_metadata)
+        if given is None:
+            return (
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the call must carry metadata `authorization: Bearer TOKEN`, it carries none",
+            )
+        if _is_one_of(given, self._management) or (not manages and _is_one_of(given, self._tokens)):
+            return None
+        wrong = "the token does not open this procedure: it must be " + (
+            "one that the server has for management" if manages else "one that the server has"
+        )
+        return grpc.StatusCode.PERMISSION_DENIED, wrong
+
+
+def guards(settings: Settings) -> Sequence[Guard]:
+    """The interceptors that the settings ask for: none where there are no tokens.
+
+    Raises:
+        StartError: A file of tokens cannot be used.
+    """
+    tokens, management = (
+        () if path is None else read_tokens(flag, path)
+        for flag, path in (
+            ("--token-file", settings.token_file),
+            ("--management-token-file", settings.management_token_file),
+        )
+    )
+    return [Guard(tokens, management)] if tokens or management else []
+
+
+def warn_of_openness(settings: Settings) -> None:
+    """Says in the log what a server lacks that other machines can reach."""
+    if is_loopback(settings.host):
+        return
+    missing = []
+    if settings.tls_cert is None:
+        missing.append("TLS (--tls-cert, --tls-key), so what is sent can be read on the way")
+    if settings.token_file is None and settings.tls_client_ca is None:
+        missing.append(
+            "a token (--token-file) or client certificates (--tls-client-ca), so everybody may call"
+        )
+    for one in missing:
+        LOGGER.warning("listening on %s, beyond this machine, without %s", settings.host, one)
+
+
+def _bearer(metadata: Any) -> bytes | None:
+    for key, value in metadata or ():
+        if key == _HEADER and isinstance(value, str) and value[: len(_SCHEME)].lower() == _SCHEME:
+            return value[len(_SCHEME) :].strip().encode()
+    return None
+
+
+def _is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:
+    """Compares with every token, in a time that does not tell how much of one is right."""
+    return sum(hmac.compare_digest(given, token) for token in tokens) > 0
+
+
+def _refuse(code: grpc.StatusCode, message: str) -> Handler:
+    async def abort(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await context.abort(code, message)
+
+    # Fits every kind of call: it never reads a request, nor writes a reply.
+    return grpc.stream_stream_rpc_method_handler(abort)

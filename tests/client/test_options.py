@@ -1,0 +1,94 @@
+"""Flags that all commands share: TLS and tokens."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import trustme
+
+from polyhead_client import InvalidRequest, Unavailable
+from polyhead_client.command import main
+from polyhead_client.options import Connection
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Connect, FakeServer
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def secure(authority: trustme.CA, start_fake: Callable[..., "FakeServer"]) -> "FakeServer":
+    """A server that shows a certificate and wants one."""
+    leaf = authority.issue_cert("127.0.0.1")
+    pair = (leaf.private_key_pem.bytes(), leaf.cert_chain_pems[0].bytes())
+    return start_fake(grpc.ssl_server_credentials([pair], authority.cert_pem.bytes(), True))
+
+
+@pytest.fixture
+def files(authority: trustme.CA, tmp_path: Path) -> dict[str, Path]:
+    """What a client needs."""
+    paths = {name: tmp_path / name for name in ("tls_ca", "tls_cert", "tls_key", "token_file")}
+    leaf = authority.issue_cert("client")
+    authority.cert_pem.write_to_path(paths["tls_ca"])
+    leaf.cert_chain_pems[0].write_to_path(paths["tls_cert"])
+    leaf.private_key_pem.write_to_path(paths["tls_key"])
+    paths["token_file"].write_text("0123456789abcdef\n")
+    return paths
+
+
+def test_a_command_shows_its_certificate_and_its_token(
+    secure: "FakeServer", files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [part for name, path in files.items() for part in (f"--{name.replace('_', '-')}", str(path))]
+
+    assert main(["infer", "a cat", "--address", secure.target, "--model", "words", *flags]) == 0
+
+    assert "cat" in capsys.readouterr().out
+    assert {call[2]["authorization"] for call in secure.calls} == {"Bearer 0123456789abcdef"}
+
+
+def test_without_tls_such_a_server_is_not_reached(secure: "FakeServer") -> None:
+    with Connection(address=secure.target).open() as client, pytest.raises(Unavailable):
+        client.metadata(timeout=3)
+
+
+def test_a_token_goes_with_every_call_of_both_clients(fake: "FakeServer", connect: "Connect") -> None:
+    client = connect(fake.target, token="secret")
+    client.encode("a cat", model="words")
+    client.ready()
+
+    assert {call[2].get("authorization") for call in fake.calls} == {"Bearer secret"}
+
+
+def test_without_a_token_none_is_sent(fake: "FakeServer", connect: "Connect") -> None:
+    connect(fake.target).ready()
+
+    assert all("authorization" not in call[2] for call in fake.calls)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tls_cert": "tls_cert"}, "--tls-cert and --tls-key must be given together"),
+        ({"tls_key": "tls_key"}, "--tls-cert and --tls-key must be given together"),
+        ({"token_file": "empty"}, "--token-file must hold a token"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(
+    options: dict[str, Any], message: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").touch()
+
+    with pytest.raises(InvalidRequest, match=message):
+        Connection(**{name: tmp_path / path for name, path in options.items()}).open()
+
+
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["infer", "a", "--token-file", str(tmp_path / "none")]) == 1
+
+    assert f"{tmp_path}/none: No such file or directory" in capsys.readouterr().err
