@@ -40,10 +40,16 @@ class Load:
         return float(np.percentile(self.latencies_ms, percent))
 
 
-async def closed_loop(address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float) -> Load:
+INFER = RPCS["ModelInfer"].path
+HEALTH = "/grpc.health.v1.Health/Check"
+
+
+async def closed_loop(
+    address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float, path: str = INFER
+) -> Load:
     """Keeps `in_flight` requests under way: each is followed by the next as soon as it is answered."""
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        call: Call = channel.unary_unary(RPCS["ModelInfer"].path)
+        call: Call = channel.unary_unary(path)
         for request in requests[:8]:
             await call(request)
         latencies: list[float] = []
@@ -78,7 +84,7 @@ async def open_loop(
         arrivals.append(planned)
         planned += dice.expovariate(rate)
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        call: Call = channel.unary_unary(RPCS["ModelInfer"].path)
+        call: Call = channel.unary_unary(INFER)
         for request in requests[:8]:
             await call(request)
         latencies: list[float] = []
@@ -108,3 +114,11 @@ def _load(latencies: list[float], seconds: float, errors: int, cpu: float) -> Lo
         errors=errors,
         client_cpu_seconds=cpu,
     )
+
+
+async def health_beside(
+    address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float
+) -> tuple[Load, Load]:
+    """Health checks, one after the other, while `in_flight` requests are under way; both loads."""
+    checks = closed_loop(address, [b""], in_flight=1, seconds=seconds, path=HEALTH)
+    return await asyncio.gather(checks, closed_loop(address, requests, in_flight=in_flight, seconds=seconds))

@@ -29,7 +29,7 @@ from echo import __file__ as echo_script
 from encoders import ENCODERS, BenchEncoder, equal_lengths, export_missing, mixed_lengths, sequences
 from in_process import __file__ as in_process_script
 from in_process import feed_of
-from load import Load, closed_loop, open_loop
+from load import HEALTH, Load, closed_loop, health_beside, open_loop
 from polyhead_client import Client
 from polyhead_proto import messages as pb
 
@@ -260,6 +260,25 @@ def measure(encoder: BenchEncoder, bench: Bench, models: Path) -> None:
     bench.open(encoder, equal, limit=fast["equal"], share=0.5)
 
 
+def measure_health(bench: Bench) -> dict[str, float]:
+    """How long health checks take while attention replies of 16 MiB leave, and while nothing does."""
+    encoder = next(each for each in ENCODERS if each.name == "bench-384")
+    layers = list(range(encoder.config.layers))
+    requests = request_bytes(encoder, [240] * 2, attention=layers)
+    idle = asyncio.run(closed_loop(bench.address, [b""], in_flight=1, seconds=1.0, path=HEALTH))
+    checks, replies = asyncio.run(
+        health_beside(bench.address, requests, in_flight=2, seconds=2 * bench.seconds)
+    )
+    return {
+        "reply_mib": reply_bytes(encoder, 240, 1, layers) / 2**20,
+        "reply_p50_ms": replies.percentile_ms(50),
+        "idle_p50_ms": idle.percentile_ms(50),
+        "idle_p99_ms": idle.percentile_ms(99),
+        "beside_p50_ms": checks.percentile_ms(50),
+        "beside_p99_ms": checks.percentile_ms(99),
+    }
+
+
 def show(cells: Sequence[Cell]) -> None:
     """Prints the table."""
     table = Table(title="polyhead against onnxruntime alone (limit) and an echoing grpc.aio server (floor)")
@@ -327,10 +346,18 @@ def main() -> None:
                 progress.update(task, description=encoder.name)
                 measure(encoder, bench, arguments.models)
                 progress.advance(task)
+            health = measure_health(bench) if "bench-384" in arguments.encoders else {}
     show(bench.cells)
+    if health:
+        console.print(
+            f"health checks, p50 and p99 in ms: {health['idle_p50_ms']:.1f} and {health['idle_p99_ms']:.1f} idle; "
+            f"{health['beside_p50_ms']:.1f} and {health['beside_p99_ms']:.1f} beside two streams of replies of "
+            f"{health['reply_mib']:.0f} MiB, {health['reply_p50_ms']:.0f} ms each"
+        )
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "fingerprint": fingerprint(),
+        "health": health,
         "cells": [
             asdict(cell) | {"of_limit": cell.of_limit, "of_floor": cell.of_floor} for cell in bench.cells
         ],
