@@ -349,11 +349,10 @@ def main() -> None:
             health = measure_health(bench) if "bench-384" in arguments.encoders else {}
     show(bench.cells)
     if health:
-        console.print(
-            f"health checks, p50 and p99 in ms: {health['idle_p50_ms']:.1f} and {health['idle_p99_ms']:.1f} idle; "
-            f"{health['beside_p50_ms']:.1f} and {health['beside_p99_ms']:.1f} beside two streams of replies of "
-            f"{health['reply_mib']:.0f} MiB, {health['reply_p50_ms']:.0f} ms each"
-        )
+        table = Table("health checks", "p50 ms", "p99 ms")
+        for name, row in (("idle", "idle"), ("beside two streams of 16 MiB replies", "beside")):
+            table.add_row(name, f"{health[f'{row}_p50_ms']:.1f}", f"{health[f'{row}_p99_ms']:.1f}")
+        console.print(table)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "fingerprint": fingerprint(),
