@@ -77,7 +77,7 @@ def draw_heads(encoding: Encoding, *, layer: int, columns: int | None = None) ->
 
 def kinds() -> Collection[str]:
     """The endings, without the dot, of the pictures that can be written."""
-    return Figure().canvas.get_supported_filetypes().keys()
+    return Figure().canvas.get_supported_filetypes().keys() - {"pgf"}  # which needs LaTeX
 
 
 def save(figure: Figure, path: Path) -> None:

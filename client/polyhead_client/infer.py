@@ -113,5 +113,7 @@ def _load(path: Path) -> list[Any]:
         raise InvalidRequest(f"--input must be an .npy file of numbers, {path} is none") from error
     if not isinstance(array, np.ndarray):
         raise InvalidRequest(f"--input must be an .npy file of one array, {path} has several")
+    if array.ndim == 0:
+        raise InvalidRequest(f"--input must be an .npy file of sequences, {path} holds a single value")
     single = array.ndim == (2 if array.dtype.kind == "f" else 1)
     return [array] if single else list(array)

@@ -38,6 +38,8 @@ def print_report(encoding: Encoding, texts: Sequence[str | None], *, top: int, s
 
 def _facts(encoding: Encoding, index: int) -> Table:
     table = Table.grid(padding=(0, 2))
+    for fixed in (True, True, False):  # only the last column may be broken into lines
+        table.add_column(no_wrap=fixed)
     output = encoding.output[index]
     if encoding.tokens is not None:
         table.add_row("tokens", str(len(output)), Text(" ".join(encoding.tokens[index])))

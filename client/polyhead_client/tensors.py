@@ -51,11 +51,15 @@ def from_array(name: str, datatype: str, array: NDArray[Any]) -> Tensor:
     Raises:
         InvalidRequest: a value does not fit the datatype.
     """
+    dtype = DTYPES[datatype]
     try:
         with np.errstate(over="raise"):
-            values = array.astype(DTYPES[datatype], copy=False)
+            values = array.astype(dtype, copy=False)
     except FloatingPointError:
         raise InvalidRequest(f"{name} must fit {datatype}, a value was too large") from None
+    # Integers that are too large do not overflow, they become others.
+    if dtype.kind == "i" and not np.can_cast(array.dtype, dtype) and (values != array).any():
+        raise InvalidRequest(f"{name} must fit {datatype}, a value was too large")
     return Tensor(name=name, datatype=datatype, shape=array.shape, raw=values.tobytes())
 
 

@@ -191,6 +191,24 @@ def test_what_cannot_be_done_is_told_in_one_line(capsys: Captured, arguments: li
     assert captured.err.count("\n") == 1
 
 
+def test_shapes_stand_on_one_line(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    np.save(tmp_path / "x.npy", np.ones((3, 4), np.float32))
+
+    assert main(["infer", "--input", str(tmp_path / "x.npy"), "--model", "vectors", "--attention", "0"]) == 0
+
+    told = capsys.readouterr().out
+    assert re.search(r"(?m)^ *output +\[3, 4\] *$", told)
+    assert re.search(r"(?m)^ *attention\.0 +\[3, 3, 3\] *$", told)
+
+
+def test_a_file_of_one_number_is_refused(capsys: Captured, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array(3))
+
+    assert main(["infer", "--input", str(tmp_path / "x.npy")]) == 1
+    assert "--input must be an .npy file of sequences" in capsys.readouterr().err
+
+
 def test_a_file_of_several_arrays_is_refused(capsys: Captured, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(1), b=np.zeros(1))
 

@@ -48,6 +48,7 @@ RAGGED = [[1, 2, 3], [4]]
         ([True, False], "inputs[0] must be floats [T, D] or integers [T], was bool []"),
         ([[[1.0], [1.0, 2.0]]], "inputs[0] cannot be read as an array"),
         (np.full((1, 1, 4), 1e300), "x must fit FP32, a value was too large"),
+        (np.array([1, 2**63 + 1], np.uint64), "input_ids must fit INT64, a value was too large"),
     ],
 )
 def test_inputs_of_other_kinds_are_refused(inputs: Any, message: str) -> None:

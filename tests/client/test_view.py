@@ -136,10 +136,12 @@ def test_the_command_draws_a_picture(fake: "FakeServer", tmp_path: Path) -> None
     assert [output.name for output in asked.outputs] == ["tokens", "lengths", "attention.1"]
 
 
+@pytest.mark.parametrize("ending", ["txt", "pgf"])  # the latter takes a LaTeX installation
 def test_an_unknown_kind_of_picture_is_refused_before_anything_is_asked(
-    capsys: Captured, fake: "FakeServer"
+    capsys: Captured, fake: "FakeServer", ending: str
 ) -> None:
-    assert main(["view", "the cat", "--layer", "0", "--out", "heads.txt", "--address", fake.target]) == 1
+    out = f"heads.{ending}"
+    assert main(["view", "the cat", "--layer", "0", "--out", out, "--address", fake.target]) == 1
 
     assert capsys.readouterr().err.startswith("polyhead view: --out must end with one of ")
     assert not fake.calls
