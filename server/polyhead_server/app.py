@@ -21,7 +21,8 @@ from polyhead_server.loading import Failed, Loaded, load
 from polyhead_server.logs import LOGGER
 from polyhead_server.registry import Model, Registry
 from polyhead_server.repository import VersionFolder, scan
-from polyhead_server.scheduler import Scheduler
+from polyhead_server.scheduling import Limits, Scheduler, layout_of
+from polyhead_server.scheduling.cache import default_folder
 from polyhead_server.service.handlers import Service
 from polyhead_server.service.health import Health
 from polyhead_server.service.inference import Inference
@@ -29,6 +30,7 @@ from polyhead_server.service.reflection import add_reflection
 from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus
 from polyhead_server.tls import server_credentials
+from polyhead_server.tuning import Tuning
 
 _LAST_ANSWERS_SECONDS = 1.0
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
@@ -117,7 +119,8 @@ class Server:
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs in a thread; hands every result to the event loop."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
-            for result in load(self._versions, device=self._device, threads=self._threads):
+            tuning = _tuning(self._settings)
+            for result in load(self._versions, device=self._device, threads=self._threads, tuning=tuning):
                 loop.call_soon_threadsafe(self._put, result)
             loop.call_soon_threadsafe(self._finish_loading)
 
@@ -130,7 +133,14 @@ class Server:
             return
         signature = result.signature
         scheduler = Scheduler(
-            result.engine, name=signature.name, max_queued_tokens=self._settings.max_queued_tokens
+            result.engine,
+            name=signature.name,
+            layout=layout_of(signature),
+            costs=result.costs,
+            limits=Limits(
+                max_queued_tokens=self._settings.max_queued_tokens,
+                max_wait_seconds=self._settings.max_wait_seconds,
+            ),
         )
         self.registry.ready(
             Model(
@@ -239,6 +249,15 @@ def run(settings: Settings) -> int:
         logging.shutdown()
         os._exit(code)
     return code
+
+
+def _tuning(settings: Settings) -> Tuning:
+    return Tuning(
+        seconds=settings.tuning_seconds,
+        cache=settings.cache_dir or default_folder(),
+        max_batch_tokens=settings.max_batch_tokens,
+        max_working_bytes=settings.max_working_bytes,
+    )
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:

@@ -59,6 +59,7 @@ class Engine:
         check_provider(self._session.get_providers(), device)
         self.provider: str = self._session.get_providers()[0]
         self._signature = signature
+        self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()
         self._stopped = False
         self._lock = Lock()
@@ -94,6 +95,16 @@ class Engine:
                 self._running.discard(options)
         return dict(zip(outputs, values, strict=True))
 
+    def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
+        """Inputs of (B, T): zeros, nothing masked, no padding."""
+        feeds: dict[str, NDArray[Any]] = {}
+        for tensor in self._signature.manifest.inputs:
+            open_sizes = iter([batch, tokens, tokens])
+            shape = [next(open_sizes) if size == -1 else size for size in tensor.shape]
+            feeds[tensor.name] = np.full(shape, tensor.datatype == "BOOL", _DTYPES[tensor.datatype])
+        feeds[LENGTHS] = np.full_like(feeds[LENGTHS], tokens)
+        return feeds
+
     def stop(self) -> None:
         """Ends the runs in progress at their next operator, and lets no other begin: all raise."""
         with self._lock:
@@ -117,15 +128,9 @@ class Engine:
         """Runs once on zeros, and compares what comes out with what the manifest says."""
         manifest = self._signature.manifest
         batch, tokens = 2, min(8, self._signature.max_tokens or 8)
-        feeds: dict[str, NDArray[Any]] = {}
-        for tensor in manifest.inputs:
-            open_sizes = iter([batch, tokens, tokens])
-            shape = [next(open_sizes) if size == -1 else size for size in tensor.shape]
-            feeds[tensor.name] = np.zeros(shape, _DTYPES[tensor.datatype])
-        feeds[LENGTHS] = np.full_like(feeds[LENGTHS], tokens)
         wanted = manifest.graphs[self._signature.graph].outputs
         try:
-            values = self.run(feeds, [tensor.name for tensor in wanted])
+            values = self.run(self.example(batch, tokens), self.outputs)
         except (EngineError, TooLargeError) as error:
             LOGGER.debug("warm-up of %s failed", self._signature.name, exc_info=True)
             raise RepositoryError(f"{file} fails on its first run") from error

@@ -9,8 +9,10 @@ from polyhead_server.engine import Engine
 from polyhead_server.errors import DeviceError, RepositoryError
 from polyhead_server.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
+from polyhead_server.scheduling import CostTable
 from polyhead_server.signature import Signature, signature_of
 from polyhead_server.tokeniser import Tokeniser
+from polyhead_server.tuning import Tuning, tune
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,7 @@ class Loaded:
 
     signature: Signature
     engine: Engine
+    costs: CostTable
     tokeniser: Tokeniser | None
 
 
@@ -31,13 +34,16 @@ class Failed:
     reason: str
 
 
-def load(versions: Sequence[VersionFolder], *, device: Device, threads: int) -> Iterator[Loaded | Failed]:
+def load(
+    versions: Sequence[VersionFolder], *, device: Device, threads: int, tuning: Tuning | None = None
+) -> Iterator[Loaded | Failed]:
     """Loads every graph of every version, one after the other. Blocks while it does.
 
     Args:
         versions: What to load, in this order.
         device: Where sessions run.
         threads: Threads of one run on the CPU.
+        tuning: How the costs of runs are measured.
 
     Yields:
         One result for each graph, as soon as it is there.
@@ -46,7 +52,7 @@ def load(versions: Sequence[VersionFolder], *, device: Device, threads: int) -> 
         manifest = version.manifest
         try:
             with private_copy(version.folder, manifest) as folder:
-                yield from _load_graphs(folder, manifest, device, threads)
+                yield from _load_graphs(folder, manifest, device, threads, tuning or Tuning())
         except Exception as error:
             reason = _reason(error)
             yield from (
@@ -55,7 +61,9 @@ def load(versions: Sequence[VersionFolder], *, device: Device, threads: int) -> 
             )
 
 
-def _load_graphs(folder: Path, manifest: Manifest, device: Device, threads: int) -> Iterator[Loaded | Failed]:
+def _load_graphs(
+    folder: Path, manifest: Manifest, device: Device, threads: int, tuning: Tuning
+) -> Iterator[Loaded | Failed]:
     verify(folder, manifest)
     tokeniser = None
     if manifest.tokenizer is not None:
@@ -64,10 +72,11 @@ def _load_graphs(folder: Path, manifest: Manifest, device: Device, threads: int)
         signature = signature_of(manifest, graph)
         try:
             engine = Engine(folder / record.file, signature=signature, device=device, threads=threads)
+            costs = tune(engine, signature, threads=threads, tuning=tuning)
         except Exception as error:
             yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
         else:
-            yield Loaded(signature=signature, engine=engine, tokeniser=tokeniser)
+            yield Loaded(signature=signature, engine=engine, costs=costs, tokeniser=tokeniser)
 
 
 def _reason(error: Exception) -> str:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
 from polyhead_server.lease import Lease
-from polyhead_server.scheduler import Scheduler
+from polyhead_server.scheduling import Scheduler
 from polyhead_server.signature import Signature
 from polyhead_server.statistics import Statistics
 from polyhead_server.tokeniser import Tokeniser

@@ -85,6 +85,18 @@ class Settings:
     max_queued_tokens: Annotated[int, _AtLeastOne] = 131_072
     """Most tokens that wait for one model. What comes on top is refused at once."""
 
+    max_batch_tokens: Annotated[int, _AtLeastOne] = 16_384
+    """Most tokens (B × T, padding included) of requests that are computed together."""
+
+    max_wait_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 30.0
+    """Longest that a request waits for its turn, where it does not set a shorter timeout itself."""
+
+    tuning_seconds: Annotated[float, Parameter(validator=Number(gte=0))] = 2.0
+    """At a model's first start on a machine, how long its speed is measured, for each of its graphs."""
+
+    cache_dir: Path | None = None
+    """Where measured speeds are kept for the next start. By default, polyhead in the user's cache folder."""
+
     max_working_bytes: Annotated[int, _Size] = 2 * 2**30
     """Most memory that one request's attention may take while it is computed, by estimate."""
 

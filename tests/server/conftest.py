@@ -183,6 +183,7 @@ def serve(repository: Path) -> Iterator[Serve]:
                 "port": 0,
                 "device": "cpu",
                 "threads": 1,
+                "tuning_seconds": 0.05,
             } | overrides
             return stack.enter_context(running(Settings(**settings), wait=wait))
 
@@ -192,5 +193,5 @@ def serve(repository: Path) -> Iterator[Serve]:
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Running]:
     """One server of the test repository for a whole module."""
-    with running(Settings(models=repository, port=0, device="cpu", threads=1)) as one:
+    with running(Settings(models=repository, port=0, device="cpu", threads=1, tuning_seconds=0.05)) as one:
         yield one

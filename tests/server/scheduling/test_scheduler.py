@@ -11,7 +11,7 @@ import pytest
 
 from polyhead_server.engine import Arrays
 from polyhead_server.errors import EngineError, ExpiredError, ServerError, UnavailableError
-from polyhead_server.scheduler import Done, Scheduler, Work
+from polyhead_server.scheduling import CostTable, Done, Layout, Limits, Scheduler, Work
 
 
 class FakeEngine:
@@ -59,7 +59,11 @@ def engine() -> FakeEngine:
 
 
 def schedule(engine: FakeEngine, limit: int = 100) -> Scheduler:
-    return Scheduler(engine, name="tiny", max_queued_tokens=limit)
+    # A batch costs what its parts cost: nothing is batched.
+    costs = CostTable({(1, 1): 0.001})
+    layout = Layout(inputs={}, outputs={})
+    limits = Limits(max_queued_tokens=limit)
+    return Scheduler(engine, name="tiny", layout=layout, costs=costs, limits=limits)
 
 
 def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
@@ -95,10 +99,10 @@ def test_a_failure_reaches_its_caller_only(engine: FakeEngine) -> None:
 def test_cancelled_work_is_never_run(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine)
-        running = asyncio.create_task(scheduler.submit(work(1)))
+        running = asyncio.ensure_future(scheduler.submit(work(1)))
         await engine.begun()
-        cancelled = asyncio.create_task(scheduler.submit(work(2)))
-        last = asyncio.create_task(scheduler.submit(work(3)))
+        cancelled = asyncio.ensure_future(scheduler.submit(work(2)))
+        last = asyncio.ensure_future(scheduler.submit(work(3)))
         await asyncio.sleep(0)
         cancelled.cancel()
         engine.let(2)
@@ -114,9 +118,9 @@ def test_cancelled_work_is_never_run(engine: FakeEngine) -> None:
 def test_a_caller_that_leaves_during_its_run_does_not_hold_up_the_next(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine)
-        leaving = asyncio.create_task(scheduler.submit(work(1)))
+        leaving = asyncio.ensure_future(scheduler.submit(work(1)))
         await engine.begun()
-        staying = asyncio.create_task(scheduler.submit(work(2)))
+        staying = asyncio.ensure_future(scheduler.submit(work(2)))
         leaving.cancel()
         engine.let(2)
 
@@ -130,7 +134,7 @@ def test_expired_work_is_never_run(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine)
         now = asyncio.get_running_loop().time()
-        running = asyncio.create_task(scheduler.submit(work(1)))
+        running = asyncio.ensure_future(scheduler.submit(work(1)))
         await engine.begun()
         with pytest.raises(ExpiredError, match="deadline passed"):
             await scheduler.submit(work(2, deadline=now + 0.01))
@@ -160,7 +164,9 @@ def test_a_deadline_that_has_passed_is_noticed_by_an_idle_scheduler(engine: Fake
 def test_a_deadline_also_ends_the_wait_for_a_run(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine)
-        late = asyncio.create_task(scheduler.submit(work(deadline=asyncio.get_running_loop().time() + 0.05)))
+        late = asyncio.ensure_future(
+            scheduler.submit(work(deadline=asyncio.get_running_loop().time() + 0.05))
+        )
         await engine.begun()
         with pytest.raises(ExpiredError):
             await late
@@ -173,15 +179,15 @@ def test_a_deadline_also_ends_the_wait_for_a_run(engine: FakeEngine) -> None:
 def test_the_queue_is_bounded_in_tokens(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine, limit=10)
-        tasks = [asyncio.create_task(scheduler.submit(work(tokens=50)))]
+        tasks = [asyncio.ensure_future(scheduler.submit(work(tokens=50)))]
         await engine.begun()
-        tasks += [asyncio.create_task(scheduler.submit(work(tokens=6))) for _ in range(1)]
+        tasks += [asyncio.ensure_future(scheduler.submit(work(tokens=6))) for _ in range(1)]
         await asyncio.sleep(0)
         with pytest.raises(
             UnavailableError, match="queue is full: 6 tokens wait, 5 more would pass 10"
         ) as caught:
             await scheduler.submit(work(tokens=5))
-        tasks.append(asyncio.create_task(scheduler.submit(work(tokens=4))))
+        tasks.append(asyncio.ensure_future(scheduler.submit(work(tokens=4))))
         await asyncio.sleep(0)
         engine.let(3)
         await asyncio.gather(*tasks)
@@ -207,13 +213,13 @@ def test_one_request_larger_than_the_queue_is_admitted_when_none_waits(engine: F
 def test_forgotten_work_makes_room(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine, limit=10)
-        running = asyncio.create_task(scheduler.submit(work()))
+        running = asyncio.ensure_future(scheduler.submit(work()))
         await engine.begun()
-        waiting = asyncio.create_task(scheduler.submit(work(tokens=10)))
+        waiting = asyncio.ensure_future(scheduler.submit(work(tokens=10)))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-        again = asyncio.create_task(scheduler.submit(work(tokens=10)))
+        again = asyncio.ensure_future(scheduler.submit(work(tokens=10)))
         engine.let(2)
         await asyncio.gather(running, again)
         await scheduler.close()
@@ -224,7 +230,7 @@ def test_forgotten_work_makes_room(engine: FakeEngine) -> None:
 def test_closing_answers_everyone(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine)
-        tasks = [asyncio.create_task(scheduler.submit(work(value))) for value in (1, 2, 3)]
+        tasks = [asyncio.ensure_future(scheduler.submit(work(value))) for value in (1, 2, 3)]
         await engine.begun()
         await scheduler.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)

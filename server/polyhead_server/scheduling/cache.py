@@ -1,0 +1,112 @@
+"""Keeps measured costs on disk, so that the next start need not measure again.
+
+A file holds what its costs depend on: the graph, the machine and the library. What is unreadable, or about
+something else, is passed over and written anew; a folder that cannot be written to costs a log line.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from polyhead_server.logs import LOGGER
+from polyhead_server.scheduling.costs import Points
+
+_FORMAT = 1
+_LARGEST_FILE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a graph's costs depend on."""
+
+    manifest: str
+    """SHA-256 of the version's manifest, which has every file's."""
+    graph: str
+    provider: str
+    library: str
+    """onnxruntime's version."""
+    processor: str
+    """The model of the processor, and of the GPUs where there are any."""
+    cpus: int
+    """That this process may use."""
+    threads: int
+    """Of one run."""
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        content = json.dumps(asdict(self), sort_keys=True).encode()
+        return f"costs-{hashlib.sha256(content).hexdigest()[:32]}.json"
+
+
+def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """`polyhead` in the user's folder for caches, by the XDG specification."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # noqa: PTH117 - the specification: relative paths are ignored
+        base = os.path.join(environment.get("HOME") or tempfile.gettempdir(), ".cache")  # noqa: PTH118
+    return Path(base, "polyhead")
+
+
+def processor() -> str:
+    """What computes here, in words."""
+    names = []
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            field, _, value = line.partition(":")
+            if field.strip() in {"model name", "Model"}:
+                names.append(value.strip())
+                break
+        for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+            names += [
+                line.partition(":")[2].strip()
+                for line in file.read_text().splitlines()
+                if line[:5] == "Model"
+            ]
+    except OSError:
+        pass
+    return ", ".join(names) or platform.processor() or platform.machine()
+
+
+def read_points(folder: Path, key: Key) -> dict[tuple[int, int], float] | None:
+    """Reads what was measured; None where there is nothing that can be used."""
+    try:
+        with (folder / key.file).open("rb") as file:
+            content = json.loads(file.read(_LARGEST_FILE))
+        if content["format"] != _FORMAT or content["key"] != asdict(key):
+            return None
+        points = {(int(batch), int(tokens)): float(seconds) for batch, tokens, seconds in content["points"]}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        LOGGER.info("measured costs in %s are not used: %s", key.file, type(error).__name__)
+        return None
+    sound = all(
+        batch > 0 and 0 < seconds < float("inf") and (1, tokens) in points
+        for (batch, tokens), seconds in points.items()
+    )
+    return points if points and sound else None
+
+
+def write_points(folder: Path, key: Key, points: Points) -> None:
+    """Keeps what was measured. Whoever reads meanwhile gets the old file or the new one."""
+    content = {
+        "format": _FORMAT,
+        "key": asdict(key),
+        "points": [[batch, tokens, seconds] for (batch, tokens), seconds in sorted(points.items())],
+    }
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
+            temporary = Path(file.name)
+            json.dump(content, file)
+        temporary.replace(folder / key.file)
+    except OSError as error:
+        LOGGER.warning("measured costs cannot be kept for the next start: %s", error.strerror)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,89 @@
+"""What a run of B sequences of T tokens costs, in seconds, from measured points (B, T).
+
+Between points the price is linear in T, then in B. Beyond them it goes by tokens: past the largest T
+measured, price(B, T) = price(B, Tmax) · T / Tmax; past the largest B measured at a T, price(B, T) =
+price(Bmax, T) · B / Bmax, so that no batch is thought to gain more than was seen. Below the smallest T, its
+price holds. Prices never fall as B or T grows: a point that was measured lower than a smaller one gets the
+smaller one's price.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Points = Mapping[tuple[int, int], float]
+"""Seconds of a run of (B, T)."""
+
+
+class CostTable:
+    """Prices of runs, looked up quickly.
+
+    Args:
+        points: What was measured. Of every T, B = 1 must be there.
+        rows: The largest batch at a T: what memory or the settings allow.
+
+    Raises:
+        ValueError: There is no point, one has no B = 1 beside it, or a time is not above 0.
+    """
+
+    def __init__(self, points: Points, *, rows: Callable[[int], int] = lambda _tokens: 256) -> None:
+        self._tokens = np.array(sorted({tokens for _, tokens in points}), np.float64)
+        self._batches = np.array(sorted({batch for batch, _ in points}), np.float64)
+        if not points or any((1, int(tokens)) not in points for tokens in self._tokens):
+            raise ValueError("a cost table needs a point with B = 1 for every T")
+        if not all(0 < seconds < float("inf") for seconds in points.values()):
+            raise ValueError("a cost table's times must be above 0")
+        self._grid = self._complete(points)
+        self._max_rows = rows
+        self._rows: dict[int, tuple[float, ...]] = {}
+        self._slopes: dict[int, float] = {}
+
+    def rows(self, tokens: int) -> tuple[float, ...]:
+        """The prices at T for B = 0, 1, … up to the largest batch that may be put together."""
+        row = self._rows.get(tokens)
+        if row is None:
+            most = max(1, min(self._max_rows(tokens), 256))
+            row = (0.0, *self._prices(np.arange(1, most + 1, dtype=np.float64), tokens).tolist())
+            self._rows[tokens] = row
+        return row
+
+    def price(self, batch: int, tokens: int) -> float:
+        """Seconds of one run of (B, T)."""
+        row = self._rows.get(tokens) or self.rows(tokens)
+        if batch < len(row):
+            return row[batch]
+        return float(self._prices(np.array([batch], np.float64), tokens)[0])
+
+    def slope(self, tokens: int) -> float:
+        """The least that one more sequence adds to a batch at T."""
+        slope = self._slopes.get(tokens)
+        if slope is None:
+            row = self.rows(tokens)
+            steps = (after - before for before, after in pairwise(row[1:]))
+            self._slopes[tokens] = slope = min(steps, default=float("inf"))
+        return slope
+
+    def share(self, batch: int, tokens: int) -> float:
+        """The least that B sequences of T can cost, in the best company."""
+        return batch * min(self.rows(tokens)[best] / best for best in (1, len(self.rows(tokens)) - 1))
+
+    def _prices(self, batches: NDArray[np.float64], tokens: int) -> NDArray[np.float64]:
+        at_tokens = np.array([np.interp(tokens, self._tokens, prices) for prices in self._grid])
+        at_tokens *= max(1.0, tokens / self._tokens[-1])
+        prices: NDArray[np.float64] = np.interp(batches, self._batches, at_tokens)
+        prices *= np.maximum(1.0, batches / self._batches[-1])
+        return prices
+
+    def _complete(self, points: Points) -> NDArray[np.float64]:
+        """Every (B, T) of the axes."""
+        grid = np.empty((len(self._batches), len(self._tokens)))
+        for column, tokens in enumerate(self._tokens):
+            largest = 1
+            for row, batch in enumerate(self._batches):
+                size = (int(batch), int(tokens))
+                if size in points:
+                    largest = int(batch)
+                grid[row, column] = points[largest, int(tokens)] * batch / largest
+        return np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)

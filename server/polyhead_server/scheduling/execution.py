@@ -1,0 +1,103 @@
+"""Runs a batch: puts it together, calls the engine, takes its outputs apart."""
+
+import time
+from asyncio import Future
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from polyhead_server.engine import Runner
+from polyhead_server.scheduling.batch import Arrays, Layout, assemble, real_tokens, split, wanted
+from polyhead_server.scheduling.observer import Execution
+from polyhead_server.scheduling.work import Done, Work
+
+
+class Item(Protocol):
+    """A request that waits for its answer."""
+
+    work: Work
+    answer: Future[Done]
+    arrived_ns: int
+
+
+I = TypeVar("I", bound=Item)  # noqa: E741
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Result:
+    """What one run gave."""
+
+    outputs: list[Arrays]
+    """Each request's own."""
+    started_ns: int
+    execution: Execution
+
+
+def run_batch(
+    engine: Runner, items: list[I], layout: Layout, still: Callable[[list[I]], list[I]]
+) -> Iterator[tuple[list[I], Result | Exception]]:
+    """Runs requests together.
+
+    A run that fails is repeated with the first half of its requests and with the second, until only the
+    guilty ones fail: at most 2n - 1 runs for n requests. That serves memory, too: halves need half of it.
+
+    Args:
+        engine: What runs.
+        items: The requests, at least one.
+        layout: Which axes are T.
+        still: Picks those whose caller still waits, before they are run again.
+
+    Yields:
+        Requests, and what came of their run. Every request once, but those that `still` leaves out.
+    """
+    groups = [items]
+    while groups:
+        group = groups.pop()
+        try:
+            result = execute(engine, [item.work for item in group], layout)
+        except Exception as error:
+            if len(group) == 1:
+                yield group, error
+                continue
+            half = len(group) // 2
+            groups += [some for some in (still(group[half:]), still(group[:half])) if some]
+        else:
+            yield group, result
+
+
+def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
+    """Runs requests together, once.
+
+    Raises:
+        TooLargeError: There was not enough memory.
+        EngineError: Anything else went wrong.
+    """
+    started_ns = time.perf_counter_ns()
+    feeds = assemble(works, layout)
+    assembled_ns = time.perf_counter_ns()
+    values = engine.run(feeds, wanted(works))
+    computed_ns = time.perf_counter_ns()
+    outputs = split(values, works, layout)
+    sequences = sum([work.batch for work in works])
+    padded = sequences * max([work.tokens // work.batch for work in works])
+    execution = Execution(
+        sequences=sequences,
+        requests=len(works),
+        tokens=real_tokens(feeds, padded),
+        padded_tokens=padded,
+        input_ns=assembled_ns - started_ns,
+        compute_ns=computed_ns - assembled_ns,
+        output_ns=time.perf_counter_ns() - computed_ns,
+    )
+    return Result(outputs=outputs, started_ns=started_ns, execution=execution)
+
+
+def answer(items: Sequence[Item], result: Result) -> None:
+    """Gives everyone who still waits the outputs."""
+    compute_ns, sequences = result.execution.compute_ns, result.execution.sequences
+    for item, outputs in zip(items, result.outputs, strict=True):
+        if not item.answer.done():
+            queue_ns = result.started_ns - item.arrived_ns
+            item.answer.set_result(
+                Done(outputs=outputs, queue_ns=queue_ns, compute_ns=compute_ns, batch=sequences)
+            )

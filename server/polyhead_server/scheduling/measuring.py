@@ -1,0 +1,78 @@
+"""Times an engine on a small grid of (B, T), within a budget."""
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+_FEWEST_TOKENS = 8
+_MOST_TOKENS = 8192
+"""Of one point, B × T."""
+_LONGEST = 1024
+_LARGEST_BATCH = 64
+_QUICK_SECONDS = 0.005
+
+
+def grid(max_tokens: int | None, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
+    """The points (B, T) in the order in which they are measured: by B × T, the longest first.
+
+    Both axes go up in powers of two: T from 8 (or from the graph's own limit, where that is lower).
+
+    Args:
+        max_tokens: The largest T of the graph.
+        fits: Whether a run of (B, T) is within the limits of memory.
+    """
+    shortest = min(_FEWEST_TOKENS, max_tokens or _FEWEST_TOKENS)
+    longest = min(_LONGEST, max_tokens or _LONGEST)
+    total = shortest
+    while total <= _MOST_TOKENS:
+        tokens, batch = total, 1
+        while tokens >= shortest:
+            if tokens <= longest and batch <= _LARGEST_BATCH and fits(batch, tokens):
+                yield batch, tokens
+            tokens, batch = tokens // 2, batch * 2
+        total *= 2
+
+
+def measure(
+    prepare: Callable[[int, int], Callable[[], object]],
+    *,
+    max_tokens: int | None = None,
+    fits: Callable[[int, int], bool] = lambda _batch, _tokens: True,
+    budget: float = 2.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[tuple[int, int], float]:
+    """Times runs on the grid, larger and larger ones, until the budget would be passed.
+
+    Every point is run once to warm up, and then timed three times, five when it is quick; the median counts.
+
+    Args:
+        prepare: Makes the inputs of a run of (B, T), and returns what runs it.
+        max_tokens: The largest T of the graph.
+        fits: Whether a run of (B, T) is within the limits of memory.
+        budget: How long it may take in all, in seconds. The first point is measured in any case.
+        clock: The time in seconds.
+
+    Returns:
+        Seconds of a run at each point; of every T, B = 1 is there.
+    """
+    end = clock() + budget
+    points: dict[tuple[int, int], float] = {}
+    for batch, tokens in grid(max_tokens, fits):
+        # Twice the tokens take about twice as long, at least where it matters.
+        guess = 2 * max(points.get((batch // 2, tokens), 0.0), points.get((batch, tokens // 2), 0.0))
+        repeats = 5 if guess < _QUICK_SECONDS else 3
+        if points and clock() + guess * (repeats + 1) > end:
+            break
+        if batch > 1 and (1, tokens) not in points:
+            continue
+        run = prepare(batch, tokens)
+        run()
+        times = []
+        for _ in range(repeats):
+            before = clock()
+            run()
+            times.append(clock() - before)
+            if clock() > end:
+                break
+        points[batch, tokens] = max(median(times), 1e-9)
+    return points

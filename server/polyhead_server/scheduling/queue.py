@@ -1,0 +1,121 @@
+"""What waits for one engine, in order. Filled on the event loop, emptied by the engine's thread."""
+
+import asyncio
+from enum import Enum, auto
+from threading import Lock
+
+from polyhead_server.scheduling.work import PRIORITIES, Done, Work
+
+
+class State(Enum):
+    """Where an entry is."""
+
+    WAITING = auto()
+    TAKEN = auto()
+    """It is in a batch: it can no longer leave the queue by itself."""
+    GONE = auto()
+
+
+class Entry:
+    """One request in the scheduler."""
+
+    __slots__ = ("answer", "arrived_ns", "number", "seconds", "size", "start_by", "state", "timer", "work")
+
+    def __init__(
+        self, work: Work, answer: asyncio.Future[Done], *, arrived_ns: int, seconds: float, start_by: float
+    ) -> None:
+        self.work = work
+        self.answer = answer
+        self.arrived_ns = arrived_ns
+        self.seconds = seconds
+        """What it adds to the engine's work, at least."""
+        self.start_by = start_by
+        """When it has waited too long, in the event loop's time."""
+        self.size = (work.batch, work.tokens // work.batch)
+        self.number = 0
+        self.state = State.WAITING
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Queue:
+    """Entries by priority, then by arrival. Safe from two threads."""
+
+    def __init__(self) -> None:
+        self._levels: tuple[dict[int, Entry], ...] = tuple({} for _ in range(PRIORITIES))
+        self._seconds = [0.0] * PRIORITIES
+        self._lock = Lock()
+        self._number = 0
+        self._asleep = False
+        self.tokens = 0
+        """B × T of all that wait."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels))
+
+    def seconds(self, level: int) -> float:
+        """About how long the engine needs, at least, for all that comes before a new entry of this level."""
+        return sum(self._seconds[: level + 1])
+
+    def add(self, entry: Entry) -> bool:
+        """Puts an entry at its level's end. True: nothing waited, and the engine must be woken."""
+        level = entry.work.level
+        with self._lock:
+            self._number += 1
+            entry.number = self._number
+            self._levels[level][entry.number] = entry
+            self._count(entry, 1)
+            asleep, self._asleep = self._asleep, False
+        return asleep
+
+    def remove(self, entry: Entry) -> bool:
+        """Takes an entry out; False when it was not waiting any more."""
+        with self._lock:
+            return self._take(entry, State.GONE)
+
+    def clear(self) -> list[Entry]:
+        """Takes out all that waits."""
+        with self._lock:
+            entries = [entry for level in self._levels for entry in level.values()]
+            return [entry for entry in entries if self._take(entry, State.GONE)]
+
+    def window(self, most: int, *, oldest_first: bool = False) -> list[Entry]:
+        """The entries whose turn it is, without taking them out. None of them: the next `add` says so.
+
+        Args:
+            most: How many to look at.
+            oldest_first: Put the oldest of all first, whatever its priority.
+        """
+        with self._lock:
+            window: list[Entry] = []
+            if oldest_first:
+                heads = (next(iter(level.values()), None) for level in self._levels)
+                window = sorted((head for head in heads if head is not None), key=lambda head: head.number)[
+                    :1
+                ]
+            for level in self._levels:
+                for entry in level.values():
+                    if len(window) >= most:
+                        break
+                    if not window or entry is not window[0]:
+                        window.append(entry)
+            self._asleep = not window
+            return window
+
+    def take(self, entries: list[Entry]) -> list[Entry]:
+        """Takes out those that still wait."""
+        with self._lock:
+            return [entry for entry in entries if self._take(entry, State.TAKEN)]
+
+    def _take(self, entry: Entry, state: State) -> bool:
+        if entry.state is not State.WAITING:
+            return False
+        entry.state = state
+        del self._levels[entry.work.level][entry.number]
+        self._count(entry, -1)
+        return True
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        level = entry.work.level
+        self.tokens += sign * entry.work.tokens
+        # An empty level costs nothing, whatever rounding has left.
+        self._seconds[level] = self._seconds[level] + sign * entry.seconds if self._levels[level] else 0.0

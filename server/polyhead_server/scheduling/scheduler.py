@@ -1,0 +1,311 @@
+"""The scheduler of one engine: admits work, has it run in the cheapest batches, answers everyone once."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from polyhead_server.engine import Runner
+from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.scheduling import refusals
+from polyhead_server.scheduling.batch import Layout
+from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.driver import Driver, EngineThread
+from polyhead_server.scheduling.execution import Result, answer, run_batch
+from polyhead_server.scheduling.inline import Inline
+from polyhead_server.scheduling.observer import Drop, NoObserver, Observer
+from polyhead_server.scheduling.pace import Pace
+from polyhead_server.scheduling.planning import cut
+from polyhead_server.scheduling.queue import Entry, Queue
+from polyhead_server.scheduling.work import PRIORITIES, Done, Work
+
+_LONGEST_RETRY_MS = 5000
+_WINDOW = 64
+"""How many requests a batch is chosen from. The time to plan grows with its square."""
+_OLDEST_EVERY = 8
+"""One batch in so many takes the oldest request, whatever its priority: the lowest is slow, not starved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a scheduler takes on."""
+
+    max_queued_tokens: int
+    """The most tokens that may wait. One request is always admitted when none waits."""
+    max_wait_seconds: float = 30.0
+    """The longest that work may wait for its turn."""
+
+
+class Scheduler:
+    """The queue in front of one engine. Lives on one event loop.
+
+    Work that the table prices below 0.3 ms runs on the event loop itself, together with all that came in the
+    same turn of the loop; everything else runs in the engine's thread.
+
+    Args:
+        engine: What computes.
+        name: The model's, for messages.
+        layout: Which axes of its inputs and outputs are T.
+        costs: What runs cost.
+        limits: What it takes on.
+        observer: Told of every run and every drop.
+        driver: Runs the batches; a thread, unless a test has its own.
+    """
+
+    def __init__(
+        self,
+        engine: Runner,
+        *,
+        name: str,
+        layout: Layout,
+        costs: CostTable,
+        limits: Limits,
+        observer: Observer | None = None,
+        driver: Driver | None = None,
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._layout = layout
+        self._costs = costs
+        self._limits = limits
+        self._observer = observer or NoObserver()
+        self._driver = driver or EngineThread(f"engine-{name}")
+        self._pace = Pace()
+        self._queue = Queue()
+        self._batches = 0
+        self._taken = 0  # counted in the engine's thread
+        self._left = 0  # counted on the event loop
+        self._busy_until = 0.0
+        self._started = False
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._inline = Inline(engine, layout=layout, costs=costs, loop=self._loop, observer=self._observer)
+
+    # ---- On the event loop ---------------------------------------------------------------------
+
+    def submit(self, work: Work) -> asyncio.Future[Done]:
+        """Admits work; what is returned is awaited, or cancelled when nobody wants it any more.
+
+        Raises:
+            UnavailableError: The queue is full or closed, or too long for the deadline. Awaited: it waited
+                too long for its turn.
+            ExpiredError: The deadline passed, or is too near for this work whatever waits.
+            EngineError: The engine failed on this work.
+            TooLargeError: There was not enough memory.
+        """
+        if self._closed:
+            self._observer.on_drop(Drop.STOPPING)
+            raise refusals.stopping()
+        waiting = self._queue.tokens + self._inline.tokens
+        if waiting and waiting + work.tokens > self._limits.max_queued_tokens:
+            self._observer.on_drop(Drop.QUEUE_FULL)
+            raise UnavailableError(
+                f"{self._name}'s queue is full: {waiting} tokens wait, {work.tokens} more would pass "
+                f"{self._limits.max_queued_tokens}; try again later",
+                retry_after_ms=self._retry_after_ms(),
+            )
+        if self._inline.takes(work):
+            return self._inline.submit(work)
+        return self._enqueue(work)
+
+    async def close(self, *, finish: bool = False) -> None:
+        """Refuses what comes, and returns when everyone has an answer.
+
+        Args:
+            finish: Run what waits. Otherwise it is refused, and what runs is ended.
+        """
+        self._closed = True
+        if not finish:
+            for entry in self._queue.clear():
+                self._drop(entry, Drop.STOPPING, refusals.stopping())
+            self._engine.stop()
+            self._inline.stop()
+        if self._started:
+            self._driver.stop()
+            await asyncio.shield(self._ended)
+        await self._inline.finish()
+        self._engine.stop()
+
+    @property
+    def queued_requests(self) -> int:
+        """Requests that wait for their turn."""
+        return len(self._queue) + len(self._inline)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens (B × T) that wait for their turn."""
+        return self._queue.tokens + self._inline.tokens
+
+    @property
+    def running_requests(self) -> int:
+        """Requests that the engine's thread computes now."""
+        return self._taken - self._left
+
+    def _enqueue(self, work: Work) -> asyncio.Future[Done]:
+        now = self._loop.time()
+        start_by = now + self._limits.max_wait_seconds
+        if work.timeout is not None:
+            start_by = min(start_by, now + work.timeout)
+        self._check_reach(work, now, start_by)
+        batch, tokens = work.batch, work.tokens // work.batch
+        entry = Entry(
+            work,
+            self._loop.create_future(),
+            arrived_ns=time.perf_counter_ns(),
+            seconds=self._costs.share(batch, tokens),
+            start_by=start_by,
+        )
+        entry.answer.add_done_callback(lambda _: self._settle(entry))
+        until = start_by if work.deadline is None else min(start_by, work.deadline)
+        entry.timer = self._loop.call_at(until, self._too_late, entry)
+        if not self._started:
+            self._started = True
+            self._driver.start(self)
+        if self._queue.add(entry):
+            self._driver.wake()
+        return entry.answer
+
+    def _check_reach(self, work: Work, now: float, start_by: float) -> None:
+        """Refuses work whose turn would come too late. What would start at once is never refused.
+
+        The estimates may be wrong, and what nothing waits for delays nobody.
+        """
+        if work.deadline is not None and now >= work.deadline:
+            self._observer.on_drop(Drop.EXPIRED)
+            raise ExpiredError("the deadline passed before the request was read")
+        ahead = self._busy_seconds(now) + self._queue.seconds(work.level)
+        if not ahead:
+            return
+        wait = self._pace.at_least(ahead)
+        own = self._pace.at_least(self._costs.price(work.batch, work.tokens // work.batch))
+        left = float("inf") if work.deadline is None else work.deadline - now
+        if own > left:
+            self._observer.on_drop(Drop.UNREACHABLE)
+            raise ExpiredError(
+                f"the deadline leaves {left * 1e3:.1f} ms, this request takes about {own * 1e3:.1f} ms"
+            )
+        if wait + own > left or wait > start_by - now:
+            self._observer.on_drop(Drop.UNREACHABLE)
+            raise UnavailableError(
+                f"{self._name} is busy for about {wait * 1e3:.0f} ms more, longer than this request can wait",
+                retry_after_ms=self._retry_after_ms(),
+            )
+
+    def _busy_seconds(self, now: float) -> float:
+        """About how long the run in progress takes."""
+        return max(0.0, self._busy_until - now)
+
+    def _retry_after_ms(self) -> int:
+        """About when half of what waits will be gone."""
+        seconds = self._busy_seconds(self._loop.time()) + self._queue.seconds(PRIORITIES - 1)
+        estimate = round(self._pace.likely(seconds) * 1000 / 2)
+        return min(max(estimate, refusals.SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
+
+    def _too_late(self, entry: Entry) -> None:
+        """The first of its two limits has passed: its turn did not come, or the caller stops waiting."""
+        deadline = entry.work.deadline
+        if deadline is not None and self._loop.time() >= deadline:
+            self._queue.remove(entry)
+            self._drop(entry, Drop.EXPIRED, refusals.expired())
+        elif self._queue.remove(entry):
+            self._drop(entry, Drop.TIMEOUT, refusals.waited_too_long())
+        elif deadline is not None and not entry.answer.done():  # it runs: only the deadline counts now
+            entry.timer = self._loop.call_at(deadline, self._too_late, entry)
+
+    def _settle(self, entry: Entry) -> None:
+        """The answer is there, or the caller has left."""
+        if entry.timer is not None:
+            entry.timer.cancel()
+        if entry.answer.cancelled():
+            self._queue.remove(entry)
+            self._observer.on_drop(Drop.CANCELLED)
+
+    def _drop(self, entry: Entry, reason: Drop, error: Exception) -> None:
+        if not entry.answer.done():
+            entry.answer.set_exception(error)
+            self._observer.on_drop(reason)
+
+    def _deliver(self, entries: list[Entry], result: Result | Exception) -> None:
+        """Gives a batch its answers, all in one turn of the loop."""
+        self._left += len(entries)
+        if not isinstance(result, Exception):
+            self._observer.on_execution(result.execution)
+            answer(entries, result)
+            return
+        for entry in entries:
+            if self._closed and isinstance(result, EngineError):
+                self._drop(entry, Drop.STOPPING, refusals.stopping())
+            elif not entry.answer.done():
+                entry.answer.set_exception(result)
+
+    def _drop_late(self, entries: list[Entry]) -> None:
+        """Answers those whose turn came too late."""
+        self._left += len(entries)
+        now = self._loop.time()
+        for entry in entries:
+            deadline = entry.work.deadline
+            if deadline is not None and now >= deadline:
+                self._drop(entry, Drop.EXPIRED, refusals.expired())
+            else:
+                self._drop(entry, Drop.TIMEOUT, refusals.waited_too_long())
+
+    def _end(self) -> None:
+        self._ended.set_result(None)
+        # There is nothing here but after a fault of ours; then nobody must be left waiting for it.
+        self._closed = True
+        for entry in self._queue.clear():
+            self._drop(entry, Drop.STOPPING, refusals.stopping())
+
+    # ---- In the engine's thread ----------------------------------------------------------------
+
+    def take(self) -> list[Entry]:
+        """Decides the next batch, from all that waits now."""
+        while True:
+            self._batches += 1
+            window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
+            if not window:
+                return []
+            chosen = cut([entry.size for entry in window], self._costs)[0]
+            entries = self._queue.take([window[position] for position in chosen])
+            self._taken += len(entries)
+            if entries := self._still(entries):
+                price = self._price(entries)
+                self._busy_until = self._loop.time() + self._pace.at_least(price)
+                return entries
+
+    def run(self, entries: list[Entry]) -> None:
+        """Runs a batch."""
+        for some, result in run_batch(self._engine, entries, self._layout, self._still):
+            if isinstance(result, Result):
+                self._pace.ran(self._price(some), result.execution.compute_ns / 1e9)
+            self._post(self._deliver, some, result)
+        self._busy_until = 0.0
+
+    def ended(self) -> None:
+        """The thread is over."""
+        self._post(self._end)
+
+    def _price(self, entries: Sequence[Entry]) -> float:
+        """What these cost together."""
+        return self._costs.price(
+            sum(entry.size[0] for entry in entries), max(entry.size[1] for entry in entries)
+        )
+
+    def _still(self, entries: list[Entry]) -> list[Entry]:
+        """Those whose caller still waits and whose time has not passed; the others get their answer."""
+        now = self._loop.time()
+        late: list[Entry] = []
+        still: list[Entry] = []
+        for entry in entries:
+            in_time = now < entry.start_by and (entry.work.deadline is None or now < entry.work.deadline)
+            (still if in_time and not entry.answer.done() else late).append(entry)
+        if late:
+            self._post(self._drop_late, late)
+        return still
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        """Has it called on the event loop, where that still runs."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)

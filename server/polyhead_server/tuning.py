@@ -1,0 +1,101 @@
+"""What runs of a loaded graph cost on this machine: measured at the first start, remembered for the next."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnxruntime as ort
+
+from polyhead_server.engine import Engine
+from polyhead_server.errors import EngineError, TooLargeError
+from polyhead_server.logs import LOGGER
+from polyhead_server.scheduling.cache import Key, processor, read_points, write_points
+from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.measuring import measure
+from polyhead_server.signature import Signature
+from polyhead_server.threads import available_cpus
+
+# Points take little memory: it is the time of small and middle sizes that decides how to batch.
+_MEASURED_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """How costs are measured, and how large batches may become."""
+
+    seconds: float = 2.0
+    """How long measuring a graph may take."""
+    cache: Path | None = None
+    """Where costs are kept; None: nowhere."""
+    max_batch_tokens: int = 16_384
+    max_working_bytes: int = 2 * 2**30
+
+
+def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) -> CostTable:
+    """The costs of a graph: as they were kept, or measured now. Also warms the engine up.
+
+    Args:
+        engine: The graph, loaded.
+        signature: What it is.
+        threads: Threads of one run on the CPU.
+        tuning: How to measure.
+    """
+    key = _key(engine, signature, threads)
+    points = None if tuning.cache is None else read_points(tuning.cache, key)
+    if points is None:
+        points = measure(
+            lambda batch, tokens: _run(engine, batch, tokens),
+            max_tokens=signature.max_tokens,
+            fits=lambda batch, tokens: (
+                signature.working_bytes(batch, tokens) <= min(_MEASURED_BYTES, tuning.max_working_bytes)
+            ),
+            budget=tuning.seconds,
+        )
+        if tuning.cache is not None:
+            write_points(tuning.cache, key, points)
+        LOGGER.debug("measured %d points of %s", len(points), signature.name)
+    else:
+        _warm_up(engine, points)
+    return CostTable(points, rows=lambda tokens: _most_rows(signature, tokens, tuning))
+
+
+def _run(engine: Engine, batch: int, tokens: int) -> Callable[[], object]:
+    feeds = engine.example(batch, tokens)
+    return lambda: engine.run(feeds, engine.outputs)
+
+
+def _warm_up(engine: Engine, points: dict[tuple[int, int], float]) -> None:
+    """Runs every length once that was measured, alone, so that the first callers do not pay for it.
+
+    Costs a few tenths of a second at most: the kept times say which runs are short enough.
+    """
+    left = 0.3
+    for batch, tokens in sorted(points):
+        left -= 2 * points[batch, tokens]
+        if batch > 1 or left < 0:
+            return
+        try:
+            engine.run(engine.example(batch, tokens), engine.outputs)
+        except (EngineError, TooLargeError):
+            LOGGER.debug("a run to warm up failed", exc_info=True)
+            return
+
+
+def _most_rows(signature: Signature, tokens: int, tuning: Tuning) -> int:
+    """The largest batch at T that is put together."""
+    by_memory = tuning.max_working_bytes // max(1, signature.working_bytes(1, tokens))
+    return max(1, min(tuning.max_batch_tokens // tokens, by_memory))
+
+
+def _key(engine: Engine, signature: Signature, threads: int) -> Key:
+    manifest = signature.manifest.model_dump_json().encode()
+    return Key(
+        manifest=hashlib.sha256(manifest).hexdigest(),
+        graph=signature.graph,
+        provider=engine.provider,
+        library=ort.__version__,
+        processor=processor(),
+        cpus=available_cpus(),
+        threads=threads,
+    )
