@@ -17,7 +17,11 @@ _AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 def _numbers(_: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
     """Reads `1,2,4,8`."""
-    return tuple(int(number) for token in tokens for number in token.value.split(","))
+    try:
+        return tuple(int(number) for token in tokens for number in token.value.split(","))
+    except ValueError:
+        given = " ".join(token.value for token in tokens)
+        raise ValueError(f"must be head counts such as 1,2,4,8, was {given!r}") from None
 
 
 @app.default
@@ -29,7 +33,7 @@ def export(
     heads: Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)] = (),
     layers: _AtLeastOne | None = None,
     mask: bool = False,
-    seed: int = 0,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
     models: Path = Path("models"),
     version: _AtLeastOne = 1,
     if_exists: Literal["fail", "skip", "replace"] = "fail",
@@ -67,7 +71,7 @@ def export(
     from polyhead_export.errors import ExportError
     from polyhead_export.family import STEPS, export_family
 
-    if if_exists == "skip" and name and not heads and _is_there(models, name, version):
+    if if_exists == "skip" and name and not heads and _is_complete(models, name, version):
         # Said before anything heavy happens: a container that starts again has nothing to do.
         Console(stderr=True).print(f"{name}: version {version} is there already")
         return
@@ -80,8 +84,15 @@ def export(
             "give another --version, or --if-exists skip or replace"
         )
     wanted = [
-        source for source in sources if if_exists != "skip" or not _is_there(models, source.name, version)
+        source for source in sources if if_exists != "skip" or not _is_complete(models, source.name, version)
     ]
+    if if_exists == "skip" and (
+        partial := [source.name for source in wanted if _is_there(models, source.name, version)]
+    ):
+        raise ExportError(
+            f"version {version} of {', '.join(partial)} in {models} has no manifest.json, so it is not "
+            "complete: give --if-exists replace"
+        )
     exported: list[ExportedFamily] = []
     console = Console(stderr=True)
     with Progress(
@@ -113,6 +124,11 @@ def export(
 
 def _is_there(models: Path, name: str, version: int) -> bool:
     return (models / name / str(version)).exists()
+
+
+def _is_complete(models: Path, name: str, version: int) -> bool:
+    """The manifest is written last."""
+    return (models / name / str(version) / "manifest.json").is_file()
 
 
 def _sources(

@@ -45,6 +45,19 @@ class ExportedFamily:
     parity: Parity
 
 
+def check_name(name: str) -> None:
+    """Sees that a family may be called this.
+
+    Raises:
+        ExportError: It may not.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        raise ExportError(
+            "the name must start with a letter or digit and hold only letters, digits, "
+            f"'_' and '-', was {name!r}"
+        )
+
+
 def export_family(
     encoder: Encoder,
     name: str,
@@ -71,11 +84,7 @@ def export_family(
         FamilyExistsError: The version is there already, and `if_exists` is "fail".
         ParityError: A graph deviates from PyTorch; the repository is as it was.
     """
-    if not NAME_PATTERN.fullmatch(name):
-        raise ExportError(
-            "the name must start with a letter or digit and hold only letters, digits, "
-            f"'_' and '-', was {name!r}"
-        )
+    check_name(name)
     if version < 1:
         raise ExportError(f"the version must be 1 or more, was {version}")
     target = repository / name / str(version)

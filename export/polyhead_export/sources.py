@@ -12,16 +12,23 @@ from pathlib import Path
 import torch
 
 from polyhead_export.errors import ExportError
-from polyhead_export.family import TokenizerFile
+from polyhead_export.family import TokenizerFile, check_name
 from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One family to export."""
+    """One family to export.
+
+    Raises:
+        ExportError: The name is not valid; said here, before anything is built.
+    """
 
     name: str
     build: Callable[[], tuple[Encoder, TokenizerFile | None]]
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
 
 
 def from_preset(
@@ -44,7 +51,7 @@ def from_preset(
         seed: Of the random weights.
 
     Raises:
-        ExportError: There is no such preset, or it cannot have that many heads or layers.
+        ExportError: There is no such preset, it cannot have that many heads or layers, or be called so.
     """
     if preset not in PRESETS:
         near = difflib.get_close_matches(preset, PRESETS, n=1)

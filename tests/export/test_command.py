@@ -47,20 +47,44 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--preset", "teaching", "--heads", "2,2"], "head counts must differ from each other, were 2, 2"),
         (["--preset", "teaching", "--heads", "0"], "heads must be at least 1, was 0"),
         (["--preset", "teaching", "--name", "a.b"], "must start with a letter or digit"),
+        (["--checkpoint", "somewhere", "--name", "../x"], r"must start with a letter .*, was '\.\./x'"),
     ],
 )
-def test_refusals_leave_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_refusals_leave_nothing(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     models = tmp_path / "models"
 
     with pytest.raises(ExportError, match=message):
         export(*arguments, "--models", models)
 
     assert not models.exists()
+    assert "building" not in capsys.readouterr().err
 
 
-def test_heads_must_be_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
+    (tmp_path / "teaching" / "1").mkdir(parents=True)
+
+    for named in ([], ["--name", "teaching"]):
+        with pytest.raises(
+            ExportError, match=r"version 1 of teaching .* not complete: give --if-exists replace"
+        ):
+            export("--preset", "teaching", *named, "--models", tmp_path, "--if-exists", "skip")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--heads", "1,two", "must be head counts such as 1,2,4,8, was '1,two'"),
+        ("--seed", "-1", "--seed"),
+        ("--seed", str(2**63), "--seed"),
+    ],
+)
+def test_numbers_must_be_numbers_in_range(
+    flag: str, value: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
-        app(["--preset", "teaching", "--heads", "1,two", "--models", str(tmp_path)])
+        app(["--preset", "teaching", flag, value, "--models", str(tmp_path)])
 
     assert stopped.value.code != 0
-    assert "--heads" in capsys.readouterr().err
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
