@@ -14,6 +14,7 @@ import grpc
 from polyhead_server.access import guards, warn_of_openness
 from polyhead_server.address import bind, format_address
 from polyhead_server.connections import server_options
+from polyhead_server.counters.statistics import Statistics
 from polyhead_server.devices import Device, choose_device
 from polyhead_server.errors import StartError
 from polyhead_server.lifecycle import Lifecycle
@@ -132,6 +133,7 @@ class Server:
             self.registry.fail(result.name, result.version, result.reason)
             return
         signature = result.signature
+        statistics = Statistics(self.registry.board, signature.name, signature.version)
         scheduler = Scheduler(
             result.engine,
             name=signature.name,
@@ -141,6 +143,7 @@ class Server:
                 max_queued_tokens=self._settings.max_queued_tokens,
                 max_wait_seconds=self._settings.max_wait_seconds,
             ),
+            observer=statistics,
         )
         self.registry.ready(
             Model(
@@ -148,6 +151,7 @@ class Server:
                 scheduler=scheduler,
                 tokeniser=result.tokeniser,
                 provider=result.engine.provider,
+                statistics=statistics,
             )
         )
         LOGGER.debug("model %s version %d is ready", signature.name, signature.version)

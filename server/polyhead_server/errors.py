@@ -4,6 +4,7 @@ A message says what it must be, what it was, and what to do. It never holds a pa
 own words; those go to the log.
 """
 
+from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -83,6 +84,18 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
 )
 """The status of each error that a caller is told about. Whatever is not here is INTERNAL."""
 
+
+def status_of(error: BaseException | None) -> StatusCode:
+    """The status that an error ends a request with."""
+    if isinstance(error, CancelledError | GeneratorExit):  # the caller went away
+        return StatusCode.CANCELLED
+    return (
+        STATUS.get(type(error), StatusCode.INTERNAL)
+        if isinstance(error, ServerError)
+        else StatusCode.INTERNAL
+    )
+
+
 PUSHBACK = "grpc-retry-pushback-ms"
 """gRPC's own retries wait this long, and do not happen at all when it is negative."""
 
@@ -106,8 +119,8 @@ def refusal(error: Exception, request_id: str) -> Refusal:
         error: What was raised.
         request_id: Given to the caller where the error is ours, so that the log line can be found.
     """
-    code = STATUS.get(type(error)) if isinstance(error, ServerError) else None
-    if code is None:
+    code = status_of(error)
+    if code is StatusCode.INTERNAL:
         return Refusal(
             code=StatusCode.INTERNAL,
             message=f"the server failed on this request; its log says why under request id {request_id}",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from polyhead_server.counters.layout import DRAINING, IN_FLIGHT
 from polyhead_server.errors import UnavailableError
 from polyhead_server.registry import Registry
 
@@ -27,6 +28,7 @@ class Lifecycle:
         self.on_change = on_change
         self.draining = asyncio.Event()
         self._registry = registry
+        self._statistics = registry.unattributed
         self._loaded = False
         self._accepted = 0
         self._idle = asyncio.Event()
@@ -69,12 +71,15 @@ class Lifecycle:
             UnavailableError: The server is draining.
         """
         if self.draining.is_set():
+            self._statistics.on_drop(DRAINING)
             raise self.refuse()
         self._accepted += 1
+        self._statistics.page[IN_FLIGHT] = self._accepted
         self._idle.clear()
         try:
             yield
         finally:
             self._accepted -= 1
+            self._statistics.page[IN_FLIGHT] = self._accepted
             if not self._accepted:
                 self._idle.set()

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from polyhead_server.counters.board import Board
+from polyhead_server.counters.statistics import Statistics
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
 from polyhead_server.lease import Lease
 from polyhead_server.scheduling import Scheduler
 from polyhead_server.signature import Signature
-from polyhead_server.statistics import Statistics
 from polyhead_server.tokeniser import Tokeniser
 
 _LOADING_RETRY_MS = 500
@@ -56,10 +57,14 @@ class Registry:
 
     Args:
         on_change: Called after every change of a state.
+        board: Where what the models do is counted.
     """
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None, *, board: Board | None = None) -> None:
         self.on_change = on_change
+        self.board = board or Board.create()
+        self.unattributed = Statistics(self.board)
+        """Requests that ended before a model was found for them."""
         self._slots: dict[str, dict[int, Slot]] = {}
 
     def declare(self, name: str, version: int) -> None:

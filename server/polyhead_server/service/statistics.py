@@ -1,10 +1,10 @@
-"""`ModelStatistics`: the counters of one model or of all."""
+"""`ModelStatistics`: the counters of one model or of all, all workers together."""
 
 from collections.abc import Iterable
 
 from polyhead_proto import messages as pb
+from polyhead_server.counters import layout as at
 from polyhead_server.registry import Model
-from polyhead_server.statistics import Duration
 
 
 def model_statistics(models: Iterable[Model]) -> pb.ModelStatisticsResponse:
@@ -13,34 +13,36 @@ def model_statistics(models: Iterable[Model]) -> pb.ModelStatisticsResponse:
 
 
 def _one(model: Model) -> pb.ModelStatistics:
-    counters = model.statistics
+    values = model.statistics.totals()
+    answered = at.REQUEST.count(values)
+
+    def duration(histogram: at.Histogram) -> pb.StatisticDuration:
+        return pb.StatisticDuration(count=histogram.count(values), ns=values[histogram.sum])
+
     return pb.ModelStatistics(
         name=model.signature.name,
         version=str(model.signature.version),
-        last_inference=counters.last_inference_ms,
-        inference_count=counters.sequences,
-        execution_count=counters.executions,
+        last_inference=values[at.LAST_INFERENCE_MS],
+        inference_count=values[at.SEQUENCES],
+        execution_count=at.BATCH.count(values),
         inference_stats=pb.InferStatistics(
-            success=_duration(counters.success),
-            fail=_duration(counters.fail),
-            queue=_duration(counters.queue),
-            compute_input=_duration(counters.compute_input),
-            compute_infer=_duration(counters.compute_infer),
-            compute_output=_duration(counters.compute_output),
+            success=duration(at.REQUEST),
+            fail=pb.StatisticDuration(count=values[at.FAILED], ns=values[at.FAILED_NS]),
+            queue=duration(at.QUEUE),
+            compute_input=pb.StatisticDuration(count=answered, ns=values[at.INPUT_NS]),
+            compute_infer=duration(at.COMPUTE),
+            compute_output=duration(at.SERIALISE),
             cache_hit=pb.StatisticDuration(),
             cache_miss=pb.StatisticDuration(),
         ),
         batch_stats=[
             pb.InferBatchStatistics(
                 batch_size=size,
-                compute_input=_duration(batch.compute_input),
-                compute_infer=_duration(batch.compute_infer),
-                compute_output=_duration(batch.compute_output),
+                compute_input=pb.StatisticDuration(count=values[row], ns=values[row + 1]),
+                compute_infer=pb.StatisticDuration(count=values[row], ns=values[row + 2]),
+                compute_output=pb.StatisticDuration(count=values[row], ns=values[row + 3]),
             )
-            for size, batch in sorted(counters.batches.items())
+            for size, row in at.BATCH_ROWS.items()
+            if values[row]
         ],
     )
-
-
-def _duration(duration: Duration) -> pb.StatisticDuration:
-    return pb.StatisticDuration(count=duration.count, ns=duration.ns)
