@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
+from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
 from polyhead_model.families import EMBEDDINGS
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
@@ -48,6 +49,7 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
     """
     info = read_checkpoint_info(Path(folder))
     source = _encoder_tensors(info, _read_tensors(info.folder))
+    _check_size(info, source)
     with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
         encoder = Encoder(info.encoder)
     encoder.load_state_dict(_convert(info, encoder, source), assign=True)
@@ -101,6 +103,16 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
         for name, t in tensors.items()
         if not name.startswith(_UNUSED)
     }
+
+
+def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
+    """Refuse sizes that are far from the weights', before modules are made for them."""
+    described, held = parameters(info.encoder), sum(tensor.numel() for tensor in source.values())
+    if described > 2 * held:
+        raise CheckpointError(
+            f"{info.folder}: config.json describes an encoder of {described:,} parameters, "
+            f"but the weights hold {held:,}"
+        )
 
 
 def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ def read_json(path: Path) -> object:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # bad JSON, or bytes that are not text
+    except (ValueError, RecursionError) as error:  # bad JSON, bytes that are not text, or nested without end
         raise CheckpointError(f"{path}: must be JSON ({error})") from error
 
 

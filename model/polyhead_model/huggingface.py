@@ -3,6 +3,7 @@
 Needs no torch, so that a checkpoint can be described without it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,11 @@ def _tokenizer_limit(folder: Path) -> int | None:
     """Where the tokeniser itself cuts text: some 10³⁰ where it never does."""
     path = folder / "tokenizer_config.json"
     limit = read_object(path).get("model_max_length") if path.is_file() else None
-    return int(limit) if isinstance(limit, int | float) else None
+    if not isinstance(limit, int | float) or limit == math.inf:
+        return None
+    if not limit >= 1:  # nor NaN
+        raise CheckpointError(f"{path}: model_max_length must be at least 1, was {limit}")
+    return int(limit)
 
 
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:

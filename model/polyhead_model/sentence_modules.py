@@ -82,6 +82,8 @@ def _read_max_tokens(folder: Path) -> int | None:
             )
         if config.get("max_seq_length") is not None:
             max_tokens = integer(path, config, "max_seq_length")
+            if max_tokens < 1:
+                raise CheckpointError(f"{path}: max_seq_length must be at least 1, was {max_tokens}")
     return max_tokens
 
 

@@ -290,6 +290,19 @@ def test_weights_must_be_those_of_the_encoder(
         load_checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"num_hidden_layers": 10**9}, {"vocab_size": 2**62}, {"max_position_embeddings": 10**20}]
+)
+def test_sizes_far_from_the_weights_are_refused_before_anything_is_made(
+    folder: Path, sizes: dict[str, int]
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | sizes))
+
+    with pytest.raises(CheckpointError, match=r"config\.json describes an encoder of [\d,]+ parameters, but"):
+        load_checkpoint(folder)
+
+
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     with pytest.raises(

@@ -69,6 +69,7 @@ def test_plain_folder(bert: Path) -> None:
         ({"tokenizer_config.json": {"model_max_length": 15}}, 15),
         ({"tokenizer_config.json": {"model_max_length": 10**30}}, 20),
         ({"tokenizer_config.json": {"model_max_length": 1e30}}, 20),
+        ({"tokenizer_config.json": {"model_max_length": float("inf")}}, 20),
         ({"tokenizer_config.json": {}}, 20),
     ],
 )
@@ -77,6 +78,21 @@ def test_tokenizers_own_limit_on_text(bert: Path, files: dict[str, object], expe
         write(bert / name, value)
 
     assert read_checkpoint_info(bert).max_tokens == expected
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("-inf"), float("nan")])
+def test_a_limit_that_leaves_no_text_is_refused(sentence: Path, limit: float) -> None:
+    write(sentence / "tokenizer_config.json", {"model_max_length": limit})
+    write(sentence / "sentence_bert_config.json", {})
+    with pytest.raises(CheckpointError, match=f"model_max_length must be at least 1, was {limit}"):
+        read_checkpoint_info(sentence)
+
+
+@pytest.mark.parametrize("limit", [0, -5])
+def test_a_limit_of_sentences_that_leaves_none_is_refused(sentence: Path, limit: int) -> None:
+    write(sentence / "sentence_bert_config.json", {"max_seq_length": limit})
+    with pytest.raises(CheckpointError, match=f"max_seq_length must be at least 1, was {limit}"):
+        read_checkpoint_info(sentence)
 
 
 def test_sentence_folder(sentence: Path) -> None:
@@ -226,6 +242,9 @@ def test_files_that_are_no_folder_or_no_json(bert: Path) -> None:
     with pytest.raises(CheckpointError, match="must be a JSON object, was list"):
         read_checkpoint_info(bert)
     (bert / "config.json").write_bytes(b"{\xff")
+    with pytest.raises(CheckpointError, match=r"must be JSON \("):
+        read_checkpoint_info(bert)
+    (bert / "config.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match=r"must be JSON \("):
         read_checkpoint_info(bert)
     shutil.rmtree(bert)
