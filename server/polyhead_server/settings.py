@@ -41,6 +41,7 @@ def _convert_size(_type: object, tokens: Sequence[Token]) -> int:
 _AtLeastOne = Parameter(validator=Number(gte=1))
 _Limits = Parameter(group="Connections", validator=Number(gte=0))
 _Security = Parameter(group="Security")
+_Observation = Parameter(group="Observation")
 _Size = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=1))
 _MessageSize = Parameter(
     converter=_convert_size, show_default=format_size, validator=Number(gte=1024, lte=_LARGEST_MESSAGE)
@@ -73,6 +74,9 @@ class Settings:
     max_reply_bytes: Annotated[int, _MessageSize] = 64 * 2**20
     """Largest reply message, in bytes or as 64MiB. Checked before anything is computed."""
 
+    max_stream_reply_bytes: Annotated[int, _Size] = 2**30
+    """Largest reply that is streamed in parts, all of them together. Each is at most max-reply-bytes."""
+
     max_text_bytes: Annotated[int, _Size] = 4 * 2**20
     """Most text in one request, all its elements together."""
 
@@ -103,8 +107,30 @@ class Settings:
     drain_seconds: Annotated[float, Parameter(validator=Number(gte=0))] = 25.0
     """After SIGTERM or SIGINT, how long accepted requests may take to finish."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least important messages that are logged."""
+    # ---- Observation ------------------------------------------------------------------------------
+
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _Observation] = "info"
+    """Least important messages that are logged. debug has a line for every inference."""
+
+    log_format: Annotated[Literal["text", "json"], _Observation] = "text"
+    """A line of text for each message, or a JSON object."""
+
+    metrics: Annotated[bool, _Observation] = True
+    """Tell Prometheus over HTTP what happens."""
+
+    metrics_host: Annotated[str, _Observation] = "127.0.0.1"
+    """Address for metrics."""
+
+    metrics_port: Annotated[
+        int | None, Parameter(group="Observation", validator=Number(gte=0, lte=65535))
+    ] = None
+    """Port for metrics. 0 takes a free one. Default: 8002, and no metrics where that is taken."""
+
+    trace_endpoint: Annotated[str | None, _Observation] = None
+    """Send OpenTelemetry traces to this OTLP/gRPC endpoint, such as http://127.0.0.1:4317. Needs polyhead[trace]."""
+
+    trace_ratio: Annotated[float, Parameter(group="Observation", validator=Number(gte=0, lte=1))] = 1.0
+    """Of the requests that carry no trace of their own, how many get one. A caller's own choice is followed."""
 
     # ---- Connections, each worker's own -----------------------------------------------------------
 

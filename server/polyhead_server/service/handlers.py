@@ -3,7 +3,7 @@
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
@@ -20,7 +20,12 @@ from polyhead_server.service.index import repository_index
 from polyhead_server.service.inference import Inference
 from polyhead_server.service.metadata import model_metadata, server_metadata
 from polyhead_server.service.statistics import model_statistics
-from polyhead_server.service.streaming import answer_in_stream, refuse_in_stream, requests_until_draining
+from polyhead_server.service.streaming import (
+    answer_in_stream,
+    refuse_in_stream,
+    requests_until_draining,
+    wants_status,
+)
 from polyhead_server.service.wire import parse
 from polyhead_server.settings import Settings
 
@@ -89,15 +94,17 @@ class Service:
         except Exception as error:
             await _abort(context, error)
 
-    async def _model_stream_infer(self, _requests: object, context: Context) -> AsyncIterator[bytes]:
+    async def _model_stream_infer(self, _requests: object, context: Context) -> None:
         deadline = _deadline(context)
         try:
             async for payload in requests_until_draining(context, self._lifecycle):
                 with self._lifecycle.accept():
                     try:
-                        yield await answer_in_stream(self._inference, payload, deadline)
+                        await answer_in_stream(self._inference, payload, deadline, context.write)
                     except Exception as error:
-                        yield refuse_in_stream(_refusal(context, error), payload)
+                        if wants_status(context):
+                            raise
+                        await context.write(refuse_in_stream(_refusal(context, error), payload))
         except Exception as error:
             await _abort(context, error)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_server.errors import TooLargeError
+from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.registry import Model, Registry
 from polyhead_server.scheduler import Work
 from polyhead_server.service.decoding import Decoded, read_inputs
 from polyhead_server.service.forms import Form, Forms, Plan, plan_reply
 from polyhead_server.service.outputs import Planned
+from polyhead_server.service.parts import Parts, PartWriter, plan_parts, write_part_head
 from polyhead_server.service.reply import Piece, check_size, frame_tensor, write_id, write_timings
 from polyhead_server.service.selection import convert, select
 from polyhead_server.service.tensors import pack_strings
@@ -38,6 +39,33 @@ class Prepared:
     batch: int
     tokens: int
     tokenise_ns: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A request that has been computed, and how long that took."""
+
+    plan: Plan
+    batch: int
+    tokenise_ns: int | None
+    content: dict[str, NDArray[Any] | bytes]
+    """Every output by its name."""
+    started_ns: int
+    parse_ns: int
+    input_ns: int
+    queue_ns: int
+    compute_ns: int
+
+    def timings(self, output_ns: int) -> Mapping[str, int]:
+        """What the reply says about time."""
+        timings = {"parse_ns": self.parse_ns}
+        if self.tokenise_ns is not None:
+            timings["tokenise_ns"] = self.tokenise_ns
+        return timings | {
+            "queue_ns": self.queue_ns,
+            "compute_ns": self.compute_ns,
+            "serialise_ns": output_ns,
+        }
 
 
 class Inference:
@@ -71,20 +99,111 @@ class Inference:
         """
         started_ns = time.perf_counter_ns()
         request = split_infer(payload)
-        form = self._forms.recall(request)
-        if form is not None:
-            with _failures(form.model, started_ns):
-                return await self._infer(form, request, len(payload), started_ns, deadline)
-        message = await self._place(len(request.head), request.message)
-        model = self._registry.find(message.model_name, message.model_version)
-        with _failures(model, started_ns):
-            form = await self._place(len(request.head), self._forms.check, request, message, model)
-            self._forms.remember(request, form)
-            return await self._infer(form, request, len(payload), started_ns, deadline)
+        form = self._forms.recall(request) or await self._new_form(request, started_ns)
+        with _failures(form.model, started_ns):
+            if form.parameters.parts:
+                raise InvalidRequestError(
+                    "parameter parts of the request must be left out or false: "
+                    "a reply in parts is for ModelStreamInfer"
+                )
+            return await self._answer_whole(form, request, len(payload), started_ns, deadline)
 
-    async def _infer(
+    async def stream(self, payload: bytes, deadline: float | None) -> AsyncGenerator[Sequence[Piece]]:
+        """Answers one request of a stream: with one reply, or in parts where it asks for them.
+
+        The next part is worked out when it is asked for, and memory of what has been sent is let go.
+
+        Args:
+            payload: A `ModelInferRequest`.
+            deadline: When the caller stops waiting, in the event loop's time.
+
+        Yields:
+            The pieces of one `ModelInferResponse` after the other.
+
+        Raises:
+            RequestError: The caller is told why.
+            EngineError: The engine failed.
+        """
+        started_ns = time.perf_counter_ns()
+        request = split_infer(payload)
+        form = self._forms.recall(request) or await self._new_form(request, started_ns)
+        size = len(payload)
+        del payload
+        if not form.parameters.parts:
+            with _failures(form.model, started_ns):
+                whole = await self._answer_whole(form, request, size, started_ns, deadline)
+            yield whole
+            return
+        model, head_id = form.model, write_id(request.request_id)
+        with _failures(model, started_ns):
+            ran, parts = await self._run(
+                form, request, self._plan_parts, size=size, started_ns=started_ns, deadline=deadline
+            )
+        del request
+        writer = PartWriter(ran.content)
+        ran.content.clear()
+        output_ns = 0
+        for index, part in enumerate(parts):
+            with _failures(model, started_ns):
+                part_started_ns = time.perf_counter_ns()
+                head = write_part_head(part, model.signature, index=index, count=parts.count)
+                pieces: list[Piece] = [head, head_id]
+                pieces += await self._place(min(part.output.bytes, parts.room), writer.write, part)
+                output_ns += time.perf_counter_ns() - part_started_ns
+                if index < parts.count - 1:
+                    yield pieces
+                    del pieces  # before the next is made
+        _succeeded(model, ran, output_ns)
+        yield [*pieces, write_timings(ran.timings(output_ns))]
+
+    async def _new_form(self, request: InferRequest, started_ns: int) -> Form:
+        """Checks a form that is not known yet, and remembers it."""
+        message = await self._place(len(request.head), request.message)
+        while True:
+            model = self._registry.find(message.model_name, message.model_version)
+            with _failures(model, started_ns):
+                form = await self._place(len(request.head), self._forms.check, request, message, model)
+            # Another may have taken its place while a large head was checked.
+            if model is self._registry.find(message.model_name, message.model_version):
+                self._forms.remember(request, form)
+                return form
+
+    async def _answer_whole(
         self, form: Form, request: InferRequest, size: int, started_ns: int, deadline: float | None
     ) -> Sequence[Piece]:
+        ran, _ = await self._run(
+            form, request, self._check_whole, size=size, started_ns=started_ns, deadline=deadline
+        )
+        output_started_ns = time.perf_counter_ns()
+        pieces = await self._place(ran.plan.size, _write_outputs, ran.plan.outputs, ran.content)
+        output_ns = time.perf_counter_ns() - output_started_ns
+        _succeeded(form.model, ran, output_ns)
+        return [ran.plan.head, write_id(request.request_id), write_timings(ran.timings(output_ns)), *pieces]
+
+    def _check_whole(self, plan: Plan, request: InferRequest, _signature: Signature) -> None:
+        needed = plan.size + len(write_id(request.request_id))
+        check_size(needed, plan.outputs, self._settings.max_reply_bytes)
+
+    def _plan_parts(self, plan: Plan, request: InferRequest, signature: Signature) -> Parts:
+        return plan_parts(
+            plan.outputs,
+            signature=signature,
+            request_id=request.request_id,
+            part_limit=self._settings.max_reply_bytes,
+            total_limit=self._settings.max_stream_reply_bytes,
+        )
+
+    async def _run(
+        self,
+        form: Form,
+        request: InferRequest,
+        check: Callable[[Plan, InferRequest, Signature], R],
+        *,
+        size: int,
+        started_ns: int,
+        deadline: float | None,
+    ) -> tuple["Ran", R]:
+        """Does everything but writing the reply; `check` sees its sizes before anything is computed."""
         model, signature = form.model, form.model.signature
         decoded = await self._place(size, read_inputs, form.inputs, request.raw, signature, self._settings)
         parse_ns = time.perf_counter_ns() - started_ns
@@ -92,30 +211,22 @@ class Inference:
         large = LARGE if form.plan is None else size
         prepared = await self._place(large, _prepare, form, decoded, self._settings)
         plan = form.plan or _plan_now(form, prepared)
-        head_id = write_id(request.request_id)
-        check_size(plan.size + len(head_id), plan.outputs, self._settings.max_reply_bytes)
+        checked = check(plan, request, signature)
         input_ns = time.perf_counter_ns() - started_ns
 
         arrays, queue_ns, compute_ns = await self._compute(model, prepared, plan.computed, deadline)
-
-        output_started_ns = time.perf_counter_ns()
-        content = {**arrays, **prepared.extras}
-        pieces = await self._place(plan.size, _write_outputs, plan.outputs, content)
-        output_ns = time.perf_counter_ns() - output_started_ns
-        timings = {"parse_ns": parse_ns}
-        if prepared.tokenise_ns is not None:
-            timings["tokenise_ns"] = prepared.tokenise_ns
-        timings |= {"queue_ns": queue_ns, "compute_ns": compute_ns, "serialise_ns": output_ns}
-        model.statistics.succeeded(
+        ran = Ran(
+            plan=plan,
             batch=prepared.batch,
-            total_ns=time.perf_counter_ns() - started_ns,
-            queue_ns=queue_ns,
-            ran=bool(plan.computed),
+            tokenise_ns=prepared.tokenise_ns,
+            content={**arrays, **prepared.extras},
+            started_ns=started_ns,
+            parse_ns=parse_ns,
             input_ns=input_ns,
-            infer_ns=compute_ns,
-            output_ns=output_ns,
+            queue_ns=queue_ns,
+            compute_ns=compute_ns,
         )
-        return [plan.head, head_id, write_timings(timings), *pieces]
+        return ran, checked
 
     async def join(self, pieces: Sequence[Piece]) -> bytes:
         """Puts pieces together, off the event loop where they are large."""
@@ -147,12 +258,26 @@ class Inference:
 
 @contextmanager
 def _failures(model: Model, started_ns: int) -> Iterator[None]:
-    """Counts a request that gets no reply."""
+    """Uses a model, and counts a request that gets no reply."""
     try:
-        yield
+        with model.lease:
+            yield
     except BaseException:
         model.statistics.failed(total_ns=time.perf_counter_ns() - started_ns)
         raise
+
+
+def _succeeded(model: Model, ran: Ran, output_ns: int) -> None:
+    """Counts a request that gets its reply."""
+    model.statistics.succeeded(
+        batch=ran.batch,
+        total_ns=time.perf_counter_ns() - ran.started_ns,
+        queue_ns=ran.queue_ns,
+        ran=bool(ran.plan.computed),
+        input_ns=ran.input_ns,
+        infer_ns=ran.compute_ns,
+        output_ns=output_ns,
+    )
 
 
 def _prepare(form: Form, decoded: Decoded, settings: Settings) -> Prepared:

@@ -53,6 +53,7 @@ def properties(model: Model, settings: Settings) -> dict[str, str]:
         "text_max_tokens": manifest.text_max_tokens,
         "max_request_bytes": settings.max_request_bytes,
         "max_reply_bytes": settings.max_reply_bytes,
+        "max_stream_reply_bytes": settings.max_stream_reply_bytes,
         "max_text_bytes": settings.max_text_bytes,
         "max_batch_size": settings.max_batch_size,
         "max_request_tokens": settings.max_request_tokens,

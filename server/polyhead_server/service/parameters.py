@@ -42,6 +42,8 @@ class RequestParameters:
     """What a request's own parameters say."""
 
     truncate: bool = False
+    parts: bool = False
+    """The reply is to come in parts."""
     default: Selection = Selection()
     """For every output that it applies to."""
 
@@ -59,12 +61,14 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
     Raises:
         InvalidRequestError: One is unknown or of the wrong type.
     """
-    truncate = False
+    truncate = parts = False
     rest: dict[str, pb.InferParameter] = {}
     for name, parameter in parameters.items():
         match name:
             case "truncate" if takes_text:
                 truncate = _boolean(name, parameter)
+            case "parts":
+                parts = _boolean(name, parameter)
             case "triton_enable_empty_final_response":
                 _boolean(name, parameter)
             case "timeout" | "priority":
@@ -73,7 +77,7 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
                 _without_sequence(name, parameter)
             case _:
                 rest[name] = parameter
-    return RequestParameters(truncate=truncate, default=read_selection(rest, "the request"))
+    return RequestParameters(truncate=truncate, parts=parts, default=read_selection(rest, "the request"))
 
 
 def read_selection(parameters: Parameters, whose: str) -> Selection:

@@ -5,8 +5,8 @@ last answer is written, so that a slow reader holds up its own stream and takes 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc
@@ -45,9 +45,24 @@ async def requests_until_draining(context: Context, lifecycle: Lifecycle) -> Asy
         draining.cancel()
 
 
-async def answer_in_stream(inference: Inference, payload: bytes, deadline: float | None) -> bytes:
-    """One request's `ModelStreamInferResponse`; what goes wrong is raised."""
-    return await inference.join(frame_stream(await inference.answer(payload, deadline)))
+async def answer_in_stream(
+    inference: Inference, payload: bytes, deadline: float | None, write: Callable[[bytes], Awaitable[None]]
+) -> None:
+    """Writes the answer to one request, which may have several parts; what goes wrong is raised.
+
+    A part is made when the one before has been taken: `write` returns when gRPC's flow control lets it.
+    """
+    async with aclosing(inference.stream(payload, deadline)) as replies:
+        async for pieces in replies:
+            message = await inference.join(frame_stream(pieces))
+            del pieces  # memory for one part at a time
+            await write(message)
+            del message
+
+
+def wants_status(context: Context) -> bool:
+    """The caller wants an error as the stream's status, as Triton's clients say it, not in a message."""
+    return ("triton_grpc_error", "true") in (context.invocation_metadata() or ())
 
 
 def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
@@ -58,5 +73,7 @@ def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
         request_id = ""
     return pb.ModelStreamInferResponse(
         error_message=f"{refusal.code.name}: {refusal.message}",
-        infer_response=pb.ModelInferResponse(id=request_id),
+        infer_response=pb.ModelInferResponse(
+            id=request_id, parameters={"triton_final_response": pb.InferParameter(bool_param=True)}
+        ),
     ).SerializeToString()
