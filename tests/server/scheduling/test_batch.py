@@ -1,0 +1,118 @@
+"""Requests are put together and taken apart again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyhead_server.repository import read_manifest
+from polyhead_server.scheduling import Layout, Work
+from polyhead_server.scheduling.batch import assemble, layout_of, real_tokens, split, wanted
+from polyhead_server.signature import signature_of
+
+LAYOUT = Layout(
+    inputs={"x": (1,), "mask": (1, 2), "lengths": ()},
+    outputs={"output": (1,), "attention.0": (2, 3), "pooled": ()},
+)
+RANDOM = np.random.default_rng(0)
+
+
+def work(batch: int, tokens: int, outputs: tuple[str, ...] = ("output",)) -> Work:
+    feeds = {
+        "x": RANDOM.standard_normal((batch, tokens, 3), np.float32),
+        "mask": np.ones((batch, tokens, tokens), np.bool_),
+        "lengths": np.full(batch, tokens, np.int32),
+    }
+    return Work(feeds=feeds, outputs=outputs, batch=batch, tokens=batch * tokens)
+
+
+def test_one_request_is_passed_on_untouched() -> None:
+    one = work(2, 3)
+    outputs = {"output": np.zeros((2, 3, 3))}
+
+    assert assemble([one], LAYOUT) is one.feeds
+    assert split(outputs, [one], LAYOUT)[0] is outputs
+
+
+def test_shorter_ones_are_padded_with_zeros() -> None:
+    works = [work(1, 2), work(2, 4), work(1, 1)]
+    feeds = assemble(works, LAYOUT)
+
+    assert feeds["x"].shape == (4, 4, 3)
+    assert feeds["mask"].shape == (4, 4, 4)
+    assert feeds["lengths"].tolist() == [2, 4, 4, 1]
+    np.testing.assert_array_equal(feeds["x"][0, :2], works[0].feeds["x"][0])
+    np.testing.assert_array_equal(feeds["x"][1:3], works[1].feeds["x"])
+    assert not feeds["x"][0, 2:].any()
+    assert not feeds["x"][3, 1:].any()
+    assert feeds["mask"][0].sum() == 4
+    assert feeds["x"].dtype == np.float32
+    assert feeds["mask"].dtype == np.bool_
+    assert real_tokens(feeds, 16) == 11
+
+
+def test_equal_lengths_are_only_put_together() -> None:
+    works = [work(1, 4), work(3, 4)]
+    feeds = assemble(works, LAYOUT)
+
+    np.testing.assert_array_equal(feeds["x"], np.concatenate([one.feeds["x"] for one in works]))
+
+
+def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
+    works = [
+        work(1, 2, ("output", "attention.0")),
+        work(2, 4, ("pooled",)),
+        work(1, 1, ("attention.0", "pooled")),
+    ]
+    assert wanted(works) == ["output", "attention.0", "pooled"]
+    outputs = {
+        "output": RANDOM.standard_normal((4, 4, 3)),
+        "attention.0": RANDOM.standard_normal((4, 5, 4, 4)),
+        "pooled": RANDOM.standard_normal((4, 3)),
+    }
+    first, second, third = split(outputs, works, LAYOUT)
+
+    assert list(first) == ["output", "attention.0"]
+    assert list(second) == ["pooled"]
+    assert list(third) == ["attention.0", "pooled"]
+    np.testing.assert_array_equal(first["output"], outputs["output"][:1, :2])
+    np.testing.assert_array_equal(first["attention.0"], outputs["attention.0"][:1, :, :2, :2])
+    np.testing.assert_array_equal(second["pooled"], outputs["pooled"][1:3])
+    np.testing.assert_array_equal(third["attention.0"], outputs["attention.0"][3:, :, :1, :1])
+    assert all(value.base is not None for part in (first, second, third) for value in part.values())
+
+
+def test_without_lengths_all_tokens_count() -> None:
+    assert real_tokens({"x": np.zeros((2, 3))}, 6) == 6
+
+
+@pytest.mark.parametrize(
+    ("family", "graph", "inputs", "outputs"),
+    [
+        (
+            "tiny",
+            "attention",
+            {"x": (1,), "lengths": ()},
+            {"output": (1,), "attention.0": (2, 3), "attention.1": (2, 3)},
+        ),
+        (
+            "tiny-tokens",
+            "fast",
+            {"input_ids": (1,), "token_type_ids": (1,), "lengths": ()},
+            {"output": (1,), "pooled": ()},
+        ),
+        ("tiny-masked", "fast", {"x": (1,), "lengths": (), "mask": (1, 2)}, {"output": (1,)}),
+    ],
+)
+def test_the_layout_follows_the_manifest(
+    repository: Path,
+    family: str,
+    graph: str,
+    inputs: dict[str, tuple[int, ...]],
+    outputs: dict[str, tuple[int, ...]],
+) -> None:
+    manifest = read_manifest(repository / family / "1", family=family, version=1)
+    layout = layout_of(signature_of(manifest, "fast" if graph == "fast" else "attention"))
+
+    assert layout.inputs == inputs
+    assert layout.outputs == outputs

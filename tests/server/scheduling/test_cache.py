@@ -1,0 +1,85 @@
+"""Measured costs are kept, and only used for what they are about."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyhead_server.scheduling.cache import Key, default_folder, processor, read_points, write_points
+
+KEY = Key(
+    manifest="ab",
+    graph="fast",
+    provider="CPUExecutionProvider",
+    library="1.31",
+    processor="a",
+    cpus=2,
+    threads=2,
+)
+POINTS = {(1, 8): 0.25, (2, 8): 0.375}
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    write_points(folder, KEY, POINTS)
+
+    assert read_points(folder, KEY) == POINTS
+    assert [file.name for file in folder.iterdir()] == [KEY.file]
+
+
+@pytest.mark.parametrize(
+    "change", [{"manifest": "cd"}, {"graph": "attention"}, {"threads": 1}, {"cpus": 3}, {"library": "2"}]
+)
+def test_costs_of_something_else_are_not_used(tmp_path: Path, change: dict[str, Any]) -> None:
+    write_points(tmp_path, KEY, POINTS)
+    other = dataclasses.replace(KEY, **change)
+
+    assert read_points(tmp_path, other) is None
+    (tmp_path / KEY.file).rename(tmp_path / other.file)
+    assert read_points(tmp_path, other) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"format": 2}',
+        b"[" * 100_000,
+        *(
+            json.dumps({"format": 1, "key": dataclasses.asdict(KEY), "points": points}).encode()
+            for points in (None, [], [[1, 8]], [[1, 8, "x"]], [[1, 8, 0]], [[2, 8, 1.0]], [[1, 8, 1e999]])
+        ),
+    ],
+)
+def test_a_broken_file_is_passed_over_and_written_anew(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / KEY.file).write_bytes(content)
+
+    assert read_points(tmp_path, KEY) is None
+    write_points(tmp_path, KEY, POINTS)
+    assert read_points(tmp_path, KEY) == POINTS
+
+
+def test_a_folder_that_cannot_be_written_to_costs_a_log_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    write_points(tmp_path / "file" / "folder", KEY, POINTS)
+
+    assert "cannot be kept" in caplog.text
+    assert read_points(tmp_path / "file" / "folder", KEY) is None
+
+
+def test_the_default_folder_follows_the_specification() -> None:
+    assert default_folder({"XDG_CACHE_HOME": "/x", "HOME": "/h"}) == Path("/x/polyhead")
+    assert default_folder({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == Path("/h/.cache/polyhead")
+    assert default_folder({"HOME": "/h"}) == Path("/h/.cache/polyhead")
+    assert default_folder({}).is_absolute()
+
+
+def test_the_processor_has_a_name() -> None:
+    assert processor()

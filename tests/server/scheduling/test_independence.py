@@ -1,0 +1,98 @@
+"""A request's numbers do not depend on its batch-mates: on the real engine, alone and in company.
+
+The tolerance is 2e-6 · max(1, |x|): kernels add in another order at another size, and nothing else may differ.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyhead_server.devices import on_cpu
+from polyhead_server.engine import Engine
+from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.scheduling import Work, layout_of
+from polyhead_server.scheduling.execution import execute
+from polyhead_server.signature import Signature, signature_of
+
+TOLERANCE = 2e-6
+
+
+class Graph:
+    """One graph of the test repository, and requests for it."""
+
+    def __init__(self, repository: Path, family: str, graph: GraphName) -> None:
+        folder = repository / family / "1"
+        manifest = read_manifest(folder, family=family, version=1)
+        self.signature: Signature = signature_of(manifest, graph)
+        self.engine = Engine(
+            folder / manifest.graphs[graph].file, signature=self.signature, device=on_cpu(""), threads=1
+        )
+        self.layout = layout_of(self.signature)
+        self.random = np.random.default_rng(3)
+
+    def work(self, batch: int, tokens: int, hostile: float | None = None) -> Work:
+        """A random request, its sequences of different lengths; or one full of a hostile value."""
+        feeds = self.engine.example(batch, tokens)
+        lengths = self.random.integers(1, tokens + 1, batch).astype(np.int32)
+        lengths[0] = tokens
+        feeds["lengths"] = lengths
+        if "x" in feeds:
+            feeds["x"] = self.random.standard_normal(feeds["x"].shape).astype(np.float32)
+            if hostile is not None:
+                feeds["x"][:] = hostile
+        else:
+            feeds["input_ids"] = self.random.integers(0, 32, (batch, tokens))
+        if "mask" in feeds:
+            feeds["mask"] = self.random.random((batch, tokens, tokens)) < 0.7
+        return Work(feeds=feeds, outputs=self.engine.outputs, batch=batch, tokens=batch * tokens)
+
+    def run(self, works: Sequence[Work]) -> list[dict[str, np.ndarray]]:
+        return [dict(part) for part in execute(self.engine, works, self.layout).outputs]
+
+
+GRAPHS: list[tuple[str, GraphName]] = [
+    ("tiny", "fast"),
+    ("tiny", "attention"),
+    ("tiny-tokens", "fast"),
+    ("tiny-tokens", "attention"),
+    ("tiny-masked", "fast"),
+    ("tiny-masked", "attention"),
+]
+
+
+@pytest.mark.parametrize(("family", "name"), GRAPHS)
+def test_the_same_request_alone_and_at_every_place_of_a_batch(
+    repository: Path, family: str, name: GraphName
+) -> None:
+    graph = Graph(repository, family, name)
+    for batch, tokens in ((1, 7), (3, 13), (2, 32)):
+        one = graph.work(batch, tokens)
+        (alone,) = graph.run([one])
+        mates = [graph.work(*size) for size in ((1, 3), (4, 13), (1, 32), (2, 20))]
+        for place in range(len(mates) + 1):
+            together = graph.run([*mates[:place], one, *mates[place:]])[place]
+            assert list(together) == list(alone)
+            for output, value in alone.items():
+                assert together[output].shape == value.shape
+                bound = TOLERANCE * np.maximum(1, np.abs(value))
+                assert (np.abs(together[output] - value) <= bound).all(), output
+
+
+@pytest.mark.parametrize("hostile", [float("nan"), float("inf"), -float("inf"), 3e38])
+@pytest.mark.parametrize(("family", "name"), [graph for graph in GRAPHS if graph[0] != "tiny-tokens"])
+def test_hostile_neighbours_change_nothing(
+    repository: Path, family: str, name: GraphName, hostile: float
+) -> None:
+    graph = Graph(repository, family, name)
+    one = graph.work(2, 9)
+    (alone,) = graph.run([one])
+    for size in ((1, 9), (1, 4), (3, 17)):
+        for place in (0, 1):
+            works = [graph.work(*size, hostile=hostile)]
+            works.insert(place, one)
+            together = graph.run(works)[place]
+            for output, value in alone.items():
+                bound = TOLERANCE * np.maximum(1, np.abs(value))
+                assert (np.abs(together[output] - value) <= bound).all(), output

@@ -1,0 +1,72 @@
+"""An engine is timed on a grid, within a budget."""
+
+from collections.abc import Callable
+
+from polyhead_server.scheduling.measuring import grid, measure
+
+
+class Machine:
+    """Takes a known time for every run, on a clock of its own."""
+
+    def __init__(self, seconds_per_token: float, overhead: float = 0.0, warm_up: float = 0.0) -> None:
+        self.now = 100.0
+        self.runs: list[tuple[int, int]] = []
+        self._seconds_per_token = seconds_per_token
+        self._overhead = overhead
+        self._warm_up = warm_up
+
+    def prepare(self, batch: int, tokens: int) -> Callable[[], object]:
+        def run() -> None:
+            if (batch, tokens) not in self.runs:
+                self.now += self._warm_up
+            self.runs.append((batch, tokens))
+            self.now += self._overhead + batch * tokens * self._seconds_per_token
+
+        return run
+
+    def clock(self) -> float:
+        return self.now
+
+
+def test_the_grid_grows_by_tokens_and_starts_each_length_alone() -> None:
+    points = list(grid(64, lambda _batch, _tokens: True))
+
+    assert points[:6] == [(1, 8), (1, 16), (2, 8), (1, 32), (2, 16), (4, 8)]
+    assert max(tokens for _, tokens in points) == 64
+    assert max(batch for batch, _ in points) == 64
+    assert len(points) == len(set(points))
+
+
+def test_the_grid_keeps_to_limits() -> None:
+    assert list(grid(5, lambda batch, tokens: batch * tokens <= 10)) == [(1, 5), (2, 5)]
+
+
+def test_a_fast_machine_is_measured_everywhere() -> None:
+    machine = Machine(1e-8, overhead=1e-5)
+    points = measure(machine.prepare, clock=machine.clock)
+
+    assert set(points) == set(grid(None, lambda _batch, _tokens: True))
+    assert abs(points[4, 32] - (1e-5 + 128e-8)) < 1e-9
+
+
+def test_a_slow_machine_is_measured_within_the_budget() -> None:
+    machine = Machine(0.001)
+    points = measure(machine.prepare, budget=2.0, clock=machine.clock)
+
+    assert machine.now <= 102.0
+    assert (1, 64) in points
+    assert all((1, tokens) in points for _, tokens in points)
+
+
+def test_one_point_is_measured_whatever_it_takes() -> None:
+    machine = Machine(10.0)
+
+    assert list(measure(machine.prepare, budget=0.0, clock=machine.clock)) == [(1, 8)]
+    assert len(machine.runs) == 2
+
+
+def test_the_first_run_of_a_shape_does_not_count() -> None:
+    machine = Machine(1e-6, warm_up=0.01)
+    points = measure(machine.prepare, budget=0.5, clock=machine.clock)
+
+    assert abs(points[1, 8] - 8e-6) < 1e-9
