@@ -67,6 +67,14 @@ class ExpiredError(RequestError):
     """The caller's deadline passed before there was an answer."""
 
 
+class NotLoadedError(RequestError):
+    """A model was to be loaded as it lies in the repository, and cannot be."""
+
+
+class UnsupportedError(RequestError):
+    """A procedure that is turned off here."""
+
+
 class EngineError(ServerError):
     """The engine failed on valid input: our fault, or the model's."""
 
@@ -80,6 +88,8 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
         TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         UnavailableError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,
+        NotLoadedError: StatusCode.FAILED_PRECONDITION,
+        UnsupportedError: StatusCode.UNIMPLEMENTED,
     }
 )
 """The status of each error that a caller is told about. Whatever is not here is INTERNAL."""

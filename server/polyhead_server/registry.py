@@ -24,7 +24,7 @@ class State(StrEnum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """One graph of one version, ready to answer."""
 
@@ -110,6 +110,11 @@ class Registry:
         slot = self._slots.setdefault(name, {}).setdefault(version, Slot(name=name, version=version))
         slot.state, slot.reason, slot.model = State.UNAVAILABLE, reason, None
         self.on_change()
+
+    def reason(self, name: str, version: int) -> str:
+        """Why a version is not served; empty where that is not known, or it is."""
+        slot = self._slots.get(name, {}).get(version)
+        return "" if slot is None else slot.reason
 
     def names(self) -> list[str]:
         """The names of all models, ready or not."""

@@ -72,6 +72,10 @@ class Forms:
             return None
         return form
 
+    def forget(self, model: Model) -> None:
+        """Forgets every form of a model, which it would keep in memory."""
+        self._known = {head: form for head, form in self._known.items() if form.model is not model}
+
     def check(self, request: InferRequest, message: pb.ModelInferRequest, model: Model) -> Form:
         """Checks a request's form. Takes long for typed contents, which are part of the head.
 

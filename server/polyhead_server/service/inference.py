@@ -228,6 +228,10 @@ class Inference:
         )
         return ran, checked
 
+    def forget(self, model: Model) -> None:
+        """Lets go of a model that is out of service."""
+        self._forms.forget(model)
+
     async def join(self, pieces: Sequence[Piece]) -> bytes:
         """Puts pieces together, off the event loop where they are large."""
         return await self._place(sum(map(len, pieces)), b"".join, pieces)
