@@ -12,9 +12,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from polyhead_proto import SERVICE
-from polyhead_server.address import is_loopback
 from polyhead_server.errors import StartError
-from polyhead_server.logs import LOGGER
 from polyhead_server.service.health import HEALTH
 from polyhead_server.settings import Settings
 
@@ -110,21 +108,6 @@ def guards(settings: Settings) -> Sequence[Guard]:
         )
     )
     return [Guard(tokens, management)] if tokens or management else []
-
-
-def warn_of_openness(settings: Settings) -> None:
-    """Says in the log what a server lacks that other machines can reach."""
-    if is_loopback(settings.host):
-        return
-    missing = []
-    if settings.tls_cert is None:
-        missing.append("TLS (--tls-cert, --tls-key), so what is sent can be read on the way")
-    if settings.token_file is None and settings.tls_client_ca is None:
-        missing.append(
-            "a token (--token-file) or client certificates (--tls-client-ca), so everybody may call"
-        )
-    for one in missing:
-        LOGGER.warning("listening on %s, beyond this machine, without %s", settings.host, one)
 
 
 def _bearer(metadata: Any) -> bytes | None:

@@ -1,22 +1,22 @@
-"""The server as a whole: `create_server` builds it, `serve` runs it until a signal and drains it."""
+"""The server as a whole: `create_server` builds it; `polyhead_server.process` runs it."""
 
 import asyncio
 import contextlib
-import logging
-import os
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import grpc
 
-from polyhead_server.access import guards, warn_of_openness
+from polyhead_server.access import guards
 from polyhead_server.address import bind, format_address
 from polyhead_server.connections import server_options
+from polyhead_server.counters.board import Board
 from polyhead_server.counters.statistics import Statistics
 from polyhead_server.devices import Device, choose_device
 from polyhead_server.errors import StartError
+from polyhead_server.gauges import Gauges
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.loading import Failed, Loaded, load
 from polyhead_server.logs import LOGGER
@@ -37,7 +37,23 @@ _LAST_ANSWERS_SECONDS = 1.0
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
 # answered get a moment to hear that the server drains.
 _FAREWELL_SECONDS = 0.25
-_LOADING = "loading"
+LOADING = "loading"
+"""The name of the thread that loads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A server's place among others, its fellow workers."""
+
+    board: Board | None = None
+    """Where all of them count; None is a board of its own."""
+    shared: bool = False
+    """The others listen on its port, too."""
+    late: bool = False
+    """It joins them there when it has loaded: those that are ready answer meanwhile."""
+
+
+ALONE = Place()
 
 
 class Server:
@@ -48,10 +64,17 @@ class Server:
         device: Where the models run.
         versions: What it loads.
         registry: The models, in which all of `versions` are declared.
+        place: Its place among others.
     """
 
     def __init__(
-        self, settings: Settings, *, device: Device, versions: list[VersionFolder], registry: Registry
+        self,
+        settings: Settings,
+        *,
+        device: Device,
+        versions: list[VersionFolder],
+        registry: Registry,
+        place: Place,
     ) -> None:
         self.registry = registry
         self.lifecycle = Lifecycle(registry)
@@ -61,22 +84,31 @@ class Server:
         self._threads = settings.threads or available_cpus()
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
-        registry.on_change = self.lifecycle.on_change = self._health.changed
+        self._gauges = Gauges(registry)
+        registry.on_change = self.lifecycle.on_change = self._changed
         self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._grpc = grpc.aio.server(interceptors=guards(settings), options=server_options(settings))
+        self._late = place.late
+        self._credentials = server_credentials(settings)
+        self._grpc = grpc.aio.server(
+            interceptors=guards(settings), options=server_options(settings, reuse_port=place.shared)
+        )
         inference = Inference(registry, settings, self._workers)
         service = Service(registry, self.lifecycle, inference, settings)
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
         add_reflection(self._grpc)
-        self.port = bind(self._grpc, settings.host, settings.port, server_credentials(settings))
+        self.port = settings.port
+        if not self._late:
+            self._bind()
 
     async def start(self) -> None:
         """Listens, and starts to load the models."""
-        await self._grpc.start()
-        LOGGER.info("listening on %s; loading models", format_address(self._settings.host, self.port))
+        if not self._late:
+            await self._grpc.start()
+            LOGGER.info("listening on %s; loading models", format_address(self._settings.host, self.port))
+        self._gauges.sample()
         # A daemon: a stop signal must not have to wait for a large model.
         threading.Thread(
-            target=self._load, args=(asyncio.get_running_loop(),), name=_LOADING, daemon=True
+            target=self._load, args=(asyncio.get_running_loop(),), name=LOADING, daemon=True
         ).start()
 
     async def loaded(self) -> None:
@@ -114,8 +146,16 @@ class Server:
         # What was answered last may still be on its way out.
         await self._grpc.stop(max(deadline - loop.time(), _LAST_ANSWERS_SECONDS))
         await closing
+        self._gauges.stop()
         self._workers.shutdown(wait=False)
         return finished
+
+    def _bind(self) -> None:
+        self.port = bind(self._grpc, self._settings.host, self._settings.port, self._credentials)
+
+    def _changed(self) -> None:
+        self._health.changed()
+        self._gauges.changed()
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs in a thread; hands every result to the event loop."""
@@ -167,6 +207,17 @@ class Server:
             self._loading.set_exception(StartError(f"no model could be loaded: {reasons}"))
             self._loading.exception()  # whoever waits gets it; nobody has to
             return
+        self._opening = asyncio.ensure_future(self._open(models))
+
+    async def _open(self, models: list[Model]) -> None:
+        """Joins the others on the port, where it has not yet, and says that it is ready."""
+        if self._late:
+            try:
+                self._bind()
+                await self._grpc.start()
+            except StartError as error:
+                self._loading.set_exception(error)
+                return
         self._loading.set_result(None)
         self.lifecycle.loaded()
         LOGGER.info(
@@ -179,13 +230,14 @@ class Server:
 
 
 async def create_server(
-    settings: Settings, *, choose: Callable[[str], Device] = choose_device
+    settings: Settings, *, choose: Callable[[str], Device] = choose_device, place: Place = ALONE
 ) -> tuple[Server, int]:
     """Builds a server that is bound to its port, and neither listens nor loads yet.
 
     Args:
         settings: How it runs.
         choose: Decides where models run; tests have their own.
+        place: Its place among others.
 
     Returns:
         The server and its port, which was chosen where the settings say 0.
@@ -196,63 +248,15 @@ async def create_server(
     """
     versions, broken = scan(settings.models)
     device = choose(settings.device)
-    registry = Registry()
+    registry = Registry(board=place.board)
     for version in versions:
         for graph in version.manifest.graphs:
             registry.declare(version.manifest.served_name(graph), version.version)
     for one in broken:
         LOGGER.error("model %s version %d is not served: %s", one.family, one.version, one.reason)
         registry.fail(one.family, one.version, one.reason)
-    server = Server(settings, device=device, versions=list(versions), registry=registry)
+    server = Server(settings, device=device, versions=list(versions), registry=registry, place=place)
     return server, server.port
-
-
-async def serve(settings: Settings) -> bool:
-    """Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
-
-    Returns:
-        Whether every accepted request was finished.
-
-    Raises:
-        StartError: It could not start, or has nothing to serve.
-    """
-    warn_of_openness(settings)
-    server, _ = await create_server(settings)
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, loop, stopped, number)
-    await server.start()
-    stopping = asyncio.ensure_future(stopped.wait())
-    loading = asyncio.ensure_future(server.loaded())
-    try:
-        await asyncio.wait((stopping, loading), return_when=asyncio.FIRST_COMPLETED)
-        if loading.done():
-            loading.result()
-        await stopping
-    except StartError:
-        await server.drain(0)
-        raise
-    finally:
-        loading.cancel()
-    LOGGER.info("draining: %d requests to finish", server.lifecycle.accepted)
-    finished = await server.drain(settings.drain_seconds)
-    LOGGER.info("stopped")
-    return finished
-
-
-def run(settings: Settings) -> int:
-    """Serves as a process of its own, and returns its exit code: 0 when every accepted request was finished.
-
-    Raises:
-        StartError: It could not start, or has nothing to serve.
-    """
-    code = 0 if asyncio.run(serve(settings)) else 1
-    if code or any(thread.name == _LOADING and thread.is_alive() for thread in threading.enumerate()):
-        # A thread is still inside onnxruntime, which aborts the process when the interpreter ends around it.
-        logging.shutdown()
-        os._exit(code)
-    return code
 
 
 def _tuning(settings: Settings) -> Tuning:
@@ -262,11 +266,3 @@ def _tuning(settings: Settings) -> Tuning:
         max_batch_tokens=settings.max_batch_tokens,
         max_working_bytes=settings.max_working_bytes,
     )
-
-
-def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
-    LOGGER.info("%s received", number.name)
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(each)
-        signal.signal(each, signal.SIG_DFL)
-    stopped.set()

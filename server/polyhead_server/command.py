@@ -35,12 +35,17 @@ def serve(settings: Settings, *, config: Path | None = None) -> int:
         settings: How the server runs.
         config: A TOML file with any of the other options: `port = 8001`.
     """
-    from polyhead_server.app import run
     from polyhead_server.errors import StartError
     from polyhead_server.logs import LOGGER, configure
 
-    configure(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     try:
+        if settings.workers > 1:
+            from polyhead_server.workers.supervisor import supervise
+
+            return supervise(settings)
+        from polyhead_server.process import run
+
         return run(settings)
     except StartError as error:
         LOGGER.error("cannot serve: %s", error)

@@ -62,11 +62,24 @@ class Settings:
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8001
     """Port to listen on. 0 takes a free one; the log says which."""
 
+    versions: Literal["latest", "all"] = "latest"
+    """Which versions of a model are served: the newest that can be loaded, or every one."""
+
+    repository_mode: Literal["none", "poll", "explicit"] = "none"
+    """When models are loaded and unloaded at work: never; as the repository changes, which is looked at every
+    poll-seconds; or as callers with a management token say."""
+
+    poll_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 15.0
+    """How often the repository is looked at, where repository-mode is poll."""
+
+    workers: Annotated[int, _AtLeastOne] = 1
+    """Processes that serve on the port. Each loads every model, and takes some of the connections."""
+
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the models run. cuda fails at the start when it does not work; auto says what it chose."""
 
     threads: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-    """Threads of one run on the CPU. 0 follows the CPU affinity and the container's quota."""
+    """Threads of one run on the CPU. 0 shares what affinity and container quota allow among the workers."""
 
     max_request_bytes: Annotated[int, _MessageSize] = 64 * 2**20
     """Largest request message, in bytes or as 64MiB."""
@@ -127,10 +140,10 @@ class Settings:
     """Port for metrics. 0 takes a free one. Default: 8002, and no metrics where that is taken."""
 
     trace_endpoint: Annotated[str | None, _Observation] = None
-    """Send OpenTelemetry traces to this OTLP/gRPC endpoint, such as http://127.0.0.1:4317. Needs polyhead[trace]."""
+    """Send traces to this OTLP/gRPC endpoint, such as http://127.0.0.1:4317. Needs polyhead[trace]."""
 
     trace_ratio: Annotated[float, Parameter(group="Observation", validator=Number(gte=0, lte=1))] = 1.0
-    """Of the requests that carry no trace of their own, how many get one. A caller's own choice is followed."""
+    """The share of requests that get a trace. A caller who sends a trace of its own decides itself."""
 
     # ---- Connections, each worker's own -----------------------------------------------------------
 

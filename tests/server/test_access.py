@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from polyhead_proto import SERVICE
 from polyhead_server import Settings
-from polyhead_server.access import MANAGEMENT, guards, read_tokens, warn_of_openness
+from polyhead_server.access import MANAGEMENT, guards, read_tokens
 from polyhead_server.errors import StartError
 
 X = np.ones((1, 3, 16), np.float32)
@@ -143,30 +143,3 @@ def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: bytes | 
 
     with pytest.raises(StartError, match=message):
         read_tokens("--token-file", path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "missing"),
-    [
-        ({}, set()),
-        ({"host": "localhost"}, set()),
-        ({"host": "::1"}, set()),
-        ({"host": "0.0.0.0"}, {"TLS", "token"}),
-        ({"host": "0.0.0.0", "token_file": Path("t")}, {"TLS"}),
-        ({"host": "::", "tls_cert": Path("c")}, {"token"}),
-        ({"host": "10.0.0.1", "tls_cert": Path("c"), "tls_client_ca": Path("a")}, set()),
-    ],
-)
-def test_a_server_that_others_can_reach_says_what_it_lacks(
-    settings: dict[str, Any], missing: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(
-        "polyhead_server.access.LOGGER.warning", lambda text, *arguments: lines.append(text % arguments)
-    )
-
-    warn_of_openness(Settings(models=Path("models"), **settings))
-
-    assert len(lines) == len(missing)
-    for word in missing:
-        assert any(f"without {word}" in line or f"without a {word}" in line for line in lines)

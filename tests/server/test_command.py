@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import polyhead_server.app
+import polyhead_server.process
 from polyhead_server import Settings
 from polyhead_server.command import app
 from polyhead_server.errors import StartError
@@ -22,7 +22,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         seen.append(settings)
         return 0
 
-    monkeypatch.setattr(polyhead_server.app, "run", run)
+    monkeypatch.setattr(polyhead_server.process, "run", run)
     return seen
 
 
@@ -89,7 +89,7 @@ def test_a_server_that_cannot_start_exits_with_1(
     def fail(_settings: Settings) -> int:
         raise StartError("the port is taken")
 
-    monkeypatch.setattr(polyhead_server.app, "run", fail)
+    monkeypatch.setattr(polyhead_server.process, "run", fail)
 
     assert run("--models", "m") == 1
     assert "ERROR cannot serve: the port is taken" in capfd.readouterr().err

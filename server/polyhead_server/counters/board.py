@@ -59,6 +59,11 @@ class Board:
             self._pages[key] = self._open(key)
         return self._pages[key]
 
+    @property
+    def mine(self) -> list[Key]:
+        """The pages that this process writes."""
+        return list(self._pages)
+
     def settle(self, worker: int) -> None:
         """Forgets how things stood when a worker ended: what is ready, in flight, queued."""
         for number, _ in enumerate(_read(self.files[worker])):

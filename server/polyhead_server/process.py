@@ -1,0 +1,105 @@
+"""A server as a process: `serve` runs one until a signal and drains it, `run` gives its exit code."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from polyhead_server.app import ALONE, LOADING, Place, create_server
+from polyhead_server.errors import StartError
+from polyhead_server.logs import LOGGER
+from polyhead_server.metrics import Exporter, collectors
+from polyhead_server.openness import warn_of_openness
+from polyhead_server.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leash:
+    """What ties a worker to the process above it."""
+
+    place: Place
+    lifeline: int
+    """A file that can be read once the process above has ended."""
+    ready: Callable[[], None]
+    """Called when every model is loaded or has failed."""
+
+
+async def serve(settings: Settings, leash: Leash | None = None) -> bool:
+    """Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
+
+    Args:
+        settings: How it runs.
+        leash: For a worker among several; None serves alone.
+
+    Returns:
+        Whether every accepted request was finished.
+
+    Raises:
+        StartError: It could not start, or has nothing to serve.
+    """
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    with ExitStack() as stack:
+        server, _ = await create_server(settings, place=ALONE if leash is None else leash.place)
+        if leash is None:
+            warn_of_openness(settings)
+            if settings.metrics:
+                told = collectors(server.registry.board, {0: os.getpid()})
+                exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port)
+                stack.callback(exporter.close)
+        else:
+            loop.add_reader(leash.lifeline, _abandoned, loop, leash.lifeline, stopped)
+            stack.callback(loop.remove_reader, leash.lifeline)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _stop, loop, stopped, number)
+        await server.start()
+        stopping = asyncio.ensure_future(stopped.wait())
+        loading = asyncio.ensure_future(server.loaded())
+        try:
+            await asyncio.wait((stopping, loading), return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+                if leash is not None:
+                    leash.ready()
+            await stopping
+        except StartError:
+            await server.drain(0)
+            raise
+        finally:
+            loading.cancel()
+        LOGGER.info("draining: %d requests to finish", server.lifecycle.accepted)
+        finished = await server.drain(settings.drain_seconds)
+        LOGGER.info("stopped")
+        return finished
+
+
+def run(settings: Settings, leash: Leash | None = None) -> int:
+    """Serves as a process of its own, and returns its exit code: 0 when every accepted request was finished.
+
+    Raises:
+        StartError: It could not start, or has nothing to serve.
+    """
+    code = 0 if asyncio.run(serve(settings, leash)) else 1
+    if code or any(thread.name == LOADING and thread.is_alive() for thread in threading.enumerate()):
+        # A thread is still inside onnxruntime, which aborts the process when the interpreter ends around it.
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
+    LOGGER.info("%s received", number.name)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(each)
+        signal.signal(each, signal.SIG_DFL)
+    stopped.set()
+
+
+def _abandoned(loop: asyncio.AbstractEventLoop, lifeline: int, stopped: asyncio.Event) -> None:
+    loop.remove_reader(lifeline)
+    LOGGER.warning("the process above has ended")
+    stopped.set()
