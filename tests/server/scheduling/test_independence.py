@@ -1,6 +1,6 @@
 """A request's numbers do not depend on its batch-mates: on the real engine, alone and in company.
 
-The tolerance is 2e-6 · max(1, |x|): kernels add in another order at another size, and nothing else may differ.
+The tolerance is 2e-6 · max(1, |x|): at another size, kernels may add in another order, and nothing else.
 """
 
 from collections.abc import Sequence

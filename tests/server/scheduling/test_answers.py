@@ -1,0 +1,155 @@
+"""Every caller gets exactly one answer, whatever happens: random schedules on a virtual clock."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+
+from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.scheduling import CostTable, Done, Drop
+
+COSTS = CostTable(
+    {(b, t): 0.01 + 0.001 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)},
+    rows=lambda tokens: 64 // tokens,
+)
+SMALL = CostTable({(b, t): 1e-5 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)})
+"""Some of it runs on the event loop."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    pause: float
+    """Before it arrives, in seconds."""
+    batch: int
+    length: int
+    priority: int
+    deadline: float | None
+    timeout: float | None
+    leaves: float | None
+    """When it leaves, in seconds after it came."""
+    guilty: bool
+
+
+seconds = st.sampled_from([0.0, 0.001, 0.01, 0.03, 0.1, 0.4])
+callers = st.builds(
+    Caller,
+    pause=st.sampled_from([0.0, 0.0, 0.0, 0.002, 0.02]),
+    batch=st.sampled_from([1, 1, 1, 3, 20]),
+    length=st.sampled_from([1, 2, 4, 4, 15, 30]),
+    priority=st.sampled_from([0, 0, 1, 5, 9]),
+    deadline=st.none() | seconds,
+    timeout=st.none() | st.none() | seconds,
+    leaves=st.none() | st.none() | seconds,
+    guilty=st.sampled_from([False] * 9 + [True]),
+)
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    schedule=st.lists(callers, max_size=40),
+    small=st.booleans(),
+    most=st.sampled_from([50, 10_000]),
+    closes=st.none() | st.tuples(seconds, st.booleans()),
+)
+def test_every_caller_gets_exactly_one_answer(
+    bench: Any,
+    virtually: Any,
+    schedule: list[Caller],
+    small: bool,
+    most: int,
+    closes: tuple[float, bool] | None,
+) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        one = bench(SMALL if small else COSTS, most=most, wait=0.3)
+        one.engine.guilty = {number for number, caller in enumerate(schedule) if caller.guilty}
+        answers: list[asyncio.Future[Done]] = []
+        left: dict[int, float] = {}
+        closing: asyncio.Future[None] | None = None
+
+        def leave(number: int) -> None:
+            if answers[number].cancel():
+                left[number] = loop.time()
+
+        def close(finish: bool) -> None:
+            nonlocal closing
+            closing = asyncio.ensure_future(one.scheduler.close(finish=finish))
+
+        if closes is not None:
+            loop.call_later(closes[0], close, closes[1])
+        for number, caller in enumerate(schedule):
+            await asyncio.sleep(caller.pause)
+            deadline = None if caller.deadline is None else loop.time() + caller.deadline
+            answers.append(
+                one.submit(
+                    number,
+                    batch=caller.batch,
+                    length=caller.length,
+                    priority=caller.priority,
+                    deadline=deadline,
+                    timeout=caller.timeout,
+                )
+            )
+            if caller.leaves is not None:
+                loop.call_later(caller.leaves, leave, number)
+        # The clock is virtual: whoever would wait for ever makes the loop raise.
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        if closing is not None:
+            await closing
+        await one.scheduler.close()
+
+        check_answers(schedule, results, one)
+        check_batches(one, left)
+
+    virtually(test())
+
+
+def check_answers(schedule: list[Caller], results: list[Done | BaseException], one: Any) -> None:
+    """Each answer is one that this caller may get, and the counters add up to all of them."""
+    outcomes: Counter[type] = Counter()
+    for number, (caller, result) in enumerate(zip(schedule, results, strict=True)):
+        outcomes[type(result)] += 1
+        match result:
+            case Done():
+                assert not caller.guilty
+                assert result.outputs["y"].shape == (caller.batch, caller.length)
+                assert (result.outputs["y"] == 2 * number).all()
+            case asyncio.CancelledError():
+                assert caller.leaves is not None
+            case ExpiredError():
+                assert caller.deadline is not None
+            case EngineError():
+                assert caller.guilty
+            case _:
+                assert isinstance(result, UnavailableError)
+    drops = Counter(one.counter.drops)
+    assert drops[Drop.CANCELLED] == outcomes[asyncio.CancelledError]
+    assert drops[Drop.EXPIRED] <= outcomes[ExpiredError]
+    assert drops.total() == len(schedule) - outcomes[Done] - outcomes[EngineError]
+    assert sum(execution.requests for execution in one.counter.executions) >= outcomes[Done]
+    assert one.scheduler.queued_requests == one.scheduler.queued_tokens == 0
+    assert one.scheduler.running_requests == 0
+
+
+def check_batches(one: Any, left: dict[int, float]) -> None:
+    """Nothing ran twice, too late, after its caller had left, or in too large a batch."""
+    taken: set[int] = set()
+    for time, entries in one.taken:
+        rows = sum(entry.size[0] for entry in entries)
+        longest = max(entry.size[1] for entry in entries)
+        assert len(entries) == 1 or rows < len(one.engine.costs.rows(longest))
+        for entry in entries:
+            number = int(entry.work.feeds["x"][0, 0])
+            assert number not in taken
+            taken.add(number)
+            assert entry.work.deadline is None or time < entry.work.deadline
+            assert time < entry.start_by
+            assert left.get(number, time) >= time

@@ -1,0 +1,278 @@
+"""What runs together, when, and for whom, on a virtual clock."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from polyhead_server.errors import EngineError, ExpiredError, TooLargeError, UnavailableError
+from polyhead_server.scheduling import Drop
+
+
+def test_what_gathers_during_a_run_is_the_next_batch(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        first = one.submit(1)
+        await asyncio.sleep(0.05)
+        rest = [one.submit(number, length=number) for number in (2, 3, 4)]
+        done = await asyncio.gather(first, *rest)
+
+        assert one.engine.shapes == [(1, 1), (3, 4)]
+        assert [answer.outputs["y"].tolist() for answer in done[1:]] == [
+            [[2 * number] * number] for number in (2, 3, 4)
+        ]
+        assert [answer.batch for answer in done] == [1, 3, 3, 3]
+        assert [execution.requests for execution in one.counter.executions] == [1, 3]
+        assert [execution.padded_tokens for execution in one.counter.executions] == [1, 12]
+
+    virtually(test())
+
+
+def test_nothing_waits_for_company(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await one.submit()
+
+        assert loop.time() - before == pytest.approx(0.1)
+
+    virtually(test())
+
+
+def test_requests_of_several_sequences_take_part(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        first = one.submit()
+        await asyncio.sleep(0.05)
+        done = await asyncio.gather(first, one.submit(2, batch=3, length=2), one.submit(3, batch=2))
+
+        assert one.engine.shapes == [(1, 1), (5, 2)]
+        assert done[1].outputs["y"].shape == (3, 2)
+        assert done[2].outputs["y"].shape == (2, 1)
+
+    virtually(test())
+
+
+def test_the_highest_priority_goes_first_and_0_is_in_the_middle(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS)
+        first = one.submit(0)
+        await asyncio.sleep(0.005)
+        order = {5: 1, 4: 2, 3: 3, 0: 4, 1: 5, 2: 6, 77: 7}
+        await asyncio.gather(first, *(one.submit(n, priority=p) for p, n in order.items()))
+
+        assert [runs[0] for runs in one.engine.runs] == [0, 5, 6, 3, 4, 7, 2, 1]
+
+    virtually(test())
+
+
+def test_the_lowest_priority_is_slow_and_not_starved(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS)
+        await asyncio.sleep(0)
+        slow = one.submit(999, priority=5)
+        fast = [one.submit(number, priority=1) for number in range(100)]
+        await asyncio.gather(slow, *fast)
+
+        assert one.engine.runs.index([999]) < 8
+
+    virtually(test())
+
+
+def test_the_oldest_of_a_priority_is_never_passed_over(bench: Any, virtually: Any) -> None:
+    """Short requests keep coming, and would be cheaper to run together for ever."""
+
+    async def test() -> None:
+        one = bench(bench.FLAT, most=10**9)
+        first = one.submit(0)
+        await asyncio.sleep(0.01)
+        long = one.submit(999, batch=256, length=1000)
+        rest = [one.submit(number) for number in range(1, 200)]
+        await asyncio.gather(first, long, *rest)
+
+        assert 999 in one.engine.runs[1]
+
+    virtually(test())
+
+
+# ---- Time ---------------------------------------------------------------------------------------
+
+
+def test_work_that_waits_longer_than_its_timeout_is_told_so(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        loop = asyncio.get_running_loop()
+        running = one.submit()
+        await asyncio.sleep(0)
+        begun = loop.time()
+        one.scheduler._busy_until = 0.0  # as if the estimate had been short
+        with pytest.raises(UnavailableError, match="waited for its turn longer"):
+            await one.submit(2, timeout=0.02)
+
+        assert loop.time() - begun == pytest.approx(0.02)
+        await running
+        assert one.engine.runs == [[1]]
+        assert one.counter.drops == [Drop.TIMEOUT]
+
+    virtually(test())
+
+
+def test_a_timeout_is_only_for_the_queue(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        await one.submit(timeout=0.02)
+
+        assert one.counter.drops == []
+
+    virtually(test())
+
+
+def test_without_a_timeout_the_servers_own_counts(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS, wait=0.505)
+        accepted = [one.submit(number) for number in range(100)]
+        results = await asyncio.gather(*accepted, return_exceptions=True)
+
+        assert sum(isinstance(result, UnavailableError) for result in results) == 49
+        assert set(one.counter.drops) == {Drop.UNREACHABLE}
+
+    virtually(test())
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS)
+        loop = asyncio.get_running_loop()
+        accepted = [one.submit(number) for number in range(10)]
+        await asyncio.sleep(0)
+        with pytest.raises(UnavailableError, match="busy for about 100 ms more") as refused:
+            await one.submit(deadline=loop.time() + 0.1)
+        assert refused.value.retry_after_ms == 50
+        with pytest.raises(ExpiredError, match=r"leaves 5.0 ms, this request takes about 10.0 ms"):
+            await one.submit(deadline=loop.time() + 0.005)
+        accepted.append(one.submit(99, deadline=loop.time() + 0.2))
+        accepted.append(one.submit(100, priority=1, deadline=loop.time() + 0.05))
+        await asyncio.gather(*accepted)
+
+        assert one.counter.drops == [Drop.UNREACHABLE] * 2
+
+    virtually(test())
+
+
+def test_what_could_start_at_once_is_tried(bench: Any, virtually: Any) -> None:
+    """The table may be wrong."""
+
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS)
+        with pytest.raises(ExpiredError, match="before there was an answer"):
+            await one.submit(deadline=asyncio.get_running_loop().time() + 0.005)
+
+        await one.submit(2)
+        assert one.engine.runs == [[1], [2]]
+        assert one.counter.drops == [Drop.EXPIRED]
+
+    virtually(test())
+
+
+def test_a_passed_deadline_is_refused(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS)
+        with pytest.raises(ExpiredError):
+            await one.submit(deadline=asyncio.get_running_loop().time())
+
+        assert one.engine.runs == []
+
+    virtually(test())
+
+
+# ---- Failures ------------------------------------------------------------------------------------
+
+
+def test_only_the_guilty_one_of_a_batch_fails(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        one.engine.guilty = {7, 12}
+        first = one.submit(0)
+        await asyncio.sleep(0.01)
+        rest = [one.submit(number) for number in range(1, 17)]
+        results = await asyncio.gather(first, *rest, return_exceptions=True)
+
+        failed = [number for number, result in enumerate(results) if isinstance(result, EngineError)]
+        assert failed == [7, 12]
+        done = {n: r.outputs["y"].item() for n, r in enumerate(results) if not isinstance(r, BaseException)}
+        assert done == {n: 2 * n for n in range(17) if n not in failed}
+        assert len(one.engine.runs) <= 1 + 2 * 16 - 1
+
+    virtually(test())
+
+
+def test_a_batch_that_needs_too_much_memory_is_halved(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        one.engine.largest = 4
+        first = one.submit(0)
+        await asyncio.sleep(0.01)
+        results = await asyncio.gather(
+            first,
+            *(one.submit(number) for number in range(8)),
+            one.submit(9, length=5),
+            return_exceptions=True,
+        )
+
+        assert isinstance(results[-1], TooLargeError)
+        assert not any(isinstance(result, Exception) for result in results[:-1])
+
+    virtually(test())
+
+
+def test_who_has_left_meanwhile_is_not_run_again(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        one.engine.guilty = {1}
+        first = one.submit(0)
+        await asyncio.sleep(0.01)
+        rest = [one.submit(number) for number in (1, 2, 3, 4)]
+        await first
+        await asyncio.sleep(0.01)
+        rest[2].cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+        assert sum(3 in numbers for numbers in one.engine.runs) == 1
+        assert one.counter.drops == [Drop.CANCELLED]
+
+    virtually(test())
+
+
+# ---- The end ------------------------------------------------------------------------------------
+
+
+def test_closing_may_finish_what_waits(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS)
+        waiting = [one.submit(number) for number in range(5)]
+        closing = asyncio.ensure_future(one.scheduler.close(finish=True))
+        await asyncio.sleep(0)
+        with pytest.raises(UnavailableError, match="stopping"):
+            await one.submit(9)
+        await closing
+
+        assert [answer.result().outputs["y"].item() for answer in waiting] == [0, 2, 4, 6, 8]
+        assert one.engine.stopped
+
+    virtually(test())
+
+
+def test_gauges_follow_the_queue(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS)
+        scheduler = one.scheduler
+        waiting = [one.submit(number, length=2) for number in range(5)]
+        await asyncio.sleep(0.001)
+
+        assert (scheduler.queued_requests, scheduler.queued_tokens, scheduler.running_requests) == (4, 8, 1)
+        waiting[3].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert (scheduler.queued_requests, scheduler.queued_tokens, scheduler.running_requests) == (0, 0, 0)
+
+    virtually(test())

@@ -1,0 +1,113 @@
+"""Small work runs on the event loop, one batch a turn."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.scheduling import Drop
+
+
+def test_requests_of_one_turn_are_one_batch(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        done = await asyncio.gather(*(one.submit(number) for number in range(5)))
+        again = await one.submit(7)
+
+        assert one.engine.runs == [[0, 1, 2, 3, 4], [7]]
+        assert [answer.outputs["y"].item() for answer in done] == [0, 2, 4, 6, 8]
+        assert again.outputs["y"].item() == 14
+        assert not one.scheduler._started
+
+    virtually(test())
+
+
+def test_larger_work_goes_to_the_thread(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        await asyncio.gather(one.submit(1, batch=64), one.submit(2))
+
+        assert one.engine.runs == [[2], [1] * 64]
+
+    virtually(test())
+
+
+def test_a_turn_is_bounded(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        turns = 0
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(turn)
+
+        answers = [one.submit(number) for number in range(1000)]
+        assert one.scheduler.queued_requests == 1000
+        turn()
+        await asyncio.gather(*answers)
+
+        assert turns >= 10
+        assert max(len(numbers) for numbers in one.engine.runs) <= 100
+        assert one.scheduler.queued_tokens == 0
+
+    virtually(test())
+
+
+def test_the_queues_limit_counts_small_work_too(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY, most=3)
+        answers = [one.submit(number) for number in range(3)]
+        with pytest.raises(UnavailableError, match="queue is full"):
+            await one.submit(4)
+        await asyncio.gather(*answers)
+
+        assert one.counter.drops == [Drop.QUEUE_FULL]
+
+    virtually(test())
+
+
+def test_who_left_or_is_late_is_not_run(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        answers = [one.submit(number) for number in range(3)]
+        late = one.submit(9, deadline=asyncio.get_running_loop().time())
+        impatient = one.submit(10, timeout=0.0)
+        answers[1].cancel()
+        results = await asyncio.gather(*answers, late, impatient, return_exceptions=True)
+
+        assert one.engine.runs == [[0, 2]]
+        assert isinstance(results[1], asyncio.CancelledError)
+        assert isinstance(results[3], ExpiredError)
+        assert isinstance(results[4], UnavailableError)
+        assert sorted(one.counter.drops) == [Drop.CANCELLED, Drop.EXPIRED, Drop.TIMEOUT]
+
+    virtually(test())
+
+
+def test_a_failure_is_its_own(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        one.engine.guilty = {2}
+        results = await asyncio.gather(*(one.submit(number) for number in range(5)), return_exceptions=True)
+
+        assert [isinstance(result, EngineError) for result in results] == [False, False, True, False, False]
+
+    virtually(test())
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_closing_answers_everyone(bench: Any, virtually: Any, finish: bool) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        answers = [one.submit(number) for number in range(5)]
+        answers[0].cancel()
+        await one.scheduler.close(finish=finish)
+        results = await asyncio.gather(*answers[1:], return_exceptions=True)
+
+        assert all(isinstance(result, UnavailableError) is not finish for result in results)
+        assert one.counter.drops.count(Drop.CANCELLED) == 1
+        assert one.scheduler.queued_tokens == 0
+
+    virtually(test())
