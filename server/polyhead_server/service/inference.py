@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.registry import Model, Registry
-from polyhead_server.scheduler import Work
+from polyhead_server.scheduling import Work
 from polyhead_server.service.decoding import Decoded, read_inputs
 from polyhead_server.service.forms import Form, Forms, Plan, plan_reply
 from polyhead_server.service.outputs import Planned
@@ -214,7 +214,7 @@ class Inference:
         checked = check(plan, request, signature)
         input_ns = time.perf_counter_ns() - started_ns
 
-        arrays, queue_ns, compute_ns = await self._compute(model, prepared, plan.computed, deadline)
+        arrays, queue_ns, compute_ns = await self._compute(form, prepared, plan.computed, deadline)
         ran = Ran(
             plan=plan,
             batch=prepared.batch,
@@ -238,7 +238,7 @@ class Inference:
 
     @staticmethod
     async def _compute(
-        model: Model, prepared: Prepared, outputs: Sequence[str], deadline: float | None
+        form: Form, prepared: Prepared, outputs: Sequence[str], deadline: float | None
     ) -> tuple[Mapping[str, NDArray[Any]], int, int]:
         """Runs the graph, where any of its outputs is wanted."""
         if not outputs:
@@ -249,8 +249,10 @@ class Inference:
             batch=prepared.batch,
             tokens=prepared.batch * prepared.tokens,
             deadline=deadline,
+            timeout=form.parameters.timeout,
+            priority=form.parameters.priority,
         )
-        done = await model.scheduler.submit(work)
+        done = await form.model.scheduler.submit(work)
         return done.outputs, done.queue_ns, done.compute_ns
 
     async def _place(self, size: int, function: Callable[..., R], *arguments: object) -> R:

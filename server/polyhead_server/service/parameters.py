@@ -44,6 +44,10 @@ class RequestParameters:
     truncate: bool = False
     parts: bool = False
     """The reply is to come in parts."""
+    timeout: float | None = None
+    """How long it may wait for its turn, in seconds. None: it does not say."""
+    priority: int = 0
+    """1 is the highest, 0 the default."""
     default: Selection = Selection()
     """For every output that it applies to."""
 
@@ -62,6 +66,7 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
         InvalidRequestError: One is unknown or of the wrong type.
     """
     truncate = parts = False
+    timeout = priority = 0
     rest: dict[str, pb.InferParameter] = {}
     for name, parameter in parameters.items():
         match name:
@@ -71,13 +76,21 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
                 parts = _boolean(name, parameter)
             case "triton_enable_empty_final_response":
                 _boolean(name, parameter)
-            case "timeout" | "priority":
-                _at_least_zero(name, parameter)
+            case "timeout":
+                timeout = _at_least_zero(name, parameter)
+            case "priority":
+                priority = _at_least_zero(name, parameter)
             case "sequence_id" | "sequence_start" | "sequence_end":
                 _without_sequence(name, parameter)
             case _:
                 rest[name] = parameter
-    return RequestParameters(truncate=truncate, parts=parts, default=read_selection(rest, "the request"))
+    return RequestParameters(
+        truncate=truncate,
+        parts=parts,
+        timeout=timeout / 1e6 if timeout else None,
+        priority=priority,
+        default=read_selection(rest, "the request"),
+    )
 
 
 def read_selection(parameters: Parameters, whose: str) -> Selection:
@@ -142,10 +155,12 @@ def _boolean(name: str, parameter: pb.InferParameter) -> bool:
     return parameter.bool_param
 
 
-def _at_least_zero(name: str, parameter: pb.InferParameter) -> None:
+def _at_least_zero(name: str, parameter: pb.InferParameter) -> int:
     choice = parameter.WhichOneof("parameter_choice")
-    if choice == "uint64_param" or (choice == "int64_param" and parameter.int64_param >= 0):
-        return
+    if choice == "uint64_param":
+        return parameter.uint64_param
+    if choice == "int64_param" and parameter.int64_param >= 0:
+        return parameter.int64_param
     raise InvalidRequestError(
         f"parameter {name} of the request must be a whole number of at least 0, was {_shown(parameter)}"
     )
