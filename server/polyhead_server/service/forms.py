@@ -19,6 +19,8 @@ from polyhead_server.settings import Settings
 from polyhead_server.signature import LENGTHS, TEXT, TOKENS, Signature
 
 _LONGEST_HEAD = 4096
+_CONVERTING = 16
+"""Bytes that are copied in the time in which one byte of another datatype is made."""
 _MOST_FORMS = 1024
 
 
@@ -32,6 +34,8 @@ class Plan:
     head: bytes
     size: int
     """Of the whole reply, without the request's id."""
+    effort: int
+    """What writing it costs, in bytes to copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,4 +136,9 @@ def plan_reply(
         computed=[name for name in names if name not in {TOKENS, LENGTHS}],
         head=head,
         size=reply_size(head, outputs),
+        effort=sum(output.bytes * (_CONVERTING if _is_converted(output) else 1) for output in outputs),
     )
+
+
+def _is_converted(output: Planned) -> bool:
+    return output.wanted.datatype != output.wanted.spec.datatype

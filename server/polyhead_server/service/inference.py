@@ -28,6 +28,9 @@ from polyhead_server.tokeniser import check_total
 
 R = TypeVar("R")
 
+_PARSING = 32
+"""Bytes that are copied in the time in which one byte of a message is parsed and checked."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -158,11 +161,12 @@ class Inference:
 
     async def _new_form(self, request: InferRequest, started_ns: int) -> Form:
         """Checks a form that is not known yet, and remembers it."""
-        message = await self._place(len(request.head), request.message)
+        effort = len(request.head) * _PARSING
+        message = await self._place(effort, request.message)
         while True:
             model = self._registry.find(message.model_name, message.model_version)
             with _failures(model, started_ns):
-                form = await self._place(len(request.head), self._forms.check, request, message, model)
+                form = await self._place(effort, self._forms.check, request, message, model)
             # Another may have taken its place while a large head was checked.
             if model is self._registry.find(message.model_name, message.model_version):
                 self._forms.remember(request, form)
@@ -175,7 +179,7 @@ class Inference:
             form, request, self._check_whole, size=size, started_ns=started_ns, deadline=deadline
         )
         output_started_ns = time.perf_counter_ns()
-        pieces = await self._place(ran.plan.size, _write_outputs, ran.plan.outputs, ran.content)
+        pieces = await self._place(ran.plan.effort, _write_outputs, ran.plan.outputs, ran.content)
         output_ns = time.perf_counter_ns() - output_started_ns
         _succeeded(form.model, ran, output_ns)
         return [ran.plan.head, write_id(request.request_id), write_timings(ran.timings(output_ns)), *pieces]

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError, Message
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError
 
-LARGE = 64 * 1024
-"""Bytes from which work on a message leaves the event loop."""
+LARGE = 512 * 1024
+"""Bytes from which copying them takes longer than a hop to another thread and back, about 0.1 ms."""
 
 M = TypeVar("M", bound=Message)
 
