@@ -20,6 +20,7 @@ from polyhead_server.gauges import Gauges
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.loading import Failed, Loaded, load
 from polyhead_server.logs import LOGGER
+from polyhead_server.observation import Observation
 from polyhead_server.registry import Model, Registry
 from polyhead_server.repository import VersionFolder, scan
 from polyhead_server.scheduling import Limits, Scheduler, layout_of
@@ -31,6 +32,7 @@ from polyhead_server.service.reflection import add_reflection
 from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus
 from polyhead_server.tls import server_credentials
+from polyhead_server.tracing import open_tracer
 from polyhead_server.tuning import Tuning
 
 _LAST_ANSWERS_SECONDS = 1.0
@@ -93,7 +95,8 @@ class Server:
             interceptors=guards(settings), options=server_options(settings, reuse_port=place.shared)
         )
         inference = Inference(registry, settings, self._workers)
-        service = Service(registry, self.lifecycle, inference, settings)
+        self._tracer = open_tracer(settings)
+        service = Service(registry, self.lifecycle, inference, settings, Observation(self._tracer))
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
         add_reflection(self._grpc)
         self.port = settings.port
@@ -148,6 +151,8 @@ class Server:
         await closing
         self._gauges.stop()
         self._workers.shutdown(wait=False)
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         return finished
 
     def _bind(self) -> None:

@@ -95,7 +95,7 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
 """The status of each error that a caller is told about. Whatever is not here is INTERNAL."""
 
 
-def status_of(error: BaseException | None) -> StatusCode:
+def status_of(error: BaseException) -> StatusCode:
     """The status that an error ends a request with."""
     if isinstance(error, CancelledError | GeneratorExit):  # the caller went away
         return StatusCode.CANCELLED

@@ -1,9 +1,9 @@
 """The remote procedures, from the RPC table to functions; and the one place where errors become statuses."""
 
 import asyncio
-import re
-import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import grpc
@@ -14,6 +14,7 @@ from polyhead_proto import messages as pb
 from polyhead_server.errors import Refusal, refusal
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.logs import LOGGER
+from polyhead_server.observation import CURRENT, REQUEST_ID, Observation, request_id
 from polyhead_server.registry import Model, Registry, State
 from polyhead_server.service.config import model_config
 from polyhead_server.service.index import repository_index
@@ -31,8 +32,6 @@ from polyhead_server.settings import Settings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
-
 
 class Service:
     """`inference.GRPCInferenceService`.
@@ -42,11 +41,18 @@ class Service:
         lifecycle: The server's readiness.
         inference: Answers inference requests.
         settings: The limits, which metadata publishes.
+        observation: Told of every inference.
     """
 
     def __init__(
-        self, registry: Registry, lifecycle: Lifecycle, inference: Inference, settings: Settings
+        self,
+        registry: Registry,
+        lifecycle: Lifecycle,
+        inference: Inference,
+        settings: Settings,
+        observation: Observation,
     ) -> None:
+        self._observation = observation
         self._registry = registry
         self._lifecycle = lifecycle
         self._inference = inference
@@ -67,7 +73,8 @@ class Service:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         for name, rpc in RPCS.items():
             if name == "ModelInfer":
-                handlers[name] = grpc.unary_unary_rpc_method_handler(self._model_infer)
+                infer = self._observed_infer if self._observation.wanted else self._model_infer
+                handlers[name] = grpc.unary_unary_rpc_method_handler(infer)
             elif name == "ModelStreamInfer":
                 handlers[name] = grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
             else:
@@ -94,11 +101,16 @@ class Service:
         except Exception as error:
             await _abort(context, error)
 
+    async def _observed_infer(self, payload: bytes, context: Context) -> bytes:
+        with self._observation.request(context):
+            return await self._model_infer(payload, context)
+
     async def _model_stream_infer(self, _requests: object, context: Context) -> None:
         deadline = _deadline(context)
+        observed = self._observation.request if self._observation.wanted else nullcontext
         try:
             async for payload in requests_until_draining(context, self._lifecycle):
-                with self._lifecycle.accept():
+                with self._lifecycle.accept(), observed(context):
                     try:
                         await answer_in_stream(self._inference, payload, deadline, context.write)
                     except Exception as error:
@@ -130,13 +142,17 @@ def _deadline(context: Context) -> float | None:
 
 def _refusal(context: Context, error: Exception) -> Refusal:
     """What the caller is told about an error; what is ours goes to the log."""
-    request_id = _request_id(context)
-    told = refusal(error, request_id)
+    name = request_id(context)
+    told = refusal(error, name)
+    if (record := CURRENT.get()) is not None:
+        record.code, record.message = told.code.name, told.message
     if told.code is grpc.StatusCode.INTERNAL:
-        LOGGER.error("request %s failed", request_id, exc_info=error)
-    else:
-        LOGGER.debug("request %s refused: %s: %s", request_id, told.code.name, told.message)
-    return told
+        LOGGER.error("request %s failed", name, exc_info=error, extra={"request_id": name})
+    elif record is None:
+        LOGGER.debug(
+            "request %s refused: %s: %s", name, told.code.name, told.message, extra={"request_id": name}
+        )
+    return replace(told, trailers=(*told.trailers, (REQUEST_ID, name)))
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:
@@ -144,11 +160,3 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
         raise error
     told = _refusal(context, error)
     await context.abort(told.code, told.message, told.trailers)
-
-
-def _request_id(context: Context) -> str:
-    """The caller's `x-request-id`, or a new one."""
-    for key, value in context.invocation_metadata() or ():
-        if key == "x-request-id" and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
-            return value
-    return uuid.uuid4().hex

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_server.errors import InvalidRequestError, TooLargeError
+from polyhead_server.counters.layout import LOADING
+from polyhead_server.errors import InvalidRequestError, TooLargeError, UnavailableError
+from polyhead_server.observation import CURRENT
 from polyhead_server.registry import Model, Registry
 from polyhead_server.scheduling import Work
 from polyhead_server.service.decoding import Decoded, read_inputs
@@ -101,7 +103,7 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = split_infer(payload)
+        request = self._take_apart(payload, started_ns)
         form = self._forms.recall(request) or await self._new_form(request, started_ns)
         with _failures(form.model, started_ns):
             if form.parameters.parts:
@@ -128,7 +130,7 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = split_infer(payload)
+        request = self._take_apart(payload, started_ns)
         form = self._forms.recall(request) or await self._new_form(request, started_ns)
         size = len(payload)
         del payload
@@ -159,12 +161,33 @@ class Inference:
         _succeeded(model, ran, output_ns)
         yield [*pieces, write_timings(ran.timings(output_ns))]
 
+    def _take_apart(self, payload: bytes, started_ns: int) -> InferRequest:
+        try:
+            return split_infer(payload)
+        except InvalidRequestError:
+            with self._misses(started_ns):
+                raise
+
+    @contextmanager
+    def _misses(self, started_ns: int) -> Iterator[None]:
+        """Counts a request that ends before its model is known."""
+        try:
+            yield
+        except BaseException as error:
+            statistics = self._registry.unattributed
+            statistics.failed(total_ns=time.perf_counter_ns() - started_ns, error=error)
+            if isinstance(error, UnavailableError) and error.retry_after_ms is not None:
+                statistics.on_drop(LOADING)
+            raise
+
     async def _new_form(self, request: InferRequest, started_ns: int) -> Form:
         """Checks a form that is not known yet, and remembers it."""
         effort = len(request.head) * _PARSING
-        message = await self._place(effort, request.message)
+        with self._misses(started_ns):
+            message = await self._place(effort, request.message)
         while True:
-            model = self._registry.find(message.model_name, message.model_version)
+            with self._misses(started_ns):
+                model = self._registry.find(message.model_name, message.model_version)
             with _failures(model, started_ns):
                 form = await self._place(effort, self._forms.check, request, message, model)
             # Another may have taken its place while a large head was checked.
@@ -272,22 +295,35 @@ def _failures(model: Model, started_ns: int) -> Iterator[None]:
     try:
         with model.lease:
             yield
-    except BaseException:
-        model.statistics.failed(total_ns=time.perf_counter_ns() - started_ns)
+    except BaseException as error:
+        model.statistics.failed(total_ns=time.perf_counter_ns() - started_ns, error=error)
+        if (record := CURRENT.get()) is not None:
+            record.reached(model.signature.name, model.signature.version)
         raise
 
 
 def _succeeded(model: Model, ran: Ran, output_ns: int) -> None:
     """Counts a request that gets its reply."""
+    total_ns = time.perf_counter_ns() - ran.started_ns
     model.statistics.succeeded(
         batch=ran.batch,
-        total_ns=time.perf_counter_ns() - ran.started_ns,
-        queue_ns=ran.queue_ns,
-        ran=bool(ran.plan.computed),
+        total_ns=total_ns,
+        parse_ns=ran.parse_ns,
+        tokenise_ns=ran.tokenise_ns,
         input_ns=ran.input_ns,
-        infer_ns=ran.compute_ns,
-        output_ns=output_ns,
+        queue_ns=ran.queue_ns,
+        compute_ns=ran.compute_ns,
+        serialise_ns=output_ns,
     )
+    if (record := CURRENT.get()) is not None:
+        record.reached(model.signature.name, model.signature.version)
+        record.batch = ran.batch
+        record.stages = {"parse": (0, ran.parse_ns)}
+        if ran.tokenise_ns is not None:
+            record.stages["tokenise"] = (ran.parse_ns, ran.tokenise_ns)
+        record.stages["queue"] = (ran.input_ns, ran.queue_ns)
+        record.stages["compute"] = (ran.input_ns + ran.queue_ns, ran.compute_ns)
+        record.stages["serialise"] = (total_ns - output_ns, output_ns)
 
 
 def _prepare(form: Form, decoded: Decoded, settings: Settings) -> Prepared:
