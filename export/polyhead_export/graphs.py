@@ -93,7 +93,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     """
     config = encoder.config
     inputs = sample_inputs(config, *TRACED_SIZE, seed=0)
-    with _quiet_exporter(), torch.no_grad():
+    with _quiet_exporter(), _interruptible(), torch.no_grad():
         program = torch.onnx.export(
             _TracedEncoder(encoder, kind).eval(),
             kwargs=inputs,
@@ -134,6 +134,20 @@ def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) 
         value.shape = ir.Shape(
             ["B" if axis == 0 else "T" if size == -1 else size for axis, size in enumerate(spec.shape)]
         )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets Ctrl-C through, of which the exporter makes an error of its own."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 @contextmanager

@@ -184,6 +184,23 @@ class _TracesWrong(Encoder):
         return result
 
 
+class _Interrupted(Encoder):
+    """An encoder during whose tracing Ctrl-C is pressed, of which somebody makes another error."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> EncoderOutput:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as pressed:
+            raise AttributeError("half imported") from pressed
+
+
+def test_ctrl_c_stays_ctrl_c_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        export_family(_Interrupted(SMALL), "small", tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_failed_parity_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(
         ParityError, match=r"model\.onnx: 'output' must agree with PyTorch within 1e-05, deviates by"
