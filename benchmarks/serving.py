@@ -125,9 +125,17 @@ def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[tuple[st
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [str(Path(sys.executable).with_name("polyhead")), "serve", "--models", str(models)]
-    with subprocess.Popen(
-        [*command, "--port", address.rpartition(":")[2], *arguments], stderr=subprocess.DEVNULL
-    ) as server:
+    # Its log is worth seeing where it says that something is wrong.
+    command += [
+        "--port",
+        address.rpartition(":")[2],
+        "--log-level",
+        "warning",
+        "--metrics-port",
+        "0",
+        *arguments,
+    ]
+    with subprocess.Popen(command) as server:
         try:
             with Client(address) as client:
                 client.wait_until_ready(timeout=120)
