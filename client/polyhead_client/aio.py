@@ -4,20 +4,23 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
 
-from polyhead_client.calls import Call, Operation, Pause
+from polyhead_client.calls import Call, More, Operation, Pause, Stream, Wanted
 from polyhead_client.channel import call_metadata, open_aio_channel
 from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
 from polyhead_client.operations import Operations
 from polyhead_client.status import REQUEST_ID, new_request_id, translated
+from polyhead_client.streams import OpenStream, open_stream
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_LARGE = 1 << 20
 
 
 def _awaited(
@@ -98,19 +101,35 @@ class AsyncClient:
     async def _run(self, operation: Operation[T]) -> T:
         if self._closed:
             raise RuntimeError("the client is closed")
-        step: Callable[[], Call | Pause] = partial(next, operation)
+        step: Callable[[], Wanted] = partial(next, operation)
+        stream: OpenStream | None = None
+        received = 0
         try:
             while True:
-                wanted = step()
+                # What is large is read in a thread, so that the event loop does not wait for it.
+                done, wanted, result = (
+                    _advance(step) if received < _LARGE else await asyncio.to_thread(_advance, step)
+                )
+                if done:
+                    return cast(T, result)
                 try:
-                    answer = await self._answer(wanted)
+                    if isinstance(wanted, Stream):
+                        self._channel = self._channel or self._open()
+                        stream = open_stream(
+                            self._channel, wanted, target=self._target, metadata=self._metadata
+                        )
+                    if isinstance(wanted, Stream | More):
+                        answer = await _next(stream)
+                    else:
+                        answer = await self._answer(cast(Call | Pause, wanted))
                 except PolyheadError as error:
                     step = partial(operation.throw, error)
                 else:
+                    received += len(answer)
                     step = partial(operation.send, answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+        finally:
+            if stream is not None:
+                stream.call.cancel()
 
     async def _answer(self, wanted: Call | Pause) -> bytes:
         if isinstance(wanted, Pause):
@@ -127,3 +146,21 @@ class AsyncClient:
                 timeout=deadline.remaining(),
                 metadata=((REQUEST_ID, request_id), *self._metadata),
             )
+
+
+def _advance(step: Callable[[], Wanted]) -> tuple[bool, Wanted | None, object]:
+    """One step of an operation: whether it has ended, what it wants next, its result."""
+    try:
+        return False, step(), None
+    except StopIteration as stop:
+        return True, None, stop.value
+
+
+async def _next(stream: OpenStream | None) -> bytes:
+    if stream is None:
+        raise RuntimeError("no stream is open")
+    with stream.translated():
+        message = await stream.call.read()
+    if message is grpc.aio.EOF:
+        raise stream.ended_early
+    return bytes(message)

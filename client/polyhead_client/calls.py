@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from polyhead_client.deadline import Deadline
-from polyhead_client.reply import parse
+from polyhead_client.messages import parse
 from polyhead_client.request import serialise
 from polyhead_proto import RPCS, Rpc
 
@@ -25,13 +25,29 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A streaming procedure to call with one request; the bytes of its first message are the answer."""
+
+    rpc: Rpc
+    data: bytes
+    deadline: Deadline
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """The bytes of the next message of the stream that was called last."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pause:
     """A time to wait; the answer is empty."""
 
     seconds: float
 
 
-Operation: TypeAlias = Generator[Call | Pause, bytes, T]
+Wanted: TypeAlias = Call | Stream | More | Pause
+
+Operation: TypeAlias = Generator[Wanted, bytes, T]
 """Yields what is to be done, is sent the answers, and returns a T."""
 
 

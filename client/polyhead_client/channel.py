@@ -8,12 +8,10 @@ import grpc
 
 from polyhead_proto import RPCS, SERVICE
 
-# Asked again while the server is full or loading. The questions whether it lives or is ready are
-# not: "no" is an answer there.
+# Asked again while the server is full or loading, a stream only where nothing of its answer has come. The
+# questions whether it lives or is ready are not: "no" is an answer there.
 RETRIED = tuple(
-    rpc.name
-    for rpc in RPCS.values()
-    if not rpc.streaming and rpc.name not in {"ServerLive", "ServerReady", "ModelReady"}
+    rpc.name for rpc in RPCS.values() if rpc.name not in {"ServerLive", "ServerReady", "ModelReady"}
 )
 """Procedures that gRPC calls again on UNAVAILABLE."""
 

@@ -8,13 +8,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import grpc
 
-from polyhead_client.calls import Call, Operation, Pause
+from polyhead_client.calls import Call, More, Operation, Pause, Stream, Wanted
 from polyhead_client.channel import call_metadata, open_channel
 from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
 from polyhead_client.operations import Operations
 from polyhead_client.status import REQUEST_ID, new_request_id, translated
+from polyhead_client.streams import OpenStream, open_stream
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,12 +100,17 @@ class Client:
     def _run(self, operation: Operation[T]) -> T:
         if self._closed:
             raise RuntimeError("the client is closed")
-        step: Callable[[], Call | Pause] = partial(next, operation)
+        step: Callable[[], Wanted] = partial(next, operation)
+        stream: OpenStream | None = None
         try:
             while True:
                 wanted = step()
                 try:
-                    answer = self._answer(wanted)
+                    if isinstance(wanted, Stream):
+                        stream = open_stream(
+                            self._channel, wanted, target=self._target, metadata=self._metadata
+                        )
+                    answer = _next(stream) if isinstance(wanted, Stream | More) else self._answer(wanted)
                 except PolyheadError as error:
                     step = partial(operation.throw, error)
                 else:
@@ -112,6 +118,9 @@ class Client:
         except StopIteration as stop:
             result: T = stop.value
             return result
+        finally:
+            if stream is not None:
+                stream.call.cancel()
 
     def _answer(self, wanted: Call | Pause) -> bytes:
         if isinstance(wanted, Pause):
@@ -127,3 +136,12 @@ class Client:
                 timeout=deadline.remaining(),
                 metadata=((REQUEST_ID, request_id), *self._metadata),
             )
+
+
+def _next(stream: OpenStream | None) -> bytes:
+    if stream is None:
+        raise RuntimeError("no stream is open")
+    with stream.translated():
+        for message in stream.call:
+            return bytes(message)
+    raise stream.ended_early

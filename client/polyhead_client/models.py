@@ -104,6 +104,11 @@ class ModelInfo:
         """The largest reply that the server gives."""
         return self._number("max_reply_bytes")
 
+    @property
+    def max_stream_reply_bytes(self) -> int | None:
+        """The largest reply that the server streams in parts; None where it does not."""
+        return self._number("max_stream_reply_bytes")
+
     def _number(self, key: str) -> int | None:
         value = self.properties.get(key, "")
         return int(value) if value.isdecimal() else None

@@ -6,18 +6,21 @@ of channel, so names, arguments and everything behind them are written once: her
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import EllipsisType
 from typing import Any, TypeAlias
 
 from polyhead_client import request
-from polyhead_client.calls import Call, Operation, Pause, call
+from polyhead_client.calls import Call, More, Operation, Pause, Stream, call
 from polyhead_client.catalogue import Catalogue
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
-from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, Unavailable
+from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
 from polyhead_client.inputs import Batch, Inputs, prepare
+from polyhead_client.messages import parse
 from polyhead_client.models import ATTENTION, ModelInfo, ModelStatistics, ServedModel, ServerInfo, family_of
+from polyhead_client.parts import Assembly
 from polyhead_client.reply import read
 from polyhead_client.selection import Indices, Precision, select
 from polyhead_proto import RPCS
@@ -108,15 +111,24 @@ class Operations:
             queries=queries,
             dtype=dtype,
         )
-        spelled = "" if version is None else str(version)
-        data = request.build(info, batch, selection, version=spelled, truncate=truncate)
+        build = partial(
+            request.build,
+            info,
+            batch,
+            selection,
+            version="" if version is None else str(version),
+            truncate=truncate,
+        )
         started_ns = time.perf_counter_ns()
         try:
-            reply = yield Call(rpc=RPCS["ModelInfer"], data=data, deadline=deadline)
+            message, contents = yield from _infer(
+                info, build, request.reply_bytes(info, batch, selection), deadline
+            )
         except (NotFound, InvalidRequest):
             self._catalogue.forget(name)
             raise
-        encoding = read(reply, batch, selection, total_ns=time.perf_counter_ns() - started_ns)
+        total_ns = time.perf_counter_ns() - started_ns
+        encoding = read(message, contents, batch, selection, total_ns=total_ns)
         if encoding.version not in info.versions:
             self._catalogue.forget(name)
         return encoding
@@ -222,6 +234,30 @@ class Operations:
             ).ready
         message = pb.ModelReadyRequest(name=model)
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
+
+
+def _infer(
+    info: ModelInfo, build: Callable[..., bytes], size: int, deadline: Deadline
+) -> Operation[tuple[pb.ModelInferResponse, Sequence[bytes | memoryview]]]:
+    """Asks for a reply in one message where it fits into one, in parts otherwise."""
+    streams = info.max_stream_reply_bytes is not None
+    if not streams or info.max_reply_bytes is None or size <= info.max_reply_bytes:
+        try:
+            data = yield Call(rpc=RPCS["ModelInfer"], data=build(), deadline=deadline)
+        except TooLarge as error:
+            # Texts: only the server knows how many tokens they have.
+            if not streams or error.code is None:
+                raise
+        else:
+            message = parse(pb.ModelInferResponse, data)
+            return message, message.raw_output_contents
+    assembly = Assembly()
+    last = assembly.add(
+        (yield Stream(rpc=RPCS["ModelStreamInfer"], data=build(parts=True), deadline=deadline))
+    )
+    while not last:
+        last = assembly.add((yield More()))
+    return assembly.message, assembly.contents
 
 
 def _check_inputs(info: ModelInfo, batch: Batch) -> None:

@@ -5,10 +5,9 @@ Shape letters: B batch, T tokens, D d_model, H heads.
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from polyhead_client.encoding import Arrays, Encoding, Timings
@@ -20,31 +19,33 @@ from polyhead_client.selection import Selection
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
 
-M = TypeVar("M", bound=Message)
-
 _TIMINGS = ("parse_ns", "tokenise_ns", "queue_ns", "compute_ns", "serialise_ns")
 
 
-def parse(kind: type[M], data: bytes) -> M:
-    """The message in `data`.
-
-    Raises:
-        ServerError: there is none.
-    """
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise ServerError(f"malformed reply: it is no {kind.DESCRIPTOR.name}") from error
+Content = bytes | memoryview
 
 
-def read(data: bytes, batch: Batch, selection: Selection, *, total_ns: int) -> Encoding:
+def read(
+    message: pb.ModelInferResponse,
+    contents: Sequence[Content],
+    batch: Batch,
+    selection: Selection,
+    *,
+    total_ns: int,
+) -> Encoding:
     """What a ModelInferResponse answers.
+
+    Args:
+        message: The reply, whose own contents are not looked at.
+        contents: The raw content of each of its outputs.
+        batch: What was sent.
+        selection: What was asked for.
+        total_ns: How long it took.
 
     Raises:
         ServerError: it breaks the contract.
     """
-    message = parse(pb.ModelInferResponse, data)
-    reply = _Reply(message, batch)
+    reply = _Reply(message, contents, batch)
     tokens = reply.texts("tokens") if "tokens" in selection.outputs else None
     output = reply.floats("output", "B", "T", "D") if "output" in selection.outputs else None
     pooled = reply.floats("pooled", "B", "D") if "pooled" in selection.outputs else None
@@ -85,9 +86,9 @@ def read(data: bytes, batch: Batch, selection: Selection, *, total_ns: int) -> E
 class _Reply:
     """The outputs by name; a letter of a shape must mean the same size wherever it stands."""
 
-    def __init__(self, message: pb.ModelInferResponse, batch: Batch) -> None:
+    def __init__(self, message: pb.ModelInferResponse, raw_contents: Sequence[Content], batch: Batch) -> None:
         self.extents = {"B": batch.size} | ({} if batch.tokens is None else {"T": batch.tokens})
-        outputs, contents = len(message.outputs), len(message.raw_output_contents)
+        outputs, contents = len(message.outputs), len(raw_contents)
         if outputs != contents:
             raise ServerError(f"malformed reply: {outputs} outputs with {contents} contents")
         self._outputs = {
@@ -98,7 +99,7 @@ class _Reply:
             raise ServerError(
                 f"malformed reply: an output comes twice in {[o.name for o in message.outputs]}"
             )
-        self._contents = message.raw_output_contents
+        self._contents = raw_contents
 
     def texts(self, name: str) -> list[list[str]]:
         datatype, shape, raw = self._raw(name)
@@ -130,7 +131,7 @@ class _Reply:
         self._check(name, shape, dims)
         return to_array(name, datatype, shape, raw)
 
-    def _raw(self, name: str) -> tuple[str, tuple[int, ...], bytes]:
+    def _raw(self, name: str) -> tuple[str, tuple[int, ...], Content]:
         if name not in self._outputs:
             raise ServerError(f"malformed reply: {name} is missing, there are {sorted(self._outputs)}")
         datatype, shape, index = self._outputs[name]

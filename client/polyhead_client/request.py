@@ -6,11 +6,31 @@ from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ATTENTION, ModelInfo
 from polyhead_client.selection import Selection
+from polyhead_client.tensors import DTYPES
 from polyhead_proto import messages as pb
 
+# Names, shapes and timings; too little of it only means that the server is asked in vain.
+_FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
 
-def build(info: ModelInfo, batch: Batch, selection: Selection, *, version: str, truncate: bool) -> bytes:
+
+def build(
+    info: ModelInfo,
+    batch: Batch,
+    selection: Selection,
+    *,
+    version: str,
+    truncate: bool,
+    parts: bool = False,
+) -> bytes:
     """The bytes of a ModelInferRequest; every output that is wanted is named.
+
+    Args:
+        info: The model.
+        batch: What to send.
+        selection: What to ask for.
+        version: The model's; empty is the newest.
+        truncate: Cut texts that are too long.
+        parts: Ask for a reply in parts.
 
     Raises:
         TooLarge: the server would not take it.
@@ -18,7 +38,11 @@ def build(info: ModelInfo, batch: Batch, selection: Selection, *, version: str, 
     message = pb.ModelInferRequest(
         model_name=info.name,
         model_version=version,
-        parameters={"truncate": pb.InferParameter(bool_param=True)} if truncate else {},
+        parameters={
+            name: pb.InferParameter(bool_param=True)
+            for name, wanted in (("truncate", truncate), ("parts", parts))
+            if wanted
+        },
         inputs=[
             pb.ModelInferRequest.InferInputTensor(
                 name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
@@ -38,6 +62,24 @@ def build(info: ModelInfo, batch: Batch, selection: Selection, *, version: str, 
             f"the request has {size} bytes, {info.name} takes at most {limit}: send fewer sequences a call"
         )
     return serialise(message)
+
+
+def reply_bytes(info: ModelInfo, batch: Batch, selection: Selection) -> int:
+    """About how many bytes the reply will have, as far as the client can know: 0 for texts."""
+    if batch.tokens is None or info.d_model is None or info.heads is None:
+        return 0
+    rows = batch.size * batch.tokens
+    heads = info.heads if selection.heads is None else len(selection.heads)
+    queries = batch.tokens if selection.queries is None else len(selection.queries)
+    weight = DTYPES[selection.dtype or "FP32"].itemsize
+    sizes = {"output": 4 * rows * info.d_model, "pooled": 4 * batch.size * info.d_model}
+    weights = weight * batch.size * heads * queries * batch.tokens
+    return (
+        sum(sizes.get(name, 0) for name in selection.outputs)
+        + weights * len(selection.layers)
+        + _FIELDS_BYTES
+        + _OUTPUT_BYTES * (len(selection.outputs) + len(selection.layers))
+    )
 
 
 def serialise(message: Message) -> bytes:

@@ -79,7 +79,7 @@ def from_texts(name: str, texts: Sequence[str]) -> Tensor:
     return Tensor(name=name, datatype="BYTES", shape=(len(texts),), raw=b"".join(parts))
 
 
-def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes) -> NDArray[Any]:
+def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview) -> NDArray[Any]:
     """A read-only array over `raw`, without a copy.
 
     Raises:
@@ -95,7 +95,9 @@ def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes) -> NDAr
         raise ServerError(f"malformed reply: {name} of shape {list(shape)}: {error}") from None
 
 
-def to_texts(name: str, datatype: str, shape: Sequence[int], raw: bytes, *, batch: int) -> list[list[str]]:
+def to_texts(
+    name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview, *, batch: int
+) -> list[list[str]]:
     """The rows of a BYTES output [B, T], where B must be `batch`.
 
     Raises:
@@ -109,7 +111,7 @@ def to_texts(name: str, datatype: str, shape: Sequence[int], raw: bytes, *, batc
     while at < len(raw) and len(texts) < count:
         start = at + 4
         at = start + int.from_bytes(raw[at:start], "little")
-        texts.append(raw[start:at].decode(errors="replace"))
+        texts.append(bytes(raw[start:at]).decode(errors="replace"))
     if at != len(raw) or len(texts) != count:
         raise ServerError(f"malformed reply: the {len(raw)} bytes of {name} do not hold {count} elements")
     return [texts[row * columns : (row + 1) * columns] for row in range(batch)]

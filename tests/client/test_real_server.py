@@ -207,7 +207,7 @@ def test_the_servers_refusals_arrive_as_they_are_said(client: Client, random: np
 
 
 def test_a_reply_that_would_be_too_large_is_refused_before_it_is_computed(client: Client) -> None:
-    x = np.zeros((1, 4096, 16), np.float32)
+    x = np.zeros((1, 8192, 16), np.float32)
 
     with pytest.raises(TooLarge, match=r"\d+"):
         client.encode(x, model="tiny", attention=True)

@@ -115,6 +115,7 @@ def infer_in_other_ways(client: Any, expected: Any) -> None:
         assert error is None, error
         assert result.get_response().id == request_id
     client.stop_stream()
+    infer_in_parts(client, expected, answers)
 
     async def run() -> None:
         async with triton_aio.InferenceServerClient(ADDRESS) as aio:
@@ -122,6 +123,34 @@ def infer_in_other_ways(client: Any, expected: Any) -> None:
             np.testing.assert_allclose(result.as_numpy("output"), expected.output, atol=1e-6)
 
     asyncio.run(run())
+
+
+def infer_in_parts(client: Any, expected: Any, answers: "queue.Queue[Any]") -> None:
+    """As from a decoupled model: replies until one says that it is the last."""
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    for request_id in ("one", "two"):
+        client.async_stream_infer(
+            "tiny.attention",
+            inputs(),
+            request_id=request_id,
+            parameters={"parts": True},
+            enable_empty_final_response=True,
+        )
+    for request_id in ("one", "two"):
+        parts = {}
+        final = False
+        while not final:
+            result, error = answers.get(timeout=30)
+            assert error is None, error
+            reply = result.get_response()
+            assert reply.id == request_id
+            (output,) = reply.outputs
+            parts[output.name] = result.as_numpy(output.name)
+            final = reply.parameters["triton_final_response"].bool_param
+        assert list(parts) == ["output", "attention.0", "attention.1"]
+        np.testing.assert_allclose(parts["output"], expected.output, atol=1e-5)
+        np.testing.assert_allclose(parts["attention.1"], expected.attention[1], atol=1e-6)
+    client.stop_stream()
 
 
 def fail(client: Any) -> None:

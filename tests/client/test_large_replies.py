@@ -1,0 +1,239 @@
+"""Replies that do not fit into one message come in parts, without a word from the caller."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+import polyhead_client.parts
+from polyhead_client import AsyncClient, Client, InvalidRequest, ServerError, TooLarge, Unavailable
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Connect
+
+X = np.random.default_rng(8).normal(size=(2, 40, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def client(connect: "Connect", small_server: str) -> Client:
+    client = connect(small_server)
+    client.wait_until_ready(timeout=60)
+    return client
+
+
+@pytest.fixture
+def large(connect: "Connect", real_server: str) -> Client:
+    client = connect(real_server)
+    client.wait_until_ready(timeout=60)
+    return client
+
+
+def count(client: Client, model: str) -> tuple[int, int]:
+    (statistics,) = client.statistics(model)
+    return statistics.durations["success"].count, statistics.durations["fail"].count
+
+
+@pytest.mark.parametrize("dtype", [None, "FP16", "UINT8"])
+def test_a_large_reply_is_what_a_small_one_would_be(client: Client, large: Client, dtype: Any) -> None:
+    before = count(client, "tiny.attention")
+    options: dict[str, Any] = {"model": "tiny", "attention": True, "dtype": dtype, "lengths": [40, 17]}
+
+    parts, whole = client.encode(X, **options), large.encode(X, **options)
+
+    assert parts.attention is not None
+    assert whole.attention is not None
+    np.testing.assert_array_equal(parts.output, whole.output)
+    for layer in (0, 1):
+        assert parts.attention[layer].dtype == np.float32
+        np.testing.assert_array_equal(parts.attention[layer], whole.attention[layer])
+    assert (parts.model, parts.version) == ("tiny.attention", "1")
+    assert parts.timings.compute_ns is not None
+    # It knew, and did not ask in vain.
+    after = count(client, "tiny.attention")
+    assert (after[0] - before[0], after[1] - before[1]) == (1, 0)
+
+
+def test_ragged_sequences_heads_and_queries(client: Client, large: Client) -> None:
+    sequences = [X[0], X[1, :13]]
+    options: dict[str, Any] = {"model": "tiny", "attention": [1], "heads": [2, 0], "queries": range(35)}
+
+    parts, whole = client.encode(sequences, **options), large.encode(sequences, **options)
+
+    assert parts.attention is not None
+    assert whole.attention is not None
+    for one, other in zip(parts.attention[1], whole.attention[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_of_texts_the_server_says_that_they_are_too_large(client: Client, large: Client) -> None:
+    texts = ["the cat sat on the mat and a dog ran"] * 40
+
+    parts = client.encode(texts, model="tiny-tokens", attention=True)
+    whole = large.encode(texts, model="tiny-tokens", attention=True)
+
+    assert parts.tokens == whole.tokens
+    np.testing.assert_array_equal(parts.pooled, whole.pooled)
+    assert parts.attention is not None
+    assert whole.attention is not None
+    np.testing.assert_array_equal(parts.attention[0][39], whole.attention[0][39])
+
+
+def test_what_is_too_large_even_in_parts_is_refused(client: Client) -> None:
+    with pytest.raises(TooLarge, match=r"in all its parts, the limit is 400000") as caught:
+        client.encode(np.zeros((2, 120, 16), np.float32), model="tiny", attention=True)
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert caught.value.request_id
+
+
+def test_other_refusals_of_a_stream_are_what_they_are_elsewhere(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="heads"):
+        client.encode(X, model="tiny", attention=True, heads=range(5))
+
+
+class Scripted(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
+    """A server whose streams play a script."""
+
+    def __init__(self, script: Any) -> None:
+        self.script = script
+        self.streams = 0
+
+    def service(self, details: Any) -> Any:
+        if details.method == RPCS["ModelMetadata"].path:
+            return grpc.unary_unary_rpc_method_handler(lambda *_: METADATA.SerializeToString())
+        if details.method == RPCS["ModelStreamInfer"].path:
+            return grpc.stream_stream_rpc_method_handler(self._play)
+        return None
+
+    def _play(self, requests: Any, context: Any) -> Any:
+        self.streams += 1
+        next(requests)
+        for message in self.script(self.streams, context):
+            yield message.SerializeToString()
+
+
+METADATA = pb.ModelMetadataResponse(
+    name="a.attention",
+    versions=["1"],
+    inputs=[{"name": "x", "datatype": "FP32", "shape": [-1, -1, 4]}],
+    outputs=[
+        {"name": "output", "datatype": "FP32", "shape": [-1, -1, 4]},
+        {"name": "attention.0", "datatype": "FP32", "shape": [-1, 1, -1, -1]},
+    ],
+    properties={"heads": "1", "d_model": "4", "max_reply_bytes": "1024", "max_stream_reply_bytes": "100000"},
+)
+SMALL = np.ones((1, 30, 4), np.float32)
+
+
+def part(index: int, name: str, array: Any, *, final: bool = False) -> Any:
+    return pb.ModelStreamInferResponse(
+        infer_response=pb.ModelInferResponse(
+            model_name="a.attention",
+            model_version="1",
+            outputs=[{"name": name, "datatype": "FP32", "shape": array.shape}],
+            raw_output_contents=[array.tobytes()],
+            parameters={
+                "part": pb.InferParameter(int64_param=index),
+                "triton_final_response": pb.InferParameter(bool_param=final),
+            },
+        )
+    )
+
+
+OUTPUT = part(0, "output", SMALL)
+ATTENTION = part(1, "attention.0", np.ones((1, 1, 30, 30), np.float32), final=True)
+
+
+@pytest.fixture
+def play(connect: "Connect") -> Any:
+    servers = []
+
+    def start(script: Any) -> tuple[Client, Scripted]:
+        server, handler = grpc.server(ThreadPoolExecutor(2)), Scripted(script)
+        server.add_generic_rpc_handlers((handler,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        servers.append(server)
+        return connect(f"127.0.0.1:{port}"), handler
+
+    yield start
+    for server in servers:
+        server.stop(None).wait()
+
+
+def test_a_stream_that_ends_too_early_is_an_error(play: Any) -> None:
+    client, _ = play(lambda *_: [OUTPUT])
+
+    with pytest.raises(ServerError, match="ended the stream before the last part"):
+        client.encode(SMALL, model="a", attention=True)
+
+
+def test_a_status_in_the_middle_is_that_error(play: Any) -> None:
+    def script(_number: int, context: Any) -> Any:
+        yield OUTPUT
+        context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
+
+    client, handler = play(script)
+
+    with pytest.raises(Unavailable, match="going away"):
+        client.encode(SMALL, model="a", attention=True)
+    assert handler.streams == 1
+
+
+def test_a_stream_that_is_refused_for_now_is_tried_again(play: Any) -> None:
+    def script(number: int, context: Any) -> Any:
+        if number < 3:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", "1"),))
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
+        yield OUTPUT
+        yield ATTENTION
+
+    client, handler = play(script)
+
+    assert client.encode(SMALL, model="a", attention=True).output.shape == SMALL.shape
+    assert handler.streams == 3
+
+
+def test_the_stream_is_closed_when_the_reply_is_there(play: Any) -> None:
+    closed = threading.Event()
+
+    def script(_number: int, context: Any) -> Any:
+        context.add_callback(closed.set)
+        yield OUTPUT
+        yield ATTENTION
+        closed.wait(30)
+
+    client, _ = play(script)
+    client.encode(SMALL, model="a", attention=True)
+
+    assert closed.wait(30)
+
+
+def test_an_event_loop_goes_on_while_a_large_reply_is_read(
+    medium_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading happens in a thread: the loop is not in the operation's code when megabytes arrive."""
+    threads: list[threading.Thread] = []
+    real = polyhead_client.parts.Assembly.add
+
+    async def run() -> None:
+        async with AsyncClient(medium_server) as client:
+            await client.wait_until_ready(timeout=60)
+            x = np.zeros((1, 600, 16), np.float32)
+            await client.encode(x, model="tiny", attention=True, timeout=60)
+
+    def add(self: Any, data: bytes) -> bool:
+        if len(data) > 1 << 20:
+            threads.append(threading.current_thread())
+        return real(self, data)
+
+    monkeypatch.setattr(polyhead_client.parts.Assembly, "add", add)
+    asyncio.run(run())
+
+    assert len(threads) > 2
+    assert all(thread is not threading.main_thread() for thread in threads)
