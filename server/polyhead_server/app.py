@@ -1,11 +1,9 @@
 """The server as a whole: `create_server` builds it; `polyhead_server.process` runs it."""
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 
@@ -21,6 +19,7 @@ from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.loading import Failed, Loaded, load
 from polyhead_server.logs import LOGGER
 from polyhead_server.observation import Observation
+from polyhead_server.reconciler import Reconciler, Scan
 from polyhead_server.registry import Model, Registry
 from polyhead_server.repository import VersionFolder, scan
 from polyhead_server.scheduling import Limits, Scheduler, layout_of
@@ -39,8 +38,6 @@ _LAST_ANSWERS_SECONDS = 1.0
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
 # answered get a moment to hear that the server drains.
 _FAREWELL_SECONDS = 0.25
-LOADING = "loading"
-"""The name of the thread that loads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +61,8 @@ class Server:
     Args:
         settings: How it runs.
         device: Where the models run.
-        versions: What it loads.
-        registry: The models, in which all of `versions` are declared.
+        found: What lies in the repository.
+        registry: The models, none yet.
         place: Its place among others.
     """
 
@@ -74,7 +71,7 @@ class Server:
         settings: Settings,
         *,
         device: Device,
-        versions: list[VersionFolder],
+        found: Scan,
         registry: Registry,
         place: Place,
     ) -> None:
@@ -82,7 +79,6 @@ class Server:
         self.lifecycle = Lifecycle(registry)
         self._settings = settings
         self._device = device
-        self._versions = versions
         self._threads = settings.threads or available_cpus()
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
@@ -95,6 +91,17 @@ class Server:
             interceptors=guards(settings), options=server_options(settings, reuse_port=place.shared)
         )
         inference = Inference(registry, settings, self._workers)
+        self.reconciler = Reconciler(
+            settings.models,
+            policy=settings.versions,
+            registry=registry,
+            load=self._load,
+            build=self._build,
+            retired=inference.forget,
+        )
+        self._found = found
+        self.reconciler.declare(found)
+        self._reconciling: asyncio.Task[None] | None = None
         self._tracer = open_tracer(settings)
         service = Service(registry, self.lifecycle, inference, settings, Observation(self._tracer))
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
@@ -109,10 +116,8 @@ class Server:
             await self._grpc.start()
             LOGGER.info("listening on %s; loading models", format_address(self._settings.host, self.port))
         self._gauges.sample()
-        # A daemon: a stop signal must not have to wait for a large model.
-        threading.Thread(
-            target=self._load, args=(asyncio.get_running_loop(),), name=LOADING, daemon=True
-        ).start()
+        self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
+        self._reconciling.add_done_callback(self._stopped_reconciling)
 
     async def loaded(self) -> None:
         """Waits until every model is loaded or has failed.
@@ -145,7 +150,11 @@ class Server:
         if not finished:
             LOGGER.warning("%d requests were not finished in %g s", self.lifecycle.accepted, seconds)
         self._health.close()
-        closing = asyncio.gather(*(model.scheduler.close() for model in self.registry.models()))
+        if self._reconciling is not None:
+            self._reconciling.cancel()
+        closing = asyncio.gather(
+            self.reconciler.close(), *(model.scheduler.close() for model in self.registry.models())
+        )
         # What was answered last may still be on its way out.
         await self._grpc.stop(max(deadline - loop.time(), _LAST_ANSWERS_SECONDS))
         await closing
@@ -162,21 +171,18 @@ class Server:
         self._health.changed()
         self._gauges.changed()
 
-    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs in a thread; hands every result to the event loop."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
-            tuning = _tuning(self._settings)
-            for result in load(self._versions, device=self._device, threads=self._threads, tuning=tuning):
-                loop.call_soon_threadsafe(self._put, result)
-            loop.call_soon_threadsafe(self._finish_loading)
+    async def _reconcile(self) -> None:
+        """Loads what there is, and then watches for changes."""
+        await self.reconciler.reconcile(self._found)
+        self._finish_loading()
+        if self._settings.repository_mode == "poll":
+            await self.reconciler.watch(self._settings.poll_seconds)
 
-    def _put(self, result: Loaded | Failed) -> None:
-        if self.lifecycle.draining.is_set():
-            return
-        if isinstance(result, Failed):
-            LOGGER.error("model %s version %d is not served: %s", result.name, result.version, result.reason)
-            self.registry.fail(result.name, result.version, result.reason)
-            return
+    def _load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
+        """Runs in a thread."""
+        return load([version], device=self._device, threads=self._threads, tuning=_tuning(self._settings))
+
+    def _build(self, result: Loaded) -> Model:
         signature = result.signature
         statistics = Statistics(self.registry.board, signature.name, signature.version)
         scheduler = Scheduler(
@@ -190,22 +196,20 @@ class Server:
             ),
             observer=statistics,
         )
-        self.registry.ready(
-            Model(
-                signature=signature,
-                scheduler=scheduler,
-                tokeniser=result.tokeniser,
-                provider=result.engine.provider,
-                statistics=statistics,
-            )
+        return Model(
+            signature=signature,
+            scheduler=scheduler,
+            tokeniser=result.tokeniser,
+            provider=result.engine.provider,
+            statistics=statistics,
         )
-        LOGGER.debug("model %s version %d is ready", signature.name, signature.version)
 
     def _finish_loading(self) -> None:
         if self._loading.done():
             return
         models = self.registry.models()
-        if not models and not self.lifecycle.draining.is_set():
+        may_be_empty = self._settings.repository_mode != "none" or self.lifecycle.draining.is_set()
+        if not models and not may_be_empty:
             reasons = "; ".join(
                 f"{slot.name} {slot.version}: {slot.reason}" for slot in self.registry.slots()
             )
@@ -213,6 +217,10 @@ class Server:
             self._loading.exception()  # whoever waits gets it; nobody has to
             return
         self._opening = asyncio.ensure_future(self._open(models))
+
+    def _stopped_reconciling(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not self._loading.done():
+            self._loading.set_exception(error)
 
     async def _open(self, models: list[Model]) -> None:
         """Joins the others on the port, where it has not yet, and says that it is ready."""
@@ -251,16 +259,19 @@ async def create_server(
         StartError: The repository is missing or empty, the port is taken.
         DeviceError: The device that was asked for does not work.
     """
-    versions, broken = scan(settings.models)
+    if settings.repository_mode == "explicit" and settings.management_token_file is None:
+        raise StartError(
+            "--repository-mode explicit must come with --management-token-file: "
+            "who may load and unload models needs a token"
+        )
+    if settings.repository_mode == "explicit" and settings.workers > 1:
+        raise StartError(
+            "--repository-mode explicit must come with --workers 1: "
+            "a call reaches one worker only; with more of them, poll takes changes over in each"
+        )
+    found = scan(settings.models, may_be_empty=settings.repository_mode != "none")
     device = choose(settings.device)
-    registry = Registry(board=place.board)
-    for version in versions:
-        for graph in version.manifest.graphs:
-            registry.declare(version.manifest.served_name(graph), version.version)
-    for one in broken:
-        LOGGER.error("model %s version %d is not served: %s", one.family, one.version, one.reason)
-        registry.fail(one.family, one.version, one.reason)
-    server = Server(settings, device=device, versions=list(versions), registry=registry, place=place)
+    server = Server(settings, device=device, found=found, registry=Registry(board=place.board), place=place)
     return server, server.port
 
 

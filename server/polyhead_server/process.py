@@ -9,11 +9,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from polyhead_server.app import ALONE, LOADING, Place, create_server
+from polyhead_server.app import ALONE, Place, create_server
 from polyhead_server.errors import StartError
 from polyhead_server.logs import LOGGER
 from polyhead_server.metrics import Exporter, collectors
 from polyhead_server.openness import warn_of_openness
+from polyhead_server.reconciler import LOADING
 from polyhead_server.settings import Settings
 
 

@@ -188,7 +188,7 @@ def test_versions_are_served_side_by_side(repository: Path, tmp_path: Path, serv
     manifest = models / "tiny" / "10" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"version": 1,', '"version": 10,'))
 
-    server = serve(models=models)
+    server = serve(models=models, versions="all")
 
     metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny"))
     assert list(metadata.versions) == ["1", "10"]
