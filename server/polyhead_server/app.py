@@ -270,7 +270,7 @@ async def create_server(
             "a call reaches one worker only; with more of them, poll takes changes over in each"
         )
     found = scan(settings.models, may_be_empty=settings.repository_mode != "none")
-    device = choose(settings.device)
+    device = replace(choose(settings.device), packed=settings.weights == "packed")
     server = Server(settings, device=device, found=found, registry=Registry(board=place.board), place=place)
     return server, server.port
 

@@ -51,6 +51,8 @@ class Engine:
         # Threads that spin while they wait take the processor from the sessions beside them.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
+        if not device.packed:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         try:
             self._session = ort.InferenceSession(str(path), options, providers=device.providers)
         except Exception as error:
@@ -58,6 +60,7 @@ class Engine:
         self._session.disable_fallback()
         check_provider(self._session.get_providers(), device)
         self.provider: str = self._session.get_providers()[0]
+        self.packed = device.packed
         self._signature = signature
         self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()

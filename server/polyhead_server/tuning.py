@@ -98,4 +98,5 @@ def _key(engine: Engine, signature: Signature, threads: int) -> Key:
         processor=processor(),
         cpus=available_cpus(),
         threads=threads,
+        packed=engine.packed,
     )

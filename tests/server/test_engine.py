@@ -1,6 +1,7 @@
 """One session: arrays in, arrays out."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,18 @@ def test_it_returns_the_outputs_that_are_named(repository: Path) -> None:
     assert list(outputs) == ["attention.1", "output"]
     assert outputs["attention.1"].shape == (2, 4, 5, 5)
     np.testing.assert_allclose(outputs["attention.1"].sum(-1), 1, atol=1e-6)
+
+
+def test_mapped_weights_give_the_same_numbers(repository: Path) -> None:
+    one = manifest(repository)
+    file = repository / "tiny" / "1" / "attention.onnx"
+    mapped = Engine(
+        file, signature=signature_of(one, "attention"), device=replace(on_cpu(""), packed=False), threads=1
+    )
+
+    expected = engine(repository, one).run(feeds(), ["output"])["output"]
+    assert (mapped.packed, engine(repository, one).packed) == (False, True)
+    np.testing.assert_allclose(mapped.run(feeds(), ["output"])["output"], expected, atol=1e-6)
 
 
 def test_it_runs_from_several_threads_at_once(repository: Path) -> None:

@@ -36,6 +36,8 @@ class Key:
     """That this process may use."""
     threads: int
     """Of one run."""
+    packed: bool = True
+    """Whether weights are."""
 
     @property
     def file(self) -> str:

@@ -231,7 +231,7 @@ class Inference:
         deadline: float | None,
     ) -> tuple["Ran", R]:
         """Does everything but writing the reply; `check` sees its sizes before anything is computed."""
-        model, signature = form.model, form.model.signature
+        signature = form.model.signature
         decoded = await self._place(size, read_inputs, form.inputs, request.raw, signature, self._settings)
         parse_ns = time.perf_counter_ns() - started_ns
         # Tokenising costs more than a hop to another thread, whatever the length of the text.
