@@ -3,7 +3,7 @@
 Shape letters: B batch, T tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from polyhead_server.errors import InvalidRequestError, RepositoryError, TooLargeError
+
+_CHARACTERS_A_TOKEN = 256
+"""No text has longer tokens on average: what has more characters is too long without being looked at."""
+
+_CHARACTERS_AT_ONCE = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,31 +73,57 @@ class Tokeniser:
             InvalidRequestError: A text has too many tokens, or none at all.
             TooLargeError: The batch has too many.
         """
+        texts = self._within_limits(texts, truncate=truncate)
         tokenizer = self._cut if truncate else self._whole
         # The fast way leaves the tokens' names empty.
         encode = tokenizer.encode_batch if with_tokens else tokenizer.encode_batch_fast
-        encodings = encode(list(texts))
-        lengths = [len(encoding) for encoding in encodings]
-        for index, length in enumerate(lengths):
-            if length == 0:
-                raise InvalidRequestError(f"text[{index}] must have at least 1 token, had none")
-            if self.max_tokens is not None and length > self.max_tokens:
-                raise InvalidRequestError(
-                    f"text[{index}] must be at most {self.max_tokens} tokens, was {length}: "
-                    "shorten it or set the parameter truncate to true"
-                )
+        ids: list[list[int]] = []
+        types: list[list[int]] = []
+        tokens: list[list[str]] = []
+        for some in _portions(texts):
+            for encoding in encode(some):
+                self._check_length(len(ids), len(encoding))
+                ids.append(encoding.ids)
+                types.append(encoding.type_ids)
+                if with_tokens:
+                    tokens.append(encoding.tokens)
+        lengths = [len(row) for row in ids]
         shape = (len(texts), max(lengths))
         check_total(*shape, max_total)
         input_ids, token_type_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for row, (encoding, length) in enumerate(zip(encodings, lengths, strict=True)):
-            input_ids[row, :length] = encoding.ids
-            token_type_ids[row, :length] = encoding.type_ids
+        for row, length in enumerate(lengths):
+            input_ids[row, :length] = ids[row]
+            token_type_ids[row, :length] = types[row]
         return Tokenised(
             input_ids=input_ids,
             token_type_ids=token_type_ids,
             lengths=np.array(lengths, np.int32),
-            tokens=[encoding.tokens for encoding in encodings] if with_tokens else (),
+            tokens=tokens,
         )
+
+    def _within_limits(self, texts: Sequence[str], *, truncate: bool) -> list[str]:
+        """The texts, none so long that tokenising it would be a waste of memory."""
+        if self.max_tokens is None:
+            return list(texts)
+        longest = _CHARACTERS_A_TOKEN * self.max_tokens
+        if truncate:
+            return [text[:longest] for text in texts]
+        for index, text in enumerate(texts):
+            if len(text) > longest:
+                raise InvalidRequestError(
+                    f"text[{index}] must be at most {self.max_tokens} tokens and {longest} characters, was "
+                    f"{len(text)} characters: shorten it or set the parameter truncate to true"
+                )
+        return list(texts)
+
+    def _check_length(self, index: int, length: int) -> None:
+        if length == 0:
+            raise InvalidRequestError(f"text[{index}] must have at least 1 token, had none")
+        if self.max_tokens is not None and length > self.max_tokens:
+            raise InvalidRequestError(
+                f"text[{index}] must be at most {self.max_tokens} tokens, was {length}: "
+                "shorten it or set the parameter truncate to true"
+            )
 
     def tokens_of(self, input_ids: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[list[str]]:
         """The tokens of each sequence, without its padding.
@@ -106,6 +137,19 @@ class Tokeniser:
             [names[number] for number in row[:length].tolist()]
             for row, length in zip(input_ids, lengths.tolist(), strict=True)
         ]
+
+
+def _portions(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in groups of bounded size: tokenising takes about 300 bytes of memory for each character."""
+    portion: list[str] = []
+    characters = 0
+    for text in texts:
+        if portion and characters + len(text) > _CHARACTERS_AT_ONCE:
+            yield portion
+            portion, characters = [], 0
+        portion.append(text)
+        characters += len(text)
+    yield portion
 
 
 def check_total(batch: int, tokens: int, max_total: int) -> None:

@@ -117,3 +117,27 @@ def test_a_limit_without_room_for_special_tokens_is_refused(file: Path) -> None:
         RepositoryError, match=r"adds 2 special tokens to each text: .* more than that, was 2"
     ):
         Tokeniser(file, max_tokens=2)
+
+
+def test_a_text_far_too_long_is_not_looked_at(tokeniser: Tokeniser) -> None:
+    longest = 16 * 256
+    with pytest.raises(
+        InvalidRequestError,
+        match=rf"text\[1\] must be at most 16 tokens and {longest} characters, was {longest + 1} characters",
+    ):
+        tokeniser.encode(["cat", "c" * (longest + 1)], truncate=False, max_total=1000)
+
+
+def test_a_text_far_too_long_is_cut_all_the_same(tokeniser: Tokeniser) -> None:
+    cut = tokeniser.encode(["the cat sat " * 5000], truncate=True, max_total=1000)
+
+    assert list(cut.tokens[0]) == ["[CLS]", *["the", "cat", "sat"] * 4, "the", "cat", "[SEP]"]
+
+
+def test_many_texts_are_tokenised_in_portions(tokeniser: Tokeniser, file: Path) -> None:
+    texts = [("cat " * (index % 5)).ljust(3000) for index in range(200)]
+
+    ours = tokeniser.encode(texts, truncate=False, max_total=10_000)
+
+    theirs = reference(file)(texts, padding=True, truncation=False, return_tensors="np")
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])

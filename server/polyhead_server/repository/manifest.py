@@ -130,6 +130,22 @@ class Manifest(_Model):
                 raise ValueError(f"inputs must hold {name}, were {', '.join(names)}")
         return self
 
+    @model_validator(mode="after")
+    def _check_outputs(self) -> "Manifest":
+        """The outputs must be those of the encoder that the manifest describes."""
+        encoder = self.encoder
+        for name, graph in self.graphs.items():
+            layers = range(encoder.layers if name == "attention" else 0)
+            expected = {
+                "output": [-1, -1, encoder.d_model],
+                **({} if encoder.pooling is None else {"pooled": [-1, encoder.d_model]}),
+                **{f"attention.{layer}": [-1, encoder.heads, -1, -1] for layer in layers},
+            }
+            outputs = {tensor.name: list(tensor.shape) for tensor in graph.outputs}
+            if outputs != expected:
+                raise ValueError(f"the outputs of graph {name} must be {expected}, were {outputs}")
+        return self
+
     @property
     def digest(self) -> str:
         """SHA-256 of the manifest's own bytes, and so, by the hashes in it, of the whole version."""
