@@ -27,6 +27,7 @@ from polyhead_server.scheduling.cache import default_folder
 from polyhead_server.service.handlers import Service
 from polyhead_server.service.health import Health
 from polyhead_server.service.inference import Inference
+from polyhead_server.service.management import Management
 from polyhead_server.service.reflection import add_reflection
 from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus
@@ -103,7 +104,14 @@ class Server:
         self.reconciler.declare(found)
         self._reconciling: asyncio.Task[None] | None = None
         self._tracer = open_tracer(settings)
-        service = Service(registry, self.lifecycle, inference, settings, Observation(self._tracer))
+        service = Service(
+            registry,
+            self.lifecycle,
+            inference,
+            settings,
+            observation=Observation(self._tracer),
+            management=Management(self.reconciler, settings),
+        )
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
         add_reflection(self._grpc)
         self.port = settings.port

@@ -67,6 +67,8 @@ def test_table_of_rpcs() -> None:
         "ModelConfig",
         "ModelStatistics",
         "RepositoryIndex",
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
     }
     assert RPCS["ModelInfer"] == Rpc(
         name="ModelInfer",
@@ -112,6 +114,9 @@ FIELD_NUMBERS = {
         "double_param": 4,
         "uint64_param": 5,
     },
+    "RepositoryModelLoadRequest": {"repository_name": 1, "model_name": 2, "parameters": 3},
+    "RepositoryModelUnloadRequest": {"repository_name": 1, "model_name": 2, "parameters": 3},
+    "ModelRepositoryParameter": {"bool_param": 1, "int64_param": 2, "string_param": 3, "bytes_param": 4},
     "ModelStreamInferResponse": {"error_message": 1, "infer_response": 2},
     "ModelStatistics": {
         "name": 1,

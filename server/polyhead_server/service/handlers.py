@@ -19,6 +19,7 @@ from polyhead_server.registry import Model, Registry, State
 from polyhead_server.service.config import model_config
 from polyhead_server.service.index import repository_index
 from polyhead_server.service.inference import Inference
+from polyhead_server.service.management import Management
 from polyhead_server.service.metadata import model_metadata, server_metadata
 from polyhead_server.service.statistics import model_statistics
 from polyhead_server.service.streaming import (
@@ -42,6 +43,7 @@ class Service:
         inference: Answers inference requests.
         settings: The limits, which metadata publishes.
         observation: Told of every inference.
+        management: Loads and unloads models.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class Service:
         lifecycle: Lifecycle,
         inference: Inference,
         settings: Settings,
+        *,
         observation: Observation,
+        management: Management,
     ) -> None:
         self._observation = observation
         self._registry = registry
@@ -60,12 +64,16 @@ class Service:
         self._answers: dict[str, Callable[[Any], Message]] = {
             "ServerLive": lambda _: pb.ServerLiveResponse(live=True),
             "ServerReady": lambda _: pb.ServerReadyResponse(ready=lifecycle.ready),
-            "ServerMetadata": lambda _: server_metadata(),
+            "ServerMetadata": lambda _: server_metadata(settings),
             "ModelReady": self._model_ready,
             "ModelMetadata": lambda request: model_metadata(self._find(request), registry, settings),
             "ModelConfig": lambda request: model_config(self._find(request), settings),
             "ModelStatistics": self._model_statistics,
             "RepositoryIndex": lambda request: repository_index(registry, ready_only=request.ready),
+        }
+        self._orders: dict[str, Callable[[Any], Awaitable[Message]]] = {
+            "RepositoryModelLoad": management.load,
+            "RepositoryModelUnload": management.unload,
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -77,6 +85,8 @@ class Service:
                 handlers[name] = grpc.unary_unary_rpc_method_handler(infer)
             elif name == "ModelStreamInfer":
                 handlers[name] = grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
+            elif name in self._orders:
+                handlers[name] = grpc.unary_unary_rpc_method_handler(self._order(rpc))
             else:
                 handlers[name] = grpc.unary_unary_rpc_method_handler(self._simple(rpc))
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
@@ -88,6 +98,19 @@ class Service:
         async def handle(payload: bytes, context: Context) -> bytes:
             try:
                 return answer(parse(rpc.request, payload)).SerializeToString()
+            except Exception as error:
+                await _abort(context, error)
+
+        return handle
+
+    def _order(self, rpc: Rpc) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        """A procedure that changes what is served."""
+        follow = self._orders[rpc.name]
+
+        async def handle(payload: bytes, context: Context) -> bytes:
+            try:
+                with self._lifecycle.accept():
+                    return (await follow(parse(rpc.request, payload))).SerializeToString()
             except Exception as error:
                 await _abort(context, error)
 

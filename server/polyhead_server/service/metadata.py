@@ -13,9 +13,12 @@ EXTENSIONS = ("model_configuration", "parameters", "statistics")
 """The extensions of the protocol that are served, by Triton's names."""
 
 
-def server_metadata() -> pb.ServerMetadataResponse:
+def server_metadata(settings: Settings) -> pb.ServerMetadataResponse:
     """Name, version and extensions of the server."""
-    return pb.ServerMetadataResponse(name="polyhead", version=version("polyhead"), extensions=EXTENSIONS)
+    managed = ("model_repository",) if settings.repository_mode == "explicit" else ()
+    return pb.ServerMetadataResponse(
+        name="polyhead", version=version("polyhead"), extensions=(*EXTENSIONS, *managed)
+    )
 
 
 def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.ModelMetadataResponse:

@@ -1,0 +1,344 @@
+"""The repository changes while requests come in: every answer is one version's own."""
+
+import asyncio
+import gc
+import json
+import shutil
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+
+from polyhead_export import export_family
+from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto import messages as pb
+from polyhead_server import Settings, create_server
+from polyhead_server.engine import Engine
+from polyhead_server.errors import StartError
+
+X = np.random.default_rng(6).normal(size=(2, 5, 16)).astype(np.float32)
+TOKEN = "a-token-for-management"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two encoders of one family, `a` and `b`, which differ in their weights."""
+    folders = {}
+    for seed, name in enumerate("ab"):
+        folder = tmp_path_factory.mktemp(name)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            encoder = Encoder(EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=32)).eval()
+        folders[name] = export_family(encoder, "tiny", folder).folder
+    return folders
+
+
+class Repository:
+    """A repository that changes as one changes it by hand."""
+
+    def __init__(self, folder: Path, exported: dict[str, Path]) -> None:
+        self.folder = folder
+        self._exported = exported
+
+    def put(self, version: int, which: str) -> None:
+        """Puts an encoder in place, as export does: moved there as a whole."""
+        staged = shutil.copytree(self._exported[which], self.folder / f".staged-{version}")
+        manifest = json.loads((staged / "manifest.json").read_text())
+        (staged / "manifest.json").write_text(json.dumps(manifest | {"version": version}))
+        target = self.folder / "tiny" / str(version)
+        target.parent.mkdir(exist_ok=True)
+        if target.exists():
+            target.rename(self.folder / ".old")
+        staged.rename(target)
+        shutil.rmtree(self.folder / ".old", ignore_errors=True)
+
+    def remove(self, version: int) -> None:
+        (self.folder / "tiny" / str(version)).rename(self.folder / ".gone")
+        shutil.rmtree(self.folder / ".gone")
+
+
+@pytest.fixture
+def models(tmp_path: Path, exported: dict[str, Path]) -> Repository:
+    one = Repository(tmp_path / "models", exported)
+    one.folder.mkdir()
+    one.put(1, "a")
+    return one
+
+
+@pytest.fixture
+def answers(serve: Any, exported: dict[str, Path], tmp_path: Path) -> dict[str, Any]:
+    """What each encoder answers, from servers of their own."""
+    results = {}
+    for name, folder in exported.items():
+        alone = serve(models=folder.parent.parent)
+        results[name] = {
+            "output": alone.infer("tiny", {"x": X})["output"],
+            "attention.1": alone.infer("tiny.attention", {"x": X})["attention.1"],
+        }
+    assert np.abs(results["a"]["output"] - results["b"]["output"]).max() > 0.1
+    return results
+
+
+class Load:
+    """Callers that never pause, and check every answer."""
+
+    def __init__(self, server: Any, answers: dict[str, Any], callers: int = 3) -> None:
+        self._server = server
+        self._answers = answers
+        self._stop = threading.Event()
+        self._lock = threading.Condition()
+        self.seen: list[str] = []
+        self.problems: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._call, args=("tiny" if index else "tiny.attention",))
+            for index in range(callers)
+        ]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def until(self, which: str, count: int = 10) -> None:
+        """Waits until the next answers are all this encoder's."""
+        with self._lock:
+            self.seen.clear()
+
+            def all_of_it() -> bool:
+                return bool(self.problems) or (len(self.seen) >= count and set(self.seen[-count:]) == {which})
+
+            assert self._lock.wait_for(all_of_it, 60), f"no {which}: {self.seen[-count:]}"
+        assert self.problems == []
+
+    def _call(self, model: str) -> None:
+        output = "attention.1" if model.endswith("attention") else "output"
+        while not self._stop.is_set():
+            try:
+                value = self._server.infer(model, {"x": X})[output]
+                matching = [
+                    name
+                    for name, expected in self._answers.items()
+                    if np.allclose(value, expected[output], atol=1e-5)
+                ]
+                found, problem = "".join(matching), "" if len(matching) == 1 else "nobody's answer"
+            except grpc.RpcError as error:
+                found, problem = "", f"{error.code()}: {error.details()}"
+            with self._lock:
+                self.seen.append(found)
+                if problem:
+                    self.problems.append(problem)
+                self._lock.notify_all()
+
+
+def index(server: Any) -> dict[tuple[str, str], tuple[str, str]]:
+    return {(one.name, one.version): (one.state, one.reason) for one in server.call("RepositoryIndex").models}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Looks until something is so; the test's own timeout ends it."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+# ---- Poll ------------------------------------------------------------------------------------------
+
+
+def test_versions_come_change_break_and_go_without_a_wrong_answer(
+    serve: Any, models: Repository, answers: dict[str, Any]
+) -> None:
+    server = serve(models=models.folder, repository_mode="poll", poll_seconds=0.05)
+    with Load(server, answers) as load:
+        load.until("a")
+        models.put(2, "b")
+        load.until("b")
+        assert index(server) == {("tiny", "2"): ("READY", ""), ("tiny.attention", "2"): ("READY", "")}
+
+        models.put(2, "a")
+        load.until("a")
+
+        with (models.folder / "tiny" / "2" / "weights.bin").open("r+b") as file:
+            file.write(bytes(1000))
+        manifest = models.folder / "tiny" / "2" / "manifest.json"
+        manifest.write_text(manifest.read_text() + " ")
+        until(lambda: "weights.bin does not have the SHA-256" in index(server)["tiny", "2"][1])
+        assert index(server)["tiny", "2"][0] == "READY"
+        load.until("a")
+
+        models.put(3, "b")
+        load.until("b")
+        models.remove(3)
+        models.put(2, "a")
+        load.until("a")
+        assert list(index(server)) == [("tiny", "2"), ("tiny.attention", "2")]
+    assert load.problems == []
+
+
+def test_a_family_that_comes_later_is_served_and_one_that_goes_is_not(
+    serve: Any, models: Repository, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    server = serve(models=empty, repository_mode="poll", poll_seconds=0.05)
+    assert not server.call("ServerReady").ready
+    shutil.copytree(models.folder / "tiny", empty / ".staged")
+    (empty / ".staged").rename(empty / "tiny")
+    until(lambda: bool(server.call("ServerReady").ready))
+    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+
+    shutil.rmtree(empty / "tiny")
+    until(lambda: not server.call("RepositoryIndex").models)
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer("tiny", {"x": X})
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert not server.call("ServerReady").ready
+
+
+def test_without_a_mode_nothing_changes(serve: Any, models: Repository, answers: dict[str, Any]) -> None:
+    server = serve(models=models.folder)
+    models.put(2, "b")
+    shutil.rmtree(models.folder / "tiny" / "1")
+
+    np.testing.assert_allclose(server.infer("tiny", {"x": X})["output"], answers["a"]["output"], atol=1e-5)
+
+
+# ---- Explicit --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def managed(serve: Any, models: Repository, tmp_path: Path) -> Any:
+    (tmp_path / "token").write_text(TOKEN)
+    return serve(models=models.folder, repository_mode="explicit", management_token_file=tmp_path / "token")
+
+
+def order(server: Any, name: str, model: str, token: str | None = TOKEN, **parameters: Any) -> Any:
+    kind = {"Load": pb.RepositoryModelLoadRequest, "Unload": pb.RepositoryModelUnloadRequest}[name]
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    request = kind(model_name=model, parameters=parameters)
+    return server.call(f"RepositoryModel{name}", request, metadata=metadata, timeout=60)
+
+
+def refused(call: Callable[[], Any]) -> tuple[Any, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    error: Any = caught.value
+    return error.code(), error.details()
+
+
+def test_a_load_takes_the_newest_over_and_an_unload_takes_it_away(
+    managed: Any, models: Repository, answers: dict[str, Any]
+) -> None:
+    assert "model_repository" in managed.call("ServerMetadata").extensions
+    with Load(managed, answers) as load:
+        load.until("a")
+        models.put(2, "b")
+        order(managed, "Load", "tiny")
+        load.until("b")
+        order(managed, "Load", "tiny")
+        load.until("b")
+    order(managed, "Unload", "tiny", unload_dependents=pb.ModelRepositoryParameter(bool_param=False))
+
+    code, message = refused(lambda: managed.infer("tiny", {"x": X}))
+    assert (code, message) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "model tiny cannot be served: it was unloaded",
+    )
+    assert index(managed)["tiny.attention", "2"] == ("UNAVAILABLE", "it was unloaded")
+    order(managed, "Load", "tiny")
+    np.testing.assert_allclose(managed.infer("tiny", {"x": X})["output"], answers["b"]["output"], atol=1e-5)
+
+
+def test_a_load_that_fails_leaves_what_is_served(managed: Any, models: Repository) -> None:
+    models.put(2, "b")
+    (models.folder / "tiny" / "2" / "weights.bin").unlink()
+
+    code, message = refused(lambda: order(managed, "Load", "tiny"))
+
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "version 1 is served" in message
+    assert "version 2: weights.bin is missing" in message
+    assert managed.infer("tiny", {"x": X}).reply.model_version == "1"
+
+
+def test_sessions_that_are_out_of_service_are_let_go(
+    managed: Any, models: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines: list[weakref.ref[Engine]] = []
+    real = Engine.run
+
+    def run(engine: Engine, *arguments: Any) -> Any:
+        engines.append(weakref.ref(engine))
+        return real(engine, *arguments)
+
+    monkeypatch.setattr(Engine, "run", run)
+    for model in ("tiny", "tiny.attention"):
+        managed.infer(model, {"x": X})
+    assert len({id(engine()) for engine in engines}) == 2
+
+    order(managed, "Unload", "tiny")
+
+    def all_gone() -> bool:
+        gc.collect()
+        return all(engine() is None for engine in engines)
+
+    until(all_gone)
+
+
+@pytest.mark.parametrize("name", ["Load", "Unload"])
+def test_only_the_management_token_opens_this(managed: Any, name: str) -> None:
+    assert refused(lambda: order(managed, name, "tiny", None))[0] is grpc.StatusCode.UNAUTHENTICATED
+    assert refused(lambda: order(managed, name, "tiny", "wrong"))[0] is grpc.StatusCode.PERMISSION_DENIED
+    assert managed.infer("tiny", {"x": X})["output"].shape == X.shape
+
+
+@pytest.mark.parametrize("name", ["Load", "Unload"])
+@pytest.mark.parametrize("model", ["other", "", "../tiny", "/etc", "tiny.attention", "tiny/1"])
+def test_only_families_of_the_repository_are_known(managed: Any, name: str, model: str) -> None:
+    code, message = refused(lambda: order(managed, name, model))
+
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert "no family" in message
+
+
+@pytest.mark.parametrize("parameter", ["config", "file:1/model.onnx"])
+def test_nothing_of_a_model_comes_from_a_request(managed: Any, parameter: str) -> None:
+    given: dict[str, Any] = {parameter: pb.ModelRepositoryParameter(bytes_param=b"x")}
+
+    code, message = refused(lambda: order(managed, "Load", "tiny", **given))
+
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "models come from the server's own repository" in message
+
+
+def test_it_is_off_unless_it_is_turned_on(server: Any) -> None:
+    assert refused(lambda: order(server, "Load", "tiny"))[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert "model_repository" not in server.call("ServerMetadata").extensions
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_cannot_work_is_refused_at_the_start(models: Repository, tmp_path: Path, workers: int) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    settings = Settings(
+        models=models.folder,
+        port=0,
+        device="cpu",
+        repository_mode="explicit",
+        workers=workers,
+        management_token_file=tmp_path / "token" if workers > 1 else None,
+    )
+    missing = "--workers 1" if workers > 1 else "--management-token-file"
+
+    with pytest.raises(StartError, match=f"explicit must come with {missing}"):
+        asyncio.run(create_server(settings))
