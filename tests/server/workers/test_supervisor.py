@@ -1,0 +1,308 @@
+"""Several worker processes behind one port: real processes, killed under load."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from polyhead_client import Client, Unavailable
+from polyhead_proto import messages as pb
+
+COMMAND = [sys.executable, "-c", "from polyhead_server.command import app; app()"]
+X = np.ones((2, 3, 16), np.float32)
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+# A connection of its own, so that the system can give it to another worker.
+ALONE = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
+
+
+class Workers:
+    """A server of two workers, its log read as it comes."""
+
+    def __init__(self, *arguments: str) -> None:
+        settings = ["--workers", "2", "--device", "cpu", "--metrics-port", "0", "--log-level", "debug"]
+        self.process = subprocess.Popen([*COMMAND, *settings, *arguments], stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._more:
+                self.lines.append(line)
+                self._more.notify_all()
+
+    def until(self, pattern: str, times: int = 1) -> re.Match[str]:
+        """Waits until so many lines of the log match; the last match."""
+
+        def matches() -> list[re.Match[str]]:
+            return [match for line in self.lines if (match := re.search(pattern, line))]
+
+        with self._more:
+            assert self._more.wait_for(lambda: len(matches()) >= times, 90), "".join(self.lines)
+        return matches()[times - 1]
+
+    @property
+    def address(self) -> str:
+        return self.until(r"2 workers serve on (\S+)")[1]
+
+    def pids(self, worker: int) -> list[int]:
+        """Every process that has been this worker."""
+        found = [re.search(rf"worker {worker} is process (\d+)", line) for line in self.lines]
+        return [int(match[1]) for match in found if match]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample of the metrics."""
+        url = self.until(r"metrics on (\S+)")[1]
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            families = text_string_to_metric_families(reply.read().decode())
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def end(self) -> int:
+        """Waits for the exit code, and for the end of the log."""
+        code = self.process.wait(60)
+        self._reader.join(60)
+        return code
+
+    def close(self) -> None:
+        """Ends what is left."""
+        with_children = [*psutil.Process(self.process.pid).children()] if self.process.poll() is None else []
+        self.process.kill()
+        for child in with_children:
+            if child.is_running():
+                child.kill()
+        self.process.wait()
+        self._reader.join(60)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+Start = Callable[..., Workers]
+
+
+@pytest.fixture
+def start(repository: Path, tmp_path: Path) -> Iterator[Start]:
+    started: list[Workers] = []
+
+    def run(*arguments: str, models: Path = repository, port: int = 0) -> Workers:
+        settings = ["--port", str(port), "--threads", "1", "--cache-dir", str(tmp_path / "cache")]
+        started.append(Workers("--models", str(models), *settings, *arguments))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.close()
+
+
+def infer(channel: grpc.Channel, **options: Any) -> bytes:
+    request = pb.ModelInferRequest(
+        model_name="tiny",
+        inputs=[{"name": "x", "datatype": "FP32", "shape": X.shape}],
+        raw_input_contents=[X.tobytes()],
+    )
+    method: Any = channel.unary_unary(INFER)
+    return bytes(method(request.SerializeToString(), **({"timeout": 30} | options)))
+
+
+def use_both(workers: Workers) -> int:
+    """Calls through new connections until both workers have answered; how many calls that took."""
+    calls = 0
+    while any(not any(f"[{worker}] request" in line for line in workers.lines) for worker in (0, 1)):
+        with grpc.insecure_channel(workers.address, ALONE) as channel:
+            infer(channel)
+        calls += 1
+        assert calls < 200
+    return calls
+
+
+def counted(workers: Workers) -> int:
+    """The answered requests of all workers, as one of them, whichever, tells them."""
+    with Client(workers.address) as client:
+        (one,) = client.statistics("tiny")
+    return one.durations["success"].count
+
+
+def test_counts_of_all_workers_add_up_and_survive_a_kill(start: Start) -> None:
+    workers = start()
+    calls = use_both(workers)
+
+    assert counted(workers) == calls
+    assert workers.metric("polyhead_requests_total", model="tiny", code="OK") == calls
+    assert workers.metric("polyhead_sequences_total", model="tiny") == 2 * calls
+    assert workers.metric("polyhead_model_ready", model="tiny") == 2
+
+    os.kill(workers.pids(0)[0], signal.SIGKILL)
+    workers.until("worker 0 has ended .SIGKILL.")
+    assert workers.metric("polyhead_requests_total", model="tiny", code="OK") == calls
+    workers.until(r"\[0\] serving", times=2)
+
+    assert len(workers.pids(0)) == 2
+    assert workers.metric("polyhead_model_ready", model="tiny") == 2
+    assert workers.metric("polyhead_worker_restarts_total") == 1
+    with grpc.insecure_channel(workers.address, ALONE) as channel:
+        infer(channel)
+    assert counted(workers) == calls + 1
+
+
+def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(start: Start) -> None:
+    workers = start()
+    address = workers.address
+    use_both(workers)
+    before = counted(workers)
+    stop = threading.Event()
+    outcomes: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def load() -> None:
+        while not stop.is_set():
+            # A connection for each few calls, so that both workers have some at any time.
+            with Client(address, options=(("grpc.use_local_subchannel_pool", 1),)) as client:
+                for _ in range(20):
+                    try:
+                        output = client.encode(X, model="tiny").output
+                    except Unavailable:
+                        outcome = "unavailable"
+                    else:
+                        outcome = "right" if output.shape == X.shape else "wrong"
+                    with lock:
+                        outcomes[outcome] += 1
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: outcomes["right"] >= 100)
+    os.kill(workers.pids(0)[0], signal.SIGKILL)
+    workers.until(r"\[0\] serving", times=2)
+    goal = outcomes["right"] + 100
+    wait_for(lambda: outcomes["right"] >= goal)
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+
+    assert set(outcomes) == {"right"}
+    # What the killed worker had counted and could not send any more was counted again by another.
+    assert 0 <= counted(workers) - before - outcomes["right"] <= len(threads)
+    assert workers.metric("polyhead_requests_in_flight") == 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Returns when it is so."""
+    end = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_all_workers(start: Start, number: signal.Signals) -> None:
+    workers = start()
+    address = workers.address
+    answered = threading.Semaphore(0)
+    codes: list[Any] = []
+
+    def load() -> None:
+        with grpc.insecure_channel(address, ALONE) as channel:
+            while True:
+                try:
+                    infer(channel)
+                except grpc.RpcError as error:
+                    codes.append(error.code())
+                    return
+                answered.release()
+
+    threads = [threading.Thread(target=load) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        answered.acquire()
+    workers.process.send_signal(number)
+    for thread in threads:
+        thread.join(60)
+
+    assert workers.end() == 0
+    assert codes == [grpc.StatusCode.UNAVAILABLE] * 6
+    for worker in (0, 1):
+        assert any(f"[{worker}] stopped" in line for line in workers.lines)
+    assert not any("Traceback" in line for line in workers.lines)
+
+
+def test_a_signal_while_they_load_ends_them(start: Start) -> None:
+    workers = start()
+    workers.until("worker 1 is process")
+    workers.process.send_signal(signal.SIGTERM)
+
+    assert workers.end() == 0
+
+
+def test_workers_do_not_outlive_the_process_above(start: Start) -> None:
+    workers = start()
+    assert workers.address
+    processes = [psutil.Process(workers.pids(worker)[0]) for worker in (0, 1)]
+    workers.process.kill()
+
+    gone, alive = psutil.wait_procs(processes, timeout=60)
+
+    assert len(gone) == 2
+    assert not alive
+    workers.end()
+    assert sum("the process above has ended" in line for line in workers.lines) == 2
+
+
+def test_a_worker_that_cannot_start_ends_the_server(start: Start, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    (bad / "tiny" / "1").mkdir(parents=True)
+    (bad / "tiny" / "1" / "manifest.json").write_text("{}")
+    workers = start(models=bad)
+
+    assert workers.end() == 1
+    log = "".join(workers.lines)
+    assert "cannot serve: no model could be loaded: tiny 1: manifest.json is not valid" in log
+    assert re.search(r"ERROR cannot serve: worker \d could not start \(exit code 1\)", log)
+
+
+def test_when_no_worker_can_be_replaced_the_server_ends(
+    start: Start, repository: Path, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(repository / "tiny", models / "tiny")
+    workers = start(models=models)
+    assert workers.address
+    (models / "tiny" / "1" / "manifest.json").write_text("{}")
+    for worker in (0, 1):
+        os.kill(workers.pids(worker)[0], signal.SIGKILL)
+
+    assert workers.end() == 1
+    assert re.search(r"no worker runs any more, and 5 in a row could not start", "".join(workers.lines))
+
+
+def test_a_port_that_is_taken_is_a_clear_error(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        workers = start(port=port)
+
+        assert workers.end() == 1
+    assert f"cannot serve: cannot listen on 127.0.0.1:{port}: Address already in use" in "".join(
+        workers.lines
+    )
