@@ -30,7 +30,7 @@ class Leash:
 
 
 async def serve(settings: Settings, leash: Leash | None = None) -> bool:
-    """Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
+    """Serves until SIGTERM or SIGINT, then drains. SIGINT ends it at once then; SIGTERM changes nothing.
 
     Args:
         settings: How it runs.
@@ -94,9 +94,10 @@ def run(settings: Settings, leash: Leash | None = None) -> int:
 
 def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
     LOGGER.info("%s received", number.name)
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(each)
-        signal.signal(each, signal.SIG_DFL)
+    # Whoever stops a process and its group sends SIGTERM twice, and a worker gets its supervisor's, too.
+    # What ends a drain is another Ctrl-C.
+    loop.remove_signal_handler(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     stopped.set()
 
 

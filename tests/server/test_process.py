@@ -102,7 +102,7 @@ def test_a_signal_under_load_loses_no_accepted_request(start: Any, number: signa
     assert "Traceback" not in server.log
 
 
-def test_a_second_signal_ends_it_at_once(start: Any) -> None:
+def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
     server = start("--device", "cpu", "--drain-seconds", "60")
     address = server.until(r"serving .* on (\S+) with")[1]
     request = pb.ModelInferRequest(
@@ -118,8 +118,11 @@ def test_a_second_signal_ends_it_at_once(start: Any) -> None:
         server.process.send_signal(signal.SIGTERM)
         server.until("draining: [1-9]")
         server.process.send_signal(signal.SIGTERM)
+        waiting[1].result()
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)
 
-        assert server.end() == -signal.SIGTERM
+        assert server.end() == -signal.SIGINT
 
 
 def test_a_signal_while_it_loads_ends_it(start: Any) -> None:

@@ -170,7 +170,7 @@ class Supervisor:
 
 
 def supervise(settings: Settings) -> int:
-    """Serves with several workers until SIGTERM or SIGINT. A second signal ends them at once.
+    """Serves with several workers until SIGTERM or SIGINT, which drains them. SIGINT ends them at once then.
 
     Returns:
         The exit code: 0 when every accepted request was finished.
@@ -204,8 +204,7 @@ async def _supervise(settings: Settings) -> int:
 
 def _stop(loop: asyncio.AbstractEventLoop, supervisor: Supervisor, number: signal.Signals) -> None:
     LOGGER.info("%s received", number.name)
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, _end_at_once, loop, supervisor, each)
+    loop.add_signal_handler(signal.SIGINT, _end_at_once, loop, supervisor, signal.SIGINT)
     supervisor.stop()
 
 
