@@ -38,7 +38,7 @@ def watch(server: Any, service: str = "") -> Iterator[Any]:
         yield response.status
 
 
-def start(server: Any, x: Any = X, **options: Any) -> Any:
+def start(server: Any, x: Any = X, *, request: Any = None, **options: Any) -> Any:
     """Begins an inference, and returns its future."""
     rpc = RPCS["ModelInfer"]
     method = server.channel.unary_unary(
@@ -46,7 +46,7 @@ def start(server: Any, x: Any = X, **options: Any) -> Any:
         request_serializer=rpc.request.SerializeToString,
         response_deserializer=rpc.response.FromString,
     )
-    return method.future(server.request("tiny", {"x": x}), **({"timeout": 60} | options))
+    return method.future(request or server.request("tiny", {"x": x}), **({"timeout": 60} | options))
 
 
 def refused(server: Any, model: str = "tiny") -> tuple[Any, Any, Any]:
@@ -275,6 +275,28 @@ def test_a_caller_that_leaves_during_a_run_frees_the_next(serve: Any, gate: Gate
     statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny")).model_stats[0]
     assert statistics.inference_stats.success.count == 1
     assert statistics.inference_stats.fail.count == 1
+
+
+def test_a_timeout_bounds_the_wait_and_priorities_order_it(serve: Any, gate: Gate) -> None:
+    server = serve(max_batch_tokens=1)
+    gate.held = True
+    running = start(server)
+    gate.begun.acquire()
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer("tiny", {"x": X}, parameters={"timeout": 20_000})
+    error: Any = caught.value
+    waiting = []
+    for count, priority in enumerate((5, 0, 1), 2):
+        request = server.request("tiny", {"x": X * (priority + 2)}, parameters={"priority": priority})
+        waiting.append(start(server, request=request))
+        while server.server.lifecycle.accepted < count:
+            server.call("ServerLive")
+    gate.may_run.release(4)
+
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "waited for its turn longer than it may" in error.details()
+    assert all(future.result().outputs for future in [running, *waiting])
+    assert gate.values == [1, 3, 2, 7]
 
 
 def test_a_full_queue_refuses_at_once_and_liveness_stays(serve: Any, gate: Gate) -> None:
