@@ -1,5 +1,7 @@
 """What a client knows of the server's models: asked for once, then remembered."""
 
+from typing import NoReturn
+
 from polyhead_client.calls import Operation, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
@@ -13,7 +15,7 @@ class Catalogue:
     def __init__(self, target: str) -> None:
         self._target = target
         self._models: dict[tuple[str, str], ModelInfo] = {}
-        self._only_family: str | None = None
+        self._only_family: dict[str | None, str] = {}
 
     def model(self, name: str | None, version: int | str | None, deadline: Deadline) -> Operation[ModelInfo]:
         """A model's metadata; without a name, of the only family."""
@@ -34,26 +36,38 @@ class Catalogue:
             for model in reply.models
         ]
 
-    def family(self, deadline: Deadline) -> Operation[str]:
-        """The only family that is ready.
+    def family(self, deadline: Deadline, takes: str | None = None) -> Operation[str]:
+        """The only family that is ready; with `takes`, the only one that has such an input.
 
         Raises:
             InvalidRequest: there are several, so one must be named.
             NotFound: there is none.
             Unavailable: none is ready yet.
         """
-        if self._only_family is not None:
-            return self._only_family
+        for known in (None, takes):  # the only one of all is the only one for anything
+            if known in self._only_family:
+                return self._only_family[known]
         try:
             listed = yield from self.models(deadline)
         except Unsupported as error:
             raise InvalidRequest(f"model must be given: {self._target} does not list its models") from error
         ready = sorted({family_of(model.name) for model in listed if model.state == "READY"})
-        if len(ready) > 1:
-            raise InvalidRequest(f"model must be one of {', '.join(ready)}, was not given")
-        if ready:
-            self._only_family = ready[0]
-            return ready[0]
+        if not ready:
+            self._refuse(listed)
+        fitting = ready
+        if takes is not None and len(ready) > 1:
+            fitting = []
+            for name in ready:
+                info = yield from self.model(name, None, deadline)
+                if takes in info.inputs:
+                    fitting.append(name)
+        if len(fitting) != 1:
+            raise InvalidRequest(f"model must be one of {', '.join(fitting or ready)}, was not given")
+        self._only_family[None if len(ready) == 1 else takes] = fitting[0]
+        return fitting[0]
+
+    def _refuse(self, listed: list[ServedModel]) -> NoReturn:
+        """Says why there is nothing to choose from."""
         if not listed:
             raise NotFound(f"{self._target} serves no models")
         states = (f"{model.name} is {model.state} {model.reason}".rstrip() for model in listed)
@@ -61,6 +75,6 @@ class Catalogue:
 
     def forget(self, name: str) -> None:
         """Asks anew next time: the model may be another by now."""
-        self._only_family = None
+        self._only_family.clear()
         for key in [key for key in self._models if key[0] == name]:
             self._models.pop(key, None)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from polyhead_client.errors import InvalidRequest
 
+_LONGEST_SECONDS = 10**8
+"""Three years. More is no limit: further on, gRPC's own clock overflows."""
+
 
 @dataclass(frozen=True)
 class Deadline:
@@ -21,7 +24,7 @@ class Deadline:
         Raises:
             InvalidRequest: the timeout is no positive number.
         """
-        if timeout is None:
+        if timeout is None or timeout > _LONGEST_SECONDS:
             return cls(None, None)
         if not timeout > 0:
             raise InvalidRequest(f"timeout must be more than 0 seconds, or None, was {timeout}")

@@ -66,7 +66,7 @@ class Operations:
             inputs: One sequence: a text, floats [T, D], or token ids [T]. A batch: a list of any of
                 these, each of its own length, or one array: floats [B, T, D] or token ids [B, T].
                 Results come in the same form; see `Encoding`.
-            model: The family, such as `minilm`; None is the only one that is served.
+            model: The family, such as `minilm`; None is the only one that takes such inputs.
             version: None is the newest.
             lengths: Integers [B], 0..T, for an array that is padded on the right; None is all T.
             attention_mask: The same in the manner of Hugging Face: 1 for tokens, 0 for padding.
@@ -95,7 +95,7 @@ class Operations:
         batch = prepare(
             inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
         )
-        name = model or (yield from self._catalogue.family(deadline))
+        name = model or (yield from self._catalogue.family(deadline, batch.kind))
         if attention is not None and attention is not False and not name.endswith(f".{ATTENTION}"):
             name = f"{family_of(name)}.{ATTENTION}"
         info = yield from self._catalogue.model(name, version, deadline)

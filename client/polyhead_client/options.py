@@ -80,6 +80,9 @@ class Connection:
 DEFAULT_CONNECTION = Connection()
 
 
+_MOST_INDICES = 65_536
+
+
 def parse_indices(flag: str, spelled: str) -> list[int]:
     """Reads `5`, `0,3` or `0:4` (the end excluded), and mixtures of them.
 
@@ -87,12 +90,16 @@ def parse_indices(flag: str, spelled: str) -> list[int]:
         InvalidRequest: it is anything else.
     """
     indices: list[int] = []
+    spell = f"{flag} must be indices such as 5, 0,3 or 0:4, was {spelled!r}"
     for part in spelled.split(","):
         first, colon, end = part.partition(":")
         try:
-            indices += range(int(first or 0), int(end)) if colon else [int(first)]
+            chosen = range(int(first or 0), int(end)) if colon else [int(first)]
         except ValueError:
-            raise InvalidRequest(f"{flag} must be indices such as 5, 0,3 or 0:4, was {spelled!r}") from None
+            raise InvalidRequest(spell) from None
+        if len(indices) + len(chosen) > _MOST_INDICES:
+            raise InvalidRequest(f"{spell}; there can be no more than {_MOST_INDICES}")
+        indices += chosen
     return indices
 
 

@@ -291,9 +291,16 @@ def test_the_only_family_needs_no_name(client: Client, fake: "FakeServer") -> No
     assert fake.count("RepositoryIndex") == 1
 
 
-def test_one_of_several_families_must_be_named(client: Client) -> None:
+def test_the_only_family_that_takes_such_inputs_needs_no_name(client: Client, fake: "FakeServer") -> None:
+    assert client.encode("a").model == "words"
+    assert client.encode("b", attention=[0]).model == "words.attention"
+    assert client.encode(np.zeros((2, 4), np.float32)).model == "vectors"
+    assert fake.count("RepositoryIndex") == 2
+
+
+def test_one_of_several_families_must_be_named(client: Client, fake: "FakeServer") -> None:
     with pytest.raises(InvalidRequest, match="model must be one of vectors, words, was not given"):
-        client.encode("a")
+        client.model()
 
 
 def test_a_new_version_is_noticed(client: Client, fake: "FakeServer") -> None:

@@ -327,3 +327,8 @@ def test_every_error_is_in_the_drawn_tree() -> None:
     assert errors == set(re.findall(r"(?m)^(?:[├└]── )?([A-Z]\w+)", tree.split("```")[1]))
     for name in errors:
         assert issubclass(getattr(polyhead_client, name), PolyheadError)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
+def test_an_endless_deadline_is_none(client: Client, timeout: float) -> None:
+    assert client.encode("a", model="words", timeout=timeout).model == "words"

@@ -180,6 +180,10 @@ def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
         (["a", "--model", "nothing"], "no model 'nothing', there are ['vectors', 'words']"),
         (["a", "--address", "127.0.0.1:1"], "127.0.0.1:1 is unavailable: "),
         (["a", "--timeout", "0"], "timeout must be more than 0 seconds, or None, was 0.0"),
+        (
+            ["a", "--attention", "0", "--heads", "0:99999999999"],
+            "--heads must be indices such as 5, 0,3 or 0:4, was '0:99999999999'; there can be no more than 65536",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line(capsys: Captured, arguments: list[str], told: str) -> None:
