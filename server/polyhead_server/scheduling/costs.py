@@ -39,6 +39,8 @@ class CostTable:
         self._max_rows = rows
         self._rows: dict[int, tuple[float, ...]] = {}
         self._slopes: dict[int, float] = {}
+        self.memory: dict[tuple[int, int], list[int]] = {}
+        """Plans that were made with these prices, for whoever plans."""
 
     def rows(self, tokens: int) -> tuple[float, ...]:
         """The prices at T for B = 0, 1, … up to the largest batch that may be put together."""

@@ -7,6 +7,7 @@ their requests are answered earlier, and nothing has to be copied.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from polyhead_server.scheduling.costs import CostTable
 
@@ -30,6 +31,8 @@ def cut(requests: Sequence[Size], costs: CostTable) -> list[list[int]]:
     """
     if len(requests) == 1:
         return [[0]]
+    if requests[0][0] == 1 and requests.count(requests[0]) == len(requests):
+        return _cut_equal(len(requests), requests[0][1], costs)
     order = sorted(range(len(requests)), key=lambda position: requests[position][1])
     starts = _starts([requests[position] for position in order], costs)
     batches = []
@@ -40,6 +43,20 @@ def cut(requests: Sequence[Size], costs: CostTable) -> list[list[int]]:
     first = next(number for number, batch in enumerate(batches) if 0 in batch)
     batches[0], batches[first] = batches[first], batches[0]
     return batches
+
+
+def _cut_equal(count: int, tokens: int, costs: CostTable) -> list[list[int]]:
+    """Cuts single sequences of one length, as most queues hold: worked out once for each number of them."""
+    key = (count, tokens)
+    ends = costs.memory.get(key)
+    if ends is None:
+        starts = _starts([(1, tokens)] * count, costs)
+        ends, end = [count], count
+        while end := starts[end]:
+            ends.append(end)
+        ends.reverse()
+        costs.memory[key] = ends
+    return [list(range(start, end)) for start, end in pairwise([0, *ends])]
 
 
 def _starts(requests: Sequence[Size], costs: CostTable) -> list[int]:

@@ -86,6 +86,17 @@ def test_a_batch_keeps_to_its_limit_and_one_request_may_be_above_it() -> None:
     assert len(batches) == 4
 
 
+@pytest.mark.parametrize("costs", [FLAT, BY_TOKENS, CostTable({(1, 8): 1.0, (4, 8): 2.0, (8, 8): 9.0})])
+def test_equal_lengths_are_cut_as_well_as_any(costs: CostTable) -> None:
+    for count in range(1, 13):
+        requests = [(1, 9)] * count
+        for _ in range(2):
+            batches = cut(requests, costs)
+            assert [position for batch in batches for position in batch] == list(range(count))
+            found = price([[requests[position] for position in batch] for batch in batches], costs)
+            assert found == pytest.approx(min(price(each, costs) for each in contiguous(requests)))
+
+
 sizes = st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=7)
 
 
