@@ -71,8 +71,10 @@ class Lifecycle:
             UnavailableError: The server is draining.
         """
         if self.draining.is_set():
+            refused = self.refuse()
             self._statistics.on_drop(DRAINING)
-            raise self.refuse()
+            self._statistics.failed(total_ns=0, error=refused)
+            raise refused
         self._accepted += 1
         self._statistics.page[IN_FLIGHT] = self._accepted
         self._idle.clear()

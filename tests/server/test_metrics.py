@@ -88,6 +88,7 @@ def test_drops_show_with_their_reason(serve: Any) -> None:
     metrics = Metrics(server.server.registry.board)
 
     assert metrics("polyhead_drops_total", "", reason="draining") == 1
+    assert metrics("polyhead_requests_total", "", code="UNAVAILABLE") == 1
 
 
 def test_the_documentation_lists_exactly_what_is_told(serve: Any) -> None:
