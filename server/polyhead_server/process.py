@@ -15,6 +15,7 @@ from polyhead_server.logs import LOGGER
 from polyhead_server.metrics import Exporter, collectors
 from polyhead_server.openness import warn_of_openness
 from polyhead_server.reconciler import LOADING
+from polyhead_server.repository import remove_private_copies
 from polyhead_server.settings import Settings
 
 
@@ -87,6 +88,7 @@ def run(settings: Settings, leash: Leash | None = None) -> int:
     code = 0 if asyncio.run(serve(settings, leash)) else 1
     if code or any(thread.name == LOADING and thread.is_alive() for thread in threading.enumerate()):
         # A thread is still inside onnxruntime, which aborts the process when the interpreter ends around it.
+        remove_private_copies()
         logging.shutdown()
         os._exit(code)
     return code

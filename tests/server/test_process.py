@@ -125,12 +125,16 @@ def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
         assert server.end() == -signal.SIGINT
 
 
-def test_a_signal_while_it_loads_ends_it(start: Any) -> None:
+def test_a_signal_while_it_loads_ends_it_and_leaves_nothing(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     server = start("--device", "cpu")
     server.until("loading models")
     server.process.send_signal(signal.SIGTERM)
 
     assert server.end() == 0
+    assert list(tmp_path.glob("polyhead-*")) == []
 
 
 def test_the_log_says_what_is_served_where(start: Any) -> None:

@@ -2,7 +2,7 @@
 
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import Graph, GraphName, Manifest, Tensor, read_manifest
-from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.private import private_copy, remove_private_copies
 from polyhead_server.repository.repository import Broken, VersionFolder, scan, scan_family
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "VersionFolder",
     "private_copy",
     "read_manifest",
+    "remove_private_copies",
     "scan",
     "scan_family",
     "verify",

@@ -18,6 +18,14 @@ from polyhead_server.errors import RepositoryError
 from polyhead_server.repository.integrity import check_kind
 from polyhead_server.repository.manifest import Manifest
 
+_copies: set[str] = set()
+
+
+def remove_private_copies() -> None:
+    """Removes the copies that are in use, for a process that ends without unwinding."""
+    for copy in tuple(_copies):
+        shutil.rmtree(copy, ignore_errors=True)
+
 
 @contextmanager
 def private_copy(folder: Path, manifest: Manifest) -> Iterator[Path]:
@@ -34,15 +42,19 @@ def private_copy(folder: Path, manifest: Manifest) -> Iterator[Path]:
         RepositoryError: A file is missing, of another size or kind, or there is no room for the copy.
     """
     with tempfile.TemporaryDirectory(prefix="polyhead-", ignore_cleanup_errors=True) as private:
-        for name, record in manifest.files.items():
-            check_kind(folder / name, record)
-            try:
-                _copy(folder / name, Path(private) / name, record.bytes)
-            except OSError as error:
-                raise RepositoryError(
-                    f"{name} cannot be copied to the temporary folder (TMPDIR): {error.strerror}"
-                ) from error
-        yield Path(private)
+        _copies.add(private)
+        try:
+            for name, record in manifest.files.items():
+                check_kind(folder / name, record)
+                try:
+                    _copy(folder / name, Path(private) / name, record.bytes)
+                except OSError as error:
+                    raise RepositoryError(
+                        f"{name} cannot be copied to the temporary folder (TMPDIR): {error.strerror}"
+                    ) from error
+            yield Path(private)
+        finally:
+            _copies.discard(private)
 
 
 def _copy(source: Path, target: Path, size: int) -> None:
