@@ -93,7 +93,7 @@ def show_head_sweep(client: Client, head_counts: list[int]) -> None:
     """The same input through encoders of one width and different head counts."""
     console.print(Rule("One width, several head counts"))
     x = np.random.default_rng(0).standard_normal((2, 8, 256), dtype=np.float32)
-    table = Table("model", "head width", "parameters", "weights of a layer", "compute, median of 20")
+    table = Table("model", "head width", "parameters", "B × H × T × T", "compute, median of 20")
     for heads in head_counts:
         info = client.model(f"teaching-h{heads}")
         encodings = [client.encode(x, model=info.name, attention=[0]) for _ in range(20)]
@@ -105,7 +105,7 @@ def show_head_sweep(client: Client, head_counts: list[int]) -> None:
             info.name,
             info.properties["head_width"],
             f"{info.parameters or 0:,}",
-            "B × H × T × T = " + " × ".join(map(str, attention[0].shape)),
+            " × ".join(map(str, attention[0].shape)),
             f"{compute_ms:.2f} ms",
         )
     console.print(table)
