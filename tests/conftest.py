@@ -3,6 +3,7 @@
 Both are made once, on first use.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,6 +18,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from polyhead_client import Client
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
+
+# Before transformers is imported anywhere: tests stay off the network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
 FAMILIES = {
     # Vectors in, full blocks.

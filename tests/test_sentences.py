@@ -1,6 +1,5 @@
 """The main job from end to end: a trained encoder, real sentences, real processes, two other libraries."""
 
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,6 @@ import pytest
 import torch
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -51,15 +51,15 @@ def compare(folder: Path, model: Any, *, pad: int = 0, types: bool = False) -> N
             torch.testing.assert_close(own[row, :, :length], other[row, :, :length], rtol=0, atol=TOLERANCE)
 
 
-def test_trained_encoder_is_transformers_own(minilm: Path) -> None:
-    model = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager")
+def test_trained_encoder_is_transformers_own(minilm_checkpoint: Path) -> None:
+    model = transformers.BertModel.from_pretrained(minilm_checkpoint, attn_implementation="eager")
 
-    compare(minilm, model, types=True)
+    compare(minilm_checkpoint, model, types=True)
 
 
-def test_sentence_embeddings_are_sentence_transformers_own(minilm: Path) -> None:
-    checkpoint = load_checkpoint(minilm)
-    assert checkpoint.tokenizer == minilm / "tokenizer.json"
+def test_sentence_embeddings_are_sentence_transformers_own(minilm_checkpoint: Path) -> None:
+    checkpoint = load_checkpoint(minilm_checkpoint)
+    assert checkpoint.tokenizer == minilm_checkpoint / "tokenizer.json"
     assert checkpoint.max_tokens == 256
     tokenizer = Tokenizer.from_file(str(checkpoint.tokenizer))
     tokenizer.no_truncation()
@@ -69,7 +69,9 @@ def test_sentence_embeddings_are_sentence_transformers_own(minilm: Path) -> None
     with torch.no_grad():
         ours = checkpoint.encoder(ids, torch.tensor([len(row) for row in encoded])).pooled
 
-    theirs = SentenceTransformer(str(minilm), device="cpu").encode(SENTENCES, convert_to_tensor=True)
+    theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(
+        SENTENCES, convert_to_tensor=True
+    )
 
     torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
     similarity = ours @ ours.T

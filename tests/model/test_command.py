@@ -53,8 +53,8 @@ def test_numbers_of_bert_base(describe: Describe) -> None:
     assert line("FP32") == ["FP32", "768.0", "KiB", "9.0", "MiB"]
 
 
-def test_checkpoint(describe: Describe, minilm: Path) -> None:
-    printed = describe("--checkpoint", minilm, "--tokens", "16")
+def test_checkpoint(describe: Describe, minilm_checkpoint: Path) -> None:
+    printed = describe("--checkpoint", minilm_checkpoint, "--tokens", "16")
 
     assert "token ids" in printed
     assert "pooled (mean)" in printed
@@ -76,18 +76,18 @@ def test_mistakes_are_named(
         describe(*arguments)
 
 
-def test_a_sequence_over_the_models_positions(describe: Describe, minilm: Path) -> None:
+def test_a_sequence_over_the_models_positions(describe: Describe, minilm_checkpoint: Path) -> None:
     with pytest.raises(DescribeError, match="tokens must be at most 512, the model's positions, was 513"):
-        describe("--checkpoint", minilm, "--tokens", "513")
+        describe("--checkpoint", minilm_checkpoint, "--tokens", "513")
 
 
-def test_describing_needs_no_torch(minilm: Path) -> None:
+def test_describing_needs_no_torch(minilm_checkpoint: Path) -> None:
     code = f"""
 import sys
 sys.modules["torch"] = None  # importing it would fail
 from polyhead_model import PRESETS, EncoderConfig, flops, parameters, read_checkpoint_info
 from polyhead_model.command import app
-app(["--checkpoint", {str(minilm)!r}])
+app(["--checkpoint", {str(minilm_checkpoint)!r}])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
