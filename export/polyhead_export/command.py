@@ -69,12 +69,14 @@ def export(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from polyhead_export.errors import ExportError
-    from polyhead_export.family import STEPS, export_family
 
     if if_exists == "skip" and name and not heads and _is_complete(models, name, version):
         # Said before anything heavy happens: a container that starts again has nothing to do.
         Console(stderr=True).print(f"{name}: version {version} is there already")
         return
+
+    from polyhead_export.family import STEPS, export_family
+
     sources = _sources(preset, checkpoint, name, heads, layers, mask=mask, seed=seed)
     if if_exists == "fail" and (
         there := [source.name for source in sources if _is_there(models, source.name, version)]
