@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
+from polyhead_server.errors import RequestError
 from polyhead_server.registry import Model, Registry
 from polyhead_server.service.decoding import Inputs, check_inputs
 from polyhead_server.service.outputs import Planned, Wanted, plan, requested_outputs
@@ -71,7 +72,11 @@ class Forms:
         form = self._known.get((request.head, len(request.raw)))
         if form is None:
             return None
-        if form.model is not self._registry.find(form.model.signature.name, form.version):
+        try:
+            serving = self._registry.find(form.model.signature.name, form.version)
+        except RequestError:  # the model has gone: said, and counted, where a new form looks for its model
+            serving = None
+        if form.model is not serving:
             del self._known[request.head, len(request.raw)]
             return None
         return form

@@ -8,7 +8,6 @@ import pytest
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
-from polyhead_server.errors import UnknownModelError
 from polyhead_server.registry import Model, Registry
 from polyhead_server.repository import scan
 from polyhead_server.service.forms import Form, Forms
@@ -81,12 +80,11 @@ def test_a_form_ends_with_its_model(forms: Forms, registry: Registry, repository
     assert forms.recall(request()) is None
 
 
-def test_a_model_that_is_gone_is_said_to_be(forms: Forms, registry: Registry) -> None:
+def test_a_form_is_not_known_any_more_when_its_model_is_gone(forms: Forms, registry: Registry) -> None:
     learn(forms, registry, request())
-    registry.__init__()  # type: ignore[misc]
+    registry.forget("tiny", 1)
 
-    with pytest.raises(UnknownModelError):
-        forms.recall(request())
+    assert forms.recall(request()) is None
 
 
 def test_data_is_not_remembered(forms: Forms, registry: Registry) -> None:

@@ -1,5 +1,6 @@
 """Counters as perf_analyzer reads them."""
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead_proto import messages as pb
+from polyhead_server.counters import layout as at
 
 
 def statistics(server: Any, name: str = "tiny") -> Any:
@@ -43,6 +45,25 @@ def test_a_request_for_no_model_counts_nowhere(serve: Any) -> None:
 
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert statistics(server).inference_stats.fail.count == 0
+
+
+def test_a_request_for_a_model_that_has_gone_counts_as_nobody_s(serve: Any) -> None:
+    server = serve()
+    registry = server.server.registry
+    x = np.zeros((1, 2, 16), np.float32)
+    server.infer("tiny", {"x": x})
+
+    async def take_away() -> None:
+        registry.fail("tiny", 1, "it was unloaded")
+
+    asyncio.run_coroutine_threadsafe(take_away(), server.loop).result(30)
+    for _ in range(2):  # a request that is known by its head, and one that is not any more
+        with pytest.raises(grpc.RpcError) as caught:
+            server.infer("tiny", {"x": x})
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    nobody = registry.unattributed.totals()
+    assert (nobody[at.FAILED], nobody[at.CODE["UNAVAILABLE"]]) == (2, 2)
 
 
 def test_without_a_name_every_model_is_listed(server: Any) -> None:
