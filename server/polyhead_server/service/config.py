@@ -3,6 +3,7 @@
 from polyhead_proto import messages as pb
 from polyhead_server.devices import CUDA
 from polyhead_server.registry import Model
+from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
 from polyhead_server.service.metadata import PLATFORM, properties
 from polyhead_server.settings import Settings
 
@@ -47,6 +48,18 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
                 else pb.ModelInstanceGroup.KIND_CPU,
             )
         ],
+        dynamic_batching=pb.ModelDynamicBatching(
+            # Nothing waits for company, and the queue is bounded in tokens: both are 0 in these terms.
+            max_queue_delay_microseconds=0,
+            priority_levels=PRIORITIES,
+            default_priority_level=DEFAULT_PRIORITY,
+            default_queue_policy=pb.ModelQueuePolicy(
+                timeout_action=pb.ModelQueuePolicy.REJECT,
+                default_timeout_microseconds=round(settings.max_wait_seconds * 1e6),
+                allow_timeout_override=True,
+                max_queue_size=0,
+            ),
+        ),
         parameters={
             name: pb.ModelParameter(string_value=value) for name, value in properties(model, settings).items()
         },

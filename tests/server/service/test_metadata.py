@@ -101,6 +101,19 @@ def test_optional_inputs_are_marked(server: Any) -> None:
     assert {one.name: one.optional for one in config.input} == {"x": False, "lengths": True}
 
 
+def test_the_configuration_says_how_requests_are_batched(serve: Any) -> None:
+    server = serve(max_wait_seconds=2.5)
+    config = server.call("ModelConfig", pb.ModelConfigRequest(name="tiny")).config
+
+    assert config.WhichOneof("scheduling_choice") == "dynamic_batching"
+    batching = config.dynamic_batching
+    assert batching.max_queue_delay_microseconds == 0
+    assert (batching.priority_levels, batching.default_priority_level) == (5, 3)
+    policy = batching.default_queue_policy
+    assert (policy.timeout_action, policy.default_timeout_microseconds) == (policy.REJECT, 2_500_000)
+    assert (policy.allow_timeout_override, policy.max_queue_size) == (True, 0)
+
+
 def test_the_index_lists_every_model(server: Any) -> None:
     models = server.call("RepositoryIndex").models
 
