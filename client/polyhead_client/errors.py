@@ -54,7 +54,14 @@ class NotFound(PolyheadError):
 
 
 class TooLarge(PolyheadError):
-    """The request or its reply is over a limit of the server."""
+    """The request or its reply is over a limit of the server.
+
+    Attributes:
+        limit: `max_reply_bytes` where the reply is over the server's limit of one message, and may be had
+            in parts; None where something else is too large.
+    """
+
+    limit: str | None = None
 
 
 class Unavailable(PolyheadError):

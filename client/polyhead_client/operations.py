@@ -245,8 +245,8 @@ def _infer(
         try:
             data = yield Call(rpc=RPCS["ModelInfer"], data=build(), deadline=deadline)
         except TooLarge as error:
-            # Texts: only the server knows how many tokens they have.
-            if not streams or error.code is None:
+            # Texts: only the server knows how many tokens they have, and so how large the reply is.
+            if not streams or error.limit != "max_reply_bytes":
                 raise
         else:
             message = parse(pb.ModelInferResponse, data)

@@ -24,6 +24,9 @@ from polyhead_client.errors import (
 REQUEST_ID = "x-request-id"
 """The metadata key that carries the name of a call."""
 
+LIMIT = "polyhead-limit"
+"""The metadata key that names the limit of a refusal, where another way of asking keeps to it."""
+
 ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
     {
         grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
@@ -73,14 +76,18 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
             case _:
                 message = details
         kind = ServerError if code is None else ERRORS.get(code, ServerError)
-        raise kind(
-            message, code=code, details=details, request_id=_named_by_server(error) or request_id
-        ) from error
+        failure = kind(
+            message, code=code, details=details, request_id=_trailing(error, REQUEST_ID) or request_id
+        )
+        if isinstance(failure, TooLarge):
+            failure.limit = _trailing(error, LIMIT)
+        raise failure from error
 
 
-def _named_by_server(error: grpc.RpcError) -> str | None:
+def _trailing(error: grpc.RpcError, name: str) -> str | None:
+    """What the server's trailing metadata says under a name."""
     trailing: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     for key, value in trailing or ():
-        if key == REQUEST_ID:
+        if key == name:
             return str(value)
     return None

@@ -50,6 +50,10 @@ class TooLargeError(RequestError):
     """The request, its reply or the memory that it needs is over a limit."""
 
 
+class ReplyTooLargeError(TooLargeError):
+    """A reply is over the limit of one message; in parts it may be had."""
+
+
 class UnavailableError(RequestError):
     """Not now: loading, draining or too busy.
 
@@ -86,6 +90,7 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
         InvalidRequestError: StatusCode.INVALID_ARGUMENT,
         UnknownModelError: StatusCode.NOT_FOUND,
         TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
+        ReplyTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         UnavailableError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,
         NotLoadedError: StatusCode.FAILED_PRECONDITION,
@@ -108,6 +113,9 @@ def status_of(error: BaseException) -> StatusCode:
 
 PUSHBACK = "grpc-retry-pushback-ms"
 """gRPC's own retries wait this long, and do not happen at all when it is negative."""
+
+LIMIT = "polyhead-limit"
+"""Trailing metadata that names the limit, where another way of asking keeps to it: `max_reply_bytes`."""
 
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _LONGEST_MESSAGE = 1500
@@ -139,6 +147,8 @@ def refusal(error: Exception, request_id: str) -> Refusal:
     if isinstance(error, UnavailableError):
         after = -1 if error.retry_after_ms is None else error.retry_after_ms
         trailers = ((PUSHBACK, str(after)),)
+    elif isinstance(error, ReplyTooLargeError):
+        trailers = ((LIMIT, "max_reply_bytes"),)
     return Refusal(code=code, message=shorten(str(error), _LONGEST_MESSAGE), trailers=trailers)
 
 

@@ -84,6 +84,18 @@ def test_of_texts_the_server_says_that_they_are_too_large(client: Client, large:
     np.testing.assert_array_equal(parts.attention[0][39], whole.attention[0][39])
 
 
+def test_texts_that_are_too_long_are_not_asked_for_in_parts(client: Client) -> None:
+    before = count(client, "tiny-tokens")
+
+    with pytest.raises(TooLarge, match="text") as caught:
+        client.encode(["the cat " * 2500] * 256, model="tiny-tokens")
+
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert caught.value.limit is None
+    after = count(client, "tiny-tokens")
+    assert (after[0] - before[0], after[1] - before[1]) == (0, 1)
+
+
 def test_what_is_too_large_even_in_parts_is_refused(client: Client) -> None:
     with pytest.raises(TooLarge, match=r"in all its parts, the limit is 400000") as caught:
         client.encode(np.zeros((2, 120, 16), np.float32), model="tiny", attention=True)

@@ -4,11 +4,13 @@ import grpc
 import pytest
 
 from polyhead_server.errors import (
+    LIMIT,
     PUSHBACK,
     STATUS,
     EngineError,
     ExpiredError,
     InvalidRequestError,
+    ReplyTooLargeError,
     RequestError,
     TooLargeError,
     UnavailableError,
@@ -25,6 +27,7 @@ from polyhead_server.errors import (
         (InvalidRequestError("a"), grpc.StatusCode.INVALID_ARGUMENT),
         (UnknownModelError("a"), grpc.StatusCode.NOT_FOUND),
         (TooLargeError("a"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (ReplyTooLargeError("a"), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (UnavailableError("a", retry_after_ms=1), grpc.StatusCode.UNAVAILABLE),
         (ExpiredError("a"), grpc.StatusCode.DEADLINE_EXCEEDED),
     ],
@@ -36,7 +39,15 @@ def test_each_request_error_has_its_status_and_message(error: RequestError, code
 
 
 def test_every_request_error_is_in_the_table() -> None:
-    assert set(STATUS) == set(RequestError.__subclasses__())
+    def below(error: type[RequestError]) -> set[type[RequestError]]:
+        return {error}.union(*map(below, error.__subclasses__()))
+
+    assert set(STATUS) == below(RequestError) - {RequestError}
+
+
+def test_a_reply_that_may_be_had_in_parts_is_told_from_what_is_too_large_anyhow() -> None:
+    assert refusal(ReplyTooLargeError("a"), "7").trailers == ((LIMIT, "max_reply_bytes"),)
+    assert refusal(TooLargeError("a"), "7").trailers == ()
 
 
 @pytest.mark.parametrize("error", [EngineError("/secret/path failed"), KeyError("weights"), OSError(2, "x")])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_server.errors import TooLargeError
+from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.service.outputs import Planned
 from polyhead_server.service.wire import write_varint
 from polyhead_server.signature import Signature
@@ -64,10 +64,10 @@ def check_size(needed: int, outputs: Sequence[Planned], limit: int) -> None:
         limit: The most bytes that a reply may have.
 
     Raises:
-        TooLargeError: It has more. Says what would need less.
+        ReplyTooLargeError: It has more. Says what would need less.
     """
     if needed > limit:
-        raise TooLargeError(f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(outputs)}")
+        raise ReplyTooLargeError(f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(outputs)}")
 
 
 def frame_tensor(content: NDArray[Any] | bytes) -> tuple[Piece, ...]:
