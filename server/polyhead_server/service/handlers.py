@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -26,6 +27,7 @@ from polyhead_server.service.streaming import (
     answer_in_stream,
     refuse_in_stream,
     requests_until_draining,
+    send,
     wants_status,
 )
 from polyhead_server.service.wire import parse
@@ -135,11 +137,11 @@ class Service:
             async for payload in requests_until_draining(context, self._lifecycle):
                 with self._lifecycle.accept(), observed(context):
                     try:
-                        await answer_in_stream(self._inference, payload, deadline, context.write)
+                        await answer_in_stream(self._inference, payload, deadline, partial(send, context))
                     except Exception as error:
                         if wants_status(context):
                             raise
-                        await context.write(refuse_in_stream(_refusal(context, error), payload))
+                        await send(context, refuse_in_stream(_refusal(context, error), payload))
         except Exception as error:
             await _abort(context, error)
 

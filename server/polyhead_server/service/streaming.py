@@ -60,6 +60,18 @@ async def answer_in_stream(
             del message
 
 
+async def send(context: Context, message: bytes) -> None:
+    """Sends a message of a stream.
+
+    Raises:
+        CancelledError: The caller has left; of that, a failed write may tell before gRPC does.
+    """
+    try:
+        await context.write(message)
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError from error
+
+
 def wants_status(context: Context) -> bool:
     """The caller wants an error as the stream's status, as Triton's clients say it, not in a message."""
     return ("triton_grpc_error", "true") in (context.invocation_metadata() or ())

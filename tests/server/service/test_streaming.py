@@ -1,5 +1,6 @@
 """Requests of one stream."""
 
+import asyncio
 import queue
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from polyhead_proto import RPCS
+from polyhead_server.service.streaming import send
 
 X = np.ones((1, 3, 16), np.float32)
 
@@ -85,3 +87,13 @@ def test_a_caller_that_leaves_does_not_disturb_the_others(server: Any) -> None:
     requests.put(None)
 
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+
+
+def test_a_write_that_fails_means_that_the_caller_has_left() -> None:
+    class Left:
+        async def write(self, message: bytes) -> None:
+            raise grpc.aio.InternalError("Failed execute_batch")
+
+    left: Any = Left()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(send(left, b"part"))
