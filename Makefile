@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check format bench proto constraints clean
+.PHONY: help run serve test check format bench soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,6 +35,12 @@ format: $(VENV)/dev  ## Put the code into its usual form
 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
 	$(BIN)/python benchmarks/serving.py
+
+soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
+	$(BIN)/python benchmarks/soak.py
+
+overload: $(VENV)/dev  ## 1,000 callers against a queue of 64 requests
+	$(BIN)/python benchmarks/overload.py
 
 proto: $(VENV)/dev  ## Regenerate what inference.proto describes
 	$(BIN)/python proto/generate.py

@@ -8,17 +8,12 @@ the ratios are what to compare.
 import argparse
 import asyncio
 import json
-import platform
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import psutil
 from rich.console import Console
@@ -30,8 +25,8 @@ from encoders import ENCODERS, BenchEncoder, equal_lengths, export_missing, mixe
 from in_process import __file__ as in_process_script
 from in_process import feed_of
 from load import HEALTH, Load, closed_loop, health_beside, open_loop
-from polyhead_client import Client
 from polyhead_proto import messages as pb
+from servers import cpu_seconds, fingerprint, polyhead_server
 
 console = Console()
 if not console.is_terminal:
@@ -116,41 +111,6 @@ def echo_server(size: int) -> Iterator[str]:
             yield f"127.0.0.1:{server.stdout.readline().strip()}"
         finally:
             server.terminate()
-
-
-@contextmanager
-def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[tuple[str, psutil.Process]]:
-    """A polyhead server as a user starts it; gives its address and its process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [str(Path(sys.executable).with_name("polyhead")), "serve", "--models", str(models)]
-    # Its log is worth seeing where it says that something is wrong.
-    command += [
-        "--port",
-        address.rpartition(":")[2],
-        "--log-level",
-        "warning",
-        "--metrics-port",
-        "0",
-        *arguments,
-    ]
-    with subprocess.Popen(command) as server:
-        try:
-            with Client(address) as client:
-                client.wait_until_ready(timeout=120)
-            yield address, psutil.Process(server.pid)
-        finally:
-            server.terminate()
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    """What a process and its children have used so far."""
-    return sum(
-        sum(each.cpu_times()[:2])
-        for each in (process, *process.children(recursive=True))
-        if each.is_running()
-    )
 
 
 class Bench:
@@ -326,16 +286,6 @@ def show(cells: Sequence[Cell]) -> None:
     console.print(table)
 
 
-def fingerprint() -> dict[str, Any]:
-    """Where and with what the run was made."""
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "cores": psutil.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-    } | {name: metadata.version(name) for name in ("grpcio", "protobuf", "numpy", "polyhead")}
-
-
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -348,8 +298,8 @@ def main() -> None:
     with Progress(console=console) as progress:
         task = progress.add_task("exporting", total=len(chosen))
         export_missing(chosen, arguments.models)
-        with polyhead_server(arguments.models, serve_arguments) as (address, process):
-            bench = Bench(address, process, arguments.seconds)
+        with polyhead_server(arguments.models, serve_arguments) as served:
+            bench = Bench(served.address, served.process, arguments.seconds)
             for encoder in chosen:
                 progress.update(task, description=encoder.name)
                 measure(encoder, bench, arguments.models)

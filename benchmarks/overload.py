@@ -1,0 +1,250 @@
+"""`make overload`: 1,000 callers against a queue of 64 requests. Nobody may be lost, and memory is flat.
+
+Three crowds, one after the other: bursts of 1,000 calls at once, 1,000 callers who come back when they were
+told to, and 1,000 who come back at once. With so many under way all the time, a refusal cannot be quicker
+than 1,000 divided by the refusals a second that the machine can send; so a witness calls beside them, one
+call at a time, from a process that is not busy with 1,000 others.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from conditions import Condition, rows_of, table_of
+from crowd import PUSHBACK
+from crowd import __file__ as crowd_script
+from encoders import export_missing
+from load import HEALTH
+from payloads import TEXTS, token_ids
+from polyhead_proto import RPCS
+from servers import Served, fingerprint, polyhead_server
+from soak import count
+from traffic import channel_to, unary
+from watch import Watch
+
+CALLERS, QUEUE = 1000, 64
+KINDS = ("burst", "patient", "hammering")
+_TARGET_MS = 50.0
+_GROWTH_MIB = 32.0
+_WITNESS_PAUSE_SECONDS = 0.02
+
+console = Console()
+
+
+class Witness:
+    """Calls beside a crowd, one call at a time.
+
+    Args:
+        address: The server's.
+        request: What the crowd sends, too.
+    """
+
+    def __init__(self, address: str, request: bytes) -> None:
+        self.counts: Counter[str] = Counter()
+        self.ms: dict[str, list[float]] = {}
+        self.without_pushback = 0
+        self._address = address
+        self._request = request
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Calls until told to stop."""
+        async with channel_to(self._address) as channel:
+            while not stop.is_set():
+                await self._call(unary(channel, HEALTH)(b""), "health")
+                code, call = await self._call(unary(channel)(self._request), None)
+                self.counts[code] += 1
+                if code != "OK" and PUSHBACK not in dict(await call.trailing_metadata()):
+                    self.without_pushback += 1
+                await asyncio.sleep(_WITNESS_PAUSE_SECONDS)
+
+    async def _call(self, call: Any, name: str | None) -> tuple[str, Any]:
+        start = time.perf_counter()
+        code = (await call.code()).name
+        self.ms.setdefault(name or code, []).append(1e3 * (time.perf_counter() - start))
+        return code, call
+
+
+def percentiles(ms: Sequence[float]) -> dict[str, float]:
+    """What is told of latencies."""
+    return {f"p{percent}_ms": float(np.percentile(ms, percent)) for percent in (50, 99)} if ms else {}
+
+
+async def crowd(served: Served, request: bytes, kind: str, seconds: float) -> dict[str, Any]:
+    """Runs one crowd, a witness beside it; what they saw, and what the server counted meanwhile."""
+    witness = Witness(served.address, request)
+    watch = Watch(served, lambda: (0, 0, 0))
+    before = await count(served)
+    stop = asyncio.Event()
+    witnessing, watching = asyncio.create_task(witness.run(stop)), asyncio.create_task(watch.run())
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, crowd_script, "--address", served.address, "--kind", kind),
+        *("--callers", str(CALLERS), "--seconds", str(seconds)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    said, _ = await process.communicate(request)
+    stop.set()
+    await witnessing
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    seen = json.loads(said)
+    last = await watch.look()
+    after = await count(served)
+    drops = after.metrics.by("polyhead_drops_total", "reason") - before.metrics.by(
+        "polyhead_drops_total", "reason"
+    )
+    counted = after.statistics[TEXTS.name].since(before.statistics[TEXTS.name])
+    return {
+        "kind": kind,
+        "seconds": seen["seconds"],
+        "crowd_cores": seen["cores"],
+        "answers": dict(Counter(seen["counts"]) + witness.counts),
+        "without_pushback": seen["without_pushback"] + witness.without_pushback,
+        "crowd": {code: percentiles(ms) for code, ms in seen["ms"].items()},
+        "witness": {code: percentiles(ms) for code, ms in witness.ms.items()},
+        "counted": {"success": counted.succeeded, "fail": counted.failed},
+        "drops": {reason: number for (reason,), number in drops.items()},
+        "left_in_flight": last.in_flight,
+        "rss_mib": [sample.rss_mib for sample in watch.samples],
+    }
+
+
+def judge(phases: Sequence[Mapping[str, Any]]) -> list[Condition]:
+    """What must hold."""
+    answers = [Counter(phase["answers"]) for phase in phases]
+    strange = sum(
+        (each - Counter(OK=each["OK"], UNAVAILABLE=each["UNAVAILABLE"]) for each in answers), Counter()
+    )
+    counted = [(phase["counted"]["success"], phase["counted"]["fail"]) for phase in phases]
+    ours = [(each["OK"], each["UNAVAILABLE"]) for each in answers]
+    medians = {
+        phase["kind"]: (
+            phase["crowd"]["UNAVAILABLE"]["p50_ms"],
+            phase["witness"].get("UNAVAILABLE", {}).get("p50_ms", float("nan")),
+        )
+        for phase in phases
+    }
+    peaks = [max(phase["rss_mib"]) for phase in phases]
+    return [
+        Condition(
+            name="every call was answered, with OK or UNAVAILABLE",
+            holds=not strange and all(each["OK"] and each["UNAVAILABLE"] for each in answers),
+            seen=", ".join(f"{code} {number:,}" for code, number in sum(answers, Counter()).items()),
+        ),
+        Condition(
+            name=f"every refusal says when to come again ({PUSHBACK})",
+            holds=not any(phase["without_pushback"] for phase in phases),
+            seen=f"{sum(phase['without_pushback'] for phase in phases)} did not",
+        ),
+        Condition(
+            name="no accepted request was lost: the server counts the same",
+            holds=counted == ours and not any(phase["left_in_flight"] for phase in phases),
+            seen="; ".join(f"{one} (ours {other})" for one, other in zip(counted, ours, strict=True)),
+        ),
+        Condition(
+            name=f"refused within {_TARGET_MS:g} ms at the median, where callers come back when told to",
+            holds=medians["patient"][0] <= _TARGET_MS,
+            seen="; ".join(
+                f"{kind}: {crowd:.1f} ms, beside it {witness:.1f} ms"
+                for kind, (crowd, witness) in medians.items()
+            ),
+        ),
+        Condition(
+            name=f"memory is flat: peaks differ by less than {_GROWTH_MIB:g} MiB",
+            holds=max(peaks) - peaks[0] < _GROWTH_MIB,
+            seen=", ".join(
+                f"{phase['kind']} {peak:.0f} MiB" for phase, peak in zip(phases, peaks, strict=True)
+            ),
+        ),
+    ]
+
+
+def as_markdown(result: Mapping[str, Any]) -> str:
+    """One page."""
+    made = result["fingerprint"]
+    lines = [
+        "# Overload",
+        "",
+        f"{made['time']}, {made['cores']} cores ({made['machine']}), Python {made['python']}, grpcio "
+        f"{made['grpcio']}, polyhead {made['polyhead']}: {CALLERS:,} callers, {result['encoder']}, "
+        f"T = {result['tokens']}, a queue of {QUEUE} requests.",
+        "",
+        *rows_of(result["conditions"]),
+    ]
+    lines += [
+        "",
+        "| crowd | OK/s | refused/s | refused p50, p99 ms | beside it: refused | health |",
+        "|---|---|---|---|---|---|",
+    ]
+    for phase in result["phases"]:
+        answers, crowd, witness = phase["answers"], phase["crowd"], phase["witness"]
+        cells = [
+            phase["kind"],
+            *(f"{answers.get(code, 0) / phase['seconds']:,.0f}" for code in ("OK", "UNAVAILABLE")),
+        ]
+        for seen in (crowd.get("UNAVAILABLE"), witness.get("UNAVAILABLE"), witness.get("health")):
+            cells.append(f"{seen['p50_ms']:.1f}, {seen['p99_ms']:.1f}" if seen else "–")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+async def run(served: Served, seconds: float) -> list[dict[str, Any]]:
+    """All crowds, one after the other."""
+    request = token_ids(TEXTS)
+    async with channel_to(served.address) as channel:
+        for _ in range(8):
+            await unary(channel, RPCS["ModelInfer"].path)(request)
+    phases = []
+    with Progress(console=console) as progress:
+        task = progress.add_task("", total=len(KINDS))
+        for kind in KINDS:
+            progress.update(task, description=kind)
+            phases.append(await crowd(served, request, kind, seconds))
+            progress.advance(task)
+    return phases
+
+
+def main() -> int:
+    """Overloads, reports, and tells by its exit code whether everything held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each crowd")
+    parser.add_argument("--models", type=Path, default=Path("build/overload-models"))
+    parser.add_argument("--out", type=Path, default=Path("build/bench/overload"), help="without a suffix")
+    arguments, serve_arguments = parser.parse_known_args()
+    export_missing([TEXTS], arguments.models)
+    queue = ["--max-queued-tokens", str(QUEUE * TEXTS.tokens)]
+    with polyhead_server(arguments.models, [*queue, *serve_arguments]) as served:
+        phases = asyncio.run(run(served, arguments.seconds))
+    conditions = judge(phases)
+    result = {
+        "fingerprint": fingerprint(),
+        "encoder": TEXTS.name,
+        "tokens": TEXTS.tokens,
+        "conditions": [asdict(condition) for condition in conditions],
+        "phases": phases,
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    page = as_markdown(result)
+    arguments.out.with_suffix(".md").write_text(page)
+    console.print(table_of(conditions))
+    console.print(f"{arguments.out}.json, .md")
+    return 0 if all(condition.holds for condition in conditions) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
