@@ -30,10 +30,12 @@ from polyhead_server.service.inference import Inference
 from polyhead_server.service.management import Management
 from polyhead_server.service.reflection import add_reflection
 from polyhead_server.settings import Settings
-from polyhead_server.threads import available_cpus
+from polyhead_server.threads import available_cpus, concurrent_runs
 from polyhead_server.tls import server_credentials
 from polyhead_server.tracing import open_tracer
 from polyhead_server.tuning import Tuning
+from polyhead_server.workers.agreement import Agreement
+from polyhead_server.workers.orders import Orders, as_agreed
 
 _LAST_ANSWERS_SECONDS = 1.0
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
@@ -47,6 +49,8 @@ class Place:
 
     board: Board | None = None
     """Where all of them count; None is a board of its own."""
+    agreement: Agreement | None = None
+    """What all of them are to serve, where callers load and unload."""
     shared: bool = False
     """The others listen on its port, too."""
     late: bool = False
@@ -100,6 +104,9 @@ class Server:
             build=self._build,
             retired=inference.forget,
         )
+        self._orders = (
+            None if place.agreement is None else Orders(place.agreement, self.reconciler, late=place.late)
+        )
         self._found = found
         self.reconciler.declare(found)
         self._reconciling: asyncio.Task[None] | None = None
@@ -110,7 +117,7 @@ class Server:
             inference,
             settings,
             observation=Observation(self._tracer),
-            management=Management(self.reconciler, settings),
+            management=Management(self._orders or self.reconciler, settings),
         )
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
         add_reflection(self._grpc)
@@ -145,6 +152,8 @@ class Server:
             Whether every accepted request was finished.
         """
         self.lifecycle.drain()
+        if self._orders is not None:
+            self._orders.leave()
         finished = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -182,9 +191,13 @@ class Server:
     async def _reconcile(self) -> None:
         """Loads what there is, and then watches for changes."""
         await self.reconciler.reconcile(self._found)
+        if self._orders is not None:
+            await self._orders.begin()
         self._finish_loading()
         if self._settings.repository_mode == "poll":
             await self.reconciler.watch(self._settings.poll_seconds)
+        elif self._orders is not None:
+            await self._orders.follow()
 
     def _load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         """Runs in a thread."""
@@ -201,7 +214,9 @@ class Server:
             limits=Limits(
                 max_queued_tokens=self._settings.max_queued_tokens,
                 max_wait_seconds=self._settings.max_wait_seconds,
+                runs=self._settings.runs or concurrent_runs(self._threads),
             ),
+            small=result.small,
             observer=statistics,
         )
         return Model(
@@ -272,12 +287,9 @@ async def create_server(
             "--repository-mode explicit must come with --management-token-file: "
             "who may load and unload models needs a token"
         )
-    if settings.repository_mode == "explicit" and settings.workers > 1:
-        raise StartError(
-            "--repository-mode explicit must come with --workers 1: "
-            "a call reaches one worker only; with more of them, poll takes changes over in each"
-        )
     found = scan(settings.models, may_be_empty=settings.repository_mode != "none")
+    if place.agreement is not None:
+        found = as_agreed(found, place.agreement)
     device = replace(choose(settings.device), packed=settings.weights == "packed")
     server = Server(settings, device=device, found=found, registry=Registry(board=place.board), place=place)
     return server, server.port

@@ -1,18 +1,21 @@
 """Loads a repository's models in a thread of their own, while the server already listens."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polyhead_server.devices import Device
+from polyhead_server.devices import CPU, Device
 from polyhead_server.engine import Engine
 from polyhead_server.errors import DeviceError, RepositoryError
 from polyhead_server.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
-from polyhead_server.scheduling import CostTable
+from polyhead_server.scheduling import CostTable, Small, has_small_work
 from polyhead_server.signature import Signature, signature_of
 from polyhead_server.tokeniser import Tokeniser
 from polyhead_server.tuning import Tuning, tune
+
+_SMALL_SECONDS = 0.5
+"""How long small work is measured: it takes less than a millisecond."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,8 @@ class Loaded:
     signature: Signature
     engine: Engine
     costs: CostTable
+    small: Small | None
+    """What computes small work; None leaves it to the engine."""
     tokeniser: Tokeniser | None
 
 
@@ -71,12 +76,23 @@ def _load_graphs(
     for graph, record in manifest.graphs.items():
         signature = signature_of(manifest, graph)
         try:
-            engine = Engine(folder / record.file, signature=signature, device=device, threads=threads)
+            path = folder / record.file
+            engine = Engine(path, signature=signature, device=device, threads=threads)
             costs = tune(engine, signature, threads=threads, tuning=tuning)
+            small = _small(path, signature, device, threads, tuning) if has_small_work(costs) else None
         except Exception as error:
             yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
         else:
-            yield Loaded(signature=signature, engine=engine, costs=costs, tokeniser=tokeniser)
+            yield Loaded(signature=signature, engine=engine, costs=costs, small=small, tokeniser=tokeniser)
+
+
+def _small(path: Path, signature: Signature, device: Device, threads: int, tuning: Tuning) -> Small | None:
+    """A session with one thread. It holds weights of its own: little, where the work is little."""
+    if threads == 1 or device.provider != CPU:
+        return None
+    engine = Engine(path, signature=signature, device=device, threads=1)
+    brief = replace(tuning, seconds=min(tuning.seconds, _SMALL_SECONDS))
+    return Small(engine=engine, costs=tune(engine, signature, threads=1, tuning=brief))
 
 
 def _reason(error: Exception) -> str:

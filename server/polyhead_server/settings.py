@@ -81,6 +81,10 @@ class Settings:
     threads: Annotated[int, Parameter(validator=Number(gte=0))] = 0
     """Threads of one run on the CPU. 0 shares what affinity and container quota allow among the workers."""
 
+    runs: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Batches of one model that are computed at once. 0 chooses: 2, or a quarter of the threads where that
+    is more; 1 where there is one thread."""
+
     weights: Literal["packed", "mapped"] = "packed"
     """packed: each graph keeps a copy of its weights as its kernels read them best. mapped: the graphs of an
     encoder read one mapped file, for half the memory and slower runs, most of all short ones."""

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from polyhead_server.devices import on_cpu
@@ -16,12 +17,12 @@ def models(repository: Path, tmp_path: Path) -> Path:
     return shutil.copytree(repository, tmp_path / "models")
 
 
-def results(models: Path) -> dict[str, Loaded | Failed]:
+def results(models: Path, threads: int = 1) -> dict[str, Loaded | Failed]:
     versions, broken = scan(models)
     assert not broken
     return {
         result.name if isinstance(result, Failed) else result.signature.name: result
-        for result in load(versions, device=on_cpu(""), threads=1)
+        for result in load(versions, device=on_cpu(""), threads=threads)
     }
 
 
@@ -32,6 +33,19 @@ def test_every_graph_is_loaded(models: Path) -> None:
         f"tiny{family}{graph}" for family in ("", "-tokens", "-masked") for graph in ("", ".attention")
     }
     assert all(isinstance(one, Loaded) for one in loaded.values())
+
+
+def test_small_work_gets_a_session_with_one_thread(models: Path) -> None:
+    tiny = results(models, threads=2)["tiny"]
+    alone = results(models, threads=1)["tiny"]
+
+    assert isinstance(tiny, Loaded)
+    assert tiny.small is not None
+    feeds = tiny.engine.example(2, 3)
+    wide, narrow = tiny.engine.run(feeds, ["output"]), tiny.small.engine.run(feeds, ["output"])
+    np.testing.assert_allclose(narrow["output"], wide["output"], atol=1e-6)
+    assert isinstance(alone, Loaded)
+    assert alone.small is None  # it has one thread anyway
 
 
 def test_a_family_with_a_wrong_hash_fails_alone(models: Path) -> None:

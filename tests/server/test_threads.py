@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_server.threads import available_cpus
+from polyhead_server.threads import available_cpus, concurrent_runs
 
 
 @pytest.fixture
@@ -74,3 +74,8 @@ def test_what_cannot_be_read_is_passed_over(group: Path, text: str) -> None:
     write(group / "fs" / "cpu.max", text)
 
     assert cpus(group, f"0::/{text}\nnonsense\n") == 16
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2), (4, 2), (8, 2), (16, 4)])
+def test_runs_share_the_threads(threads: int, expected: int) -> None:
+    assert concurrent_runs(threads) == expected

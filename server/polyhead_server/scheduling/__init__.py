@@ -2,6 +2,7 @@
 
 from polyhead_server.scheduling.batch import Layout, layout_of
 from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.inline import Small, has_small_work
 from polyhead_server.scheduling.observer import Drop, Execution, Observer
 from polyhead_server.scheduling.scheduler import Limits, Scheduler
 from polyhead_server.scheduling.work import Done, Work
@@ -15,6 +16,8 @@ __all__ = [
     "Limits",
     "Observer",
     "Scheduler",
+    "Small",
     "Work",
+    "has_small_work",
     "layout_of",
 ]

@@ -1,14 +1,14 @@
-"""Who runs the batches: a thread of the engine's own; in tests, whoever keeps the clock."""
+"""Who runs the batches: threads of the engine's own; in tests, whoever keeps the clock."""
 
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Protocol
 
 from polyhead_server.scheduling.queue import Entry
 
 
 class Lane(Protocol):
-    """What has batches to run."""
+    """What has batches to run. Called by several threads at once."""
 
     def take(self) -> list[Entry]:
         """The next batch, decided now; empty when nothing waits."""
@@ -21,45 +21,51 @@ class Lane(Protocol):
 
 
 class Driver(Protocol):
-    """Runs a lane's batches, one after the other."""
+    """Runs a lane's batches, one or several at a time."""
 
     def start(self, lane: Lane) -> None:
         """Begins. Called once, on the event loop."""
 
     def wake(self) -> None:
-        """Something waits again."""
+        """Something waits again. Called once for every time that a driver was told that nothing does."""
 
     def stop(self) -> None:
         """Ends when nothing waits any more, and says so to the lane."""
 
 
-class EngineThread:
-    """A thread that takes the next batch the moment the last one is done.
+class EngineThreads:
+    """Threads that take the next batch the moment the last one is done.
 
     The batch is decided then and not before (late binding): planning it takes microseconds, and by then more
     may have come. Nothing between two batches waits for the event loop.
 
     Args:
-        name: The thread's.
+        name: The threads'.
+        count: How many batches may run at once.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, count: int = 1) -> None:
         self._name = name
+        self._count = count
+        self._alive = count
+        self._lock = Lock()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
 
     def start(self, lane: Lane) -> None:
-        """Starts the thread. A daemon: the process's end does not wait for a run that cannot be stopped."""
-        Thread(target=self._loop, args=(lane,), name=self._name, daemon=True).start()
+        """Starts the threads. Daemons: the process's end does not wait for a run that cannot be stopped."""
+        for number in range(self._count):
+            Thread(target=self._loop, args=(lane,), name=f"{self._name}-{number}", daemon=True).start()
 
     def wake(self) -> None:
-        """Rings the bell that the thread waits for."""
+        """Rings the bell that the threads wait for: one of them hears it."""
         self._bell.put(None)
 
     def stop(self) -> None:
-        """Lets the thread end when the queue is empty."""
+        """Lets the threads end when the queue is empty."""
         self._stopping = True
-        self.wake()
+        for _ in range(self._count):
+            self.wake()
 
     def _loop(self, lane: Lane) -> None:
         try:
@@ -73,4 +79,9 @@ class EngineThread:
                 else:
                     self._bell.get()
         finally:
-            lane.ended()
+            self.stop()  # after a fault of ours, the others do not go on alone
+            with self._lock:
+                self._alive -= 1
+                last = not self._alive
+            if last:
+                lane.ended()

@@ -6,6 +6,7 @@ timers and no priorities: deadlines are looked at when the work's turn comes, wh
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from polyhead_server.engine import Runner
 from polyhead_server.scheduling import refusals
@@ -23,6 +24,20 @@ TURN_SECONDS = 0.0015
 _MOST = 64
 
 
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    """What computes small work."""
+
+    engine: Runner
+    """Better with a thread of its own only: to share out such work takes longer than to do it."""
+    costs: CostTable
+
+
+def has_small_work(costs: CostTable) -> bool:
+    """Whether any work of a model is small."""
+    return costs.rows(1)[1] < CHEAP_SECONDS
+
+
 class _Waiting:
     __slots__ = ("answer", "arrived_ns", "work")
 
@@ -33,20 +48,26 @@ class _Waiting:
 
 
 class Inline:
-    """Small work of one engine."""
+    """Small work of one model.
+
+    Args:
+        small: What computes it.
+        layout: Which axes of its inputs and outputs are T.
+        loop: Where it runs.
+        observer: Told of every run and every drop.
+    """
 
     def __init__(
         self,
-        engine: Runner,
+        small: Small,
         *,
         layout: Layout,
-        costs: CostTable,
         loop: asyncio.AbstractEventLoop,
         observer: Observer,
     ) -> None:
-        self._engine = engine
+        self._engine = small.engine
+        self._costs = small.costs
         self._layout = layout
-        self._costs = costs
         self._loop = loop
         self._observer = observer
         self._waiting: list[_Waiting] = []
@@ -72,8 +93,9 @@ class Inline:
         return future
 
     def stop(self) -> None:
-        """Refuses what waits."""
+        """Refuses what waits, and what comes."""
         self._stopped = True
+        self._engine.stop()
         for item in self._waiting:
             self._drop(item, Drop.STOPPING, refusals.stopping())
         self._waiting.clear()

@@ -22,7 +22,7 @@ class Drop(StrEnum):
     """The caller left, from the queue or during the run."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Execution:
     """One run of the engine."""
 

@@ -1,4 +1,4 @@
-"""What waits for one engine, in order. Filled on the event loop, emptied by the engine's thread."""
+"""What waits for one engine, in order. Filled on the event loop, emptied by the engine's threads."""
 
 import asyncio
 from enum import Enum, auto
@@ -38,14 +38,14 @@ class Entry:
 
 
 class Queue:
-    """Entries by priority, then by arrival. Safe from two threads."""
+    """Entries by priority, then by arrival. Safe from several threads."""
 
     def __init__(self) -> None:
         self._levels: tuple[dict[int, Entry], ...] = tuple({} for _ in range(PRIORITIES))
         self._seconds = [0.0] * PRIORITIES
         self._lock = Lock()
         self._number = 0
-        self._asleep = False
+        self._asleep = 0  # how many have found nothing to do since
         self.tokens = 0
         """B × T of all that wait."""
 
@@ -57,15 +57,16 @@ class Queue:
         return sum(self._seconds[: level + 1])
 
     def add(self, entry: Entry) -> bool:
-        """Puts an entry at its level's end. True: nothing waited, and the engine must be woken."""
+        """Puts an entry at its level's end. True: somebody waits for it, and must be woken."""
         level = entry.work.level
         with self._lock:
             self._number += 1
             entry.number = self._number
             self._levels[level][entry.number] = entry
             self._count(entry, 1)
-            asleep, self._asleep = self._asleep, False
-        return asleep
+            wakes = self._asleep > 0
+            self._asleep -= wakes
+        return wakes
 
     def remove(self, entry: Entry) -> bool:
         """Takes an entry out; False when it was not waiting any more."""
@@ -98,7 +99,7 @@ class Queue:
                         break
                     if not window or entry is not window[0]:
                         window.append(entry)
-            self._asleep = not window
+            self._asleep += not window
             return window
 
     def take(self, entries: list[Entry]) -> list[Entry]:

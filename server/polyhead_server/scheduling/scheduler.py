@@ -1,19 +1,20 @@
-"""The scheduler of one engine: admits work, has it run in the cheapest batches, answers everyone once."""
+"""The scheduler of one model: admits work, has it run in the cheapest batches, answers everyone once."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 
 from polyhead_server.engine import Runner
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.scheduling import refusals
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import CostTable
-from polyhead_server.scheduling.driver import Driver, EngineThread
+from polyhead_server.scheduling.driver import Driver, EngineThreads
 from polyhead_server.scheduling.execution import Result, answer, run_batch
-from polyhead_server.scheduling.inline import Inline
+from polyhead_server.scheduling.inline import Inline, Small
 from polyhead_server.scheduling.observer import Drop, NoObserver, Observer
 from polyhead_server.scheduling.pace import Pace
 from polyhead_server.scheduling.planning import cut
@@ -35,22 +36,25 @@ class Limits:
     """The most tokens that may wait. One request is always admitted when none waits."""
     max_wait_seconds: float = 30.0
     """The longest that work may wait for its turn."""
+    runs: int = 1
+    """How many batches the engine computes at once."""
 
 
 class Scheduler:
     """The queue in front of one engine. Lives on one event loop.
 
-    Work that the table prices below 0.3 ms runs on the event loop itself, together with all that came in the
-    same turn of the loop; everything else runs in the engine's thread.
+    Small work runs on the event loop itself, together with all that came in the same turn of the loop;
+    everything else runs in the engine's threads.
 
     Args:
         engine: What computes.
         name: The model's, for messages.
         layout: Which axes of its inputs and outputs are T.
-        costs: What runs cost.
+        costs: What runs cost, one at a time.
+        small: What computes small work, by its own prices; None is the engine itself.
         limits: What it takes on.
         observer: Told of every run and every drop.
-        driver: Runs the batches; a thread, unless a test has its own.
+        driver: Runs the batches; threads, unless a test has its own.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Scheduler:
         layout: Layout,
         costs: CostTable,
         limits: Limits,
+        small: Small | None = None,
         observer: Observer | None = None,
         driver: Driver | None = None,
     ) -> None:
@@ -70,18 +75,24 @@ class Scheduler:
         self._costs = costs
         self._limits = limits
         self._observer = observer or NoObserver()
-        self._driver = driver or EngineThread(f"engine-{name}")
+        self._driver = driver or EngineThreads(f"engine-{name}", limits.runs)
         self._pace = Pace()
         self._queue = Queue()
+        self._choosing = Lock()
         self._batches = 0
-        self._taken = 0  # counted in the engine's thread
+        self._running: dict[int, float] = {}  # by batch: about when it will be done
+        self._taken = 0  # counted in the engine's threads
         self._left = 0  # counted on the event loop
-        self._busy_until = 0.0
         self._started = False
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
-        self._inline = Inline(engine, layout=layout, costs=costs, loop=self._loop, observer=self._observer)
+        self._inline = Inline(
+            small or Small(engine=engine, costs=costs),
+            layout=layout,
+            loop=self._loop,
+            observer=self._observer,
+        )
 
     # ---- On the event loop ---------------------------------------------------------------------
 
@@ -127,6 +138,7 @@ class Scheduler:
             await asyncio.shield(self._ended)
         await self._inline.finish()
         self._engine.stop()
+        self._inline.stop()
 
     @property
     def queued_requests(self) -> int:
@@ -140,7 +152,7 @@ class Scheduler:
 
     @property
     def running_requests(self) -> int:
-        """Requests that the engine's thread computes now."""
+        """Requests that the engine's threads compute now."""
         return self._taken - self._left
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
@@ -175,7 +187,7 @@ class Scheduler:
         if work.deadline is not None and now >= work.deadline:
             self._observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
-        ahead = self._busy_seconds(now) + self._queue.seconds(work.level)
+        ahead = self._until_free(now) + self._queue.seconds(work.level)
         if not ahead:
             return
         wait = self._pace.at_least(ahead)
@@ -193,13 +205,14 @@ class Scheduler:
                 retry_after_ms=self._retry_after_ms(),
             )
 
-    def _busy_seconds(self, now: float) -> float:
-        """About how long the run in progress takes."""
-        return max(0.0, self._busy_until - now)
+    def _until_free(self, now: float) -> float:
+        """About how long it takes until the engine begins another batch."""
+        ends = list(self._running.values())
+        return max(0.0, min(ends) - now) if len(ends) >= self._limits.runs else 0.0
 
     def _retry_after_ms(self) -> int:
         """About when half of what waits will be gone."""
-        seconds = self._busy_seconds(self._loop.time()) + self._queue.seconds(PRIORITIES - 1)
+        seconds = self._until_free(self._loop.time()) + self._queue.seconds(PRIORITIES - 1)
         estimate = round(self._pace.likely(seconds) * 1000 / 2)
         return min(max(estimate, refusals.SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
 
@@ -258,33 +271,37 @@ class Scheduler:
         for entry in self._queue.clear():
             self._drop(entry, Drop.STOPPING, refusals.stopping())
 
-    # ---- In the engine's thread ----------------------------------------------------------------
+    # ---- In the engine's threads ---------------------------------------------------------------
 
     def take(self) -> list[Entry]:
         """Decides the next batch, from all that waits now."""
         while True:
-            self._batches += 1
-            window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
-            if not window:
-                return []
-            chosen = cut([entry.size for entry in window], self._costs)[0]
-            entries = self._queue.take([window[position] for position in chosen])
-            self._taken += len(entries)
+            with self._choosing:
+                self._batches += 1
+                window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
+                if not window:
+                    return []
+                chosen = cut([entry.size for entry in window], self._costs)[0]
+                entries = self._queue.take([window[position] for position in chosen])
+                self._taken += len(entries)
             if entries := self._still(entries):
                 price = self._price(entries)
-                self._busy_until = self._loop.time() + self._pace.at_least(price)
+                # Runs share the processor: two at once take twice as long, by the table.
+                share = min(len(self._running) + 1, self._limits.runs)
+                self._running[id(entries)] = self._loop.time() + self._pace.at_least(price * share)
                 return entries
 
     def run(self, entries: list[Entry]) -> None:
         """Runs a batch."""
+        share = len(self._running)
         for some, result in run_batch(self._engine, entries, self._layout, self._still):
             if isinstance(result, Result):
-                self._pace.ran(self._price(some), result.execution.compute_ns / 1e9)
+                self._pace.ran(self._price(some) * share, result.execution.compute_ns / 1e9)
             self._post(self._deliver, some, result)
-        self._busy_until = 0.0
+        del self._running[id(entries)]
 
     def ended(self) -> None:
-        """The thread is over."""
+        """The threads are over."""
         self._post(self._end)
 
     def _price(self, entries: Sequence[Entry]) -> float:

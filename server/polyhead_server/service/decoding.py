@@ -35,11 +35,22 @@ _FEW = 64
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """An input that was given. Copied from its message: protobuf's own fields take longer to read."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    position: int | None
+    """Of its raw content; None where its contents are typed."""
+    contents: pb.InferTensorContents
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """A request's inputs, as far as they are known without their data."""
 
-    tensors: Mapping[str, tuple[pb.ModelInferRequest.InferInputTensor, int | None]]
-    """By name: the tensor, and the place of its raw content; None where its contents are typed."""
+    tensors: Sequence[Given]
     batch: int
     tokens: int | None
     """T; None where only the tokeniser will know."""
@@ -47,12 +58,12 @@ class Inputs:
     @property
     def typed(self) -> bool:
         """Data is in the tensors themselves."""
-        return any(position is None for _, position in self.tensors.values())
+        return any(tensor.position is None for tensor in self.tensors)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Decoded:
-    """The data of a request's inputs, checked."""
+    """The data of a request's inputs, checked. Made once a request, as `Work` is."""
 
     arrays: Mapping[str, NDArray[Any]]
     texts: Sequence[str] | None
@@ -76,8 +87,8 @@ def check_inputs(
     tensors = _by_name(message, raw_count, signature)
     sizes: dict[str, int] = {}
     for name in sorted(tensors, key=lambda name: name not in {signature.primary, TEXT}):
-        _check_shape(tensors[name][0], signature.inputs[name], sizes, signature, limits)
-    return Inputs(tensors=tensors, batch=sizes["B"], tokens=sizes.get("T"))
+        _check_shape(tensors[name], signature.inputs[name], sizes, signature, limits)
+    return Inputs(tensors=list(tensors.values()), batch=sizes["B"], tokens=sizes.get("T"))
 
 
 def read_inputs(
@@ -97,25 +108,26 @@ def read_inputs(
     """
     arrays: dict[str, NDArray[Any]] = {}
     texts: list[str] | None = None
-    for name, (tensor, position) in inputs.tensors.items():
-        content = None if position is None else raw[position]
-        if name == TEXT:
+    for tensor in inputs.tensors:
+        content = None if tensor.position is None else raw[tensor.position]
+        if tensor.name == TEXT:
             texts = _read_text(tensor, content, limits)
+        elif content is None:
+            values = read_contents(tensor.name, tensor.datatype, tensor.shape, tensor.contents)
+            arrays[tensor.name] = np.asarray(values)
         else:
-            arrays[name] = _read_array(tensor, content)
+            arrays[tensor.name] = read_raw(tensor.name, tensor.datatype, tensor.shape, content)
     _check_values(arrays, signature)
     return Decoded(arrays=arrays, texts=texts)
 
 
-def _by_name(
-    message: pb.ModelInferRequest, raw_count: int, signature: Signature
-) -> dict[str, tuple[pb.ModelInferRequest.InferInputTensor, int | None]]:
+def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature) -> dict[str, Given]:
     """The inputs by name: all that are needed, none twice, none unknown."""
     if raw_count and raw_count != len(message.inputs):
         raise InvalidRequestError(
             f"raw_input_contents must have one entry for each input ({len(message.inputs)}), had {raw_count}"
         )
-    tensors: dict[str, tuple[pb.ModelInferRequest.InferInputTensor, int | None]] = {}
+    tensors: dict[str, Given] = {}
     for index, tensor in enumerate(message.inputs):
         name = tensor.name
         if name not in signature.inputs:
@@ -128,7 +140,13 @@ def _by_name(
         if raw_count and tensor.HasField("contents"):
             raise InvalidRequestError(f"{name} must not have contents: the request has raw_input_contents")
         refuse_parameters(tensor.parameters, name)
-        tensors[name] = tensor, index if raw_count else None
+        tensors[name] = Given(
+            name=name,
+            datatype=tensor.datatype,
+            shape=tuple(tensor.shape),
+            position=index if raw_count else None,
+            contents=tensor.contents,
+        )
     for spec in signature.inputs.values():
         if not spec.optional and spec.name not in tensors:
             raise InvalidRequestError(f"input {spec.name} is missing")
@@ -150,7 +168,7 @@ def _check_alternatives(inputs: Collection[str]) -> None:
 
 
 def _check_shape(
-    tensor: pb.ModelInferRequest.InferInputTensor,
+    tensor: Given,
     spec: TensorSpec,
     sizes: dict[str, int],
     signature: Signature,
@@ -180,18 +198,7 @@ def _check_shape(
         sizes[letter] = size
 
 
-def _read_array(
-    tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None
-) -> NDArray[Any]:
-    if raw is not None:
-        return read_raw(tensor.name, tensor.datatype, tensor.shape, raw)
-    values = read_contents(tensor.name, tensor.datatype, tensor.shape, tensor.contents)
-    return np.asarray(values)
-
-
-def _read_text(
-    tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None, limits: Settings
-) -> list[str]:
+def _read_text(tensor: Given, raw: bytes | memoryview | None, limits: Settings) -> list[str]:
     if raw is not None:
         elements = read_strings(tensor.name, tensor.shape, raw)
     else:

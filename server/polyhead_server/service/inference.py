@@ -34,7 +34,7 @@ _PARSING = 32
 """Bytes that are copied in the time in which one byte of a message is parsed and checked."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Prepared:
     """What the engine needs, and what the reply holds besides its outputs."""
 
@@ -46,7 +46,7 @@ class Prepared:
     tokenise_ns: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Ran:
     """A request that has been computed, and how long that took."""
 

@@ -26,9 +26,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MISTYPED_TAGS = {field << 3 | kind for field in (_ID_FIELD, _RAW_FIELD) for kind in (0, 1, 5)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class InferRequest:
-    """A `ModelInferRequest`, taken apart but not parsed."""
+    """A `ModelInferRequest`, taken apart but not parsed. Made once a request, as `Work` is."""
 
     head: bytes
     """All but `id` and `raw_input_contents`: equal for requests that differ in their data only."""

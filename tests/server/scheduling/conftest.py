@@ -79,15 +79,18 @@ class VirtualEngine:
 
 
 class VirtualDriver:
-    """Runs batches in a task; each takes the time that `seconds` gives it."""
+    """Runs batches in tasks; each takes the time that `seconds` gives it."""
 
-    def __init__(self, seconds: Callable[[list[Entry]], float]) -> None:
+    def __init__(self, seconds: Callable[[list[Entry]], float], runs: int = 1) -> None:
         self._seconds = seconds
+        self._runs = runs
         self._bell = asyncio.Event()
         self._stopping = False
 
     def start(self, lane: Lane) -> None:
-        self._task = asyncio.ensure_future(self._loop(lane))
+        loops = [self._loop(lane) for _ in range(self._runs)]
+        self._task = asyncio.gather(*loops)
+        self._task.add_done_callback(lambda _: lane.ended())
 
     def wake(self) -> None:
         self._bell.set()
@@ -106,7 +109,6 @@ class VirtualDriver:
                 break
             else:
                 await self._bell.wait()
-        lane.ended()
 
 
 class Counter:
@@ -138,7 +140,9 @@ class Bench:
     BY_TOKENS = BY_TOKENS
     TINY = TINY
 
-    def __init__(self, costs: CostTable = FLAT, *, most: int = 10_000, wait: float = 1000.0) -> None:
+    def __init__(
+        self, costs: CostTable = FLAT, *, most: int = 10_000, wait: float = 1000.0, runs: int = 1
+    ) -> None:
         self.engine = VirtualEngine(costs)
         self.counter = Counter()
         self.scheduler = Scheduler(
@@ -146,9 +150,9 @@ class Bench:
             name="tiny",
             layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
             costs=costs,
-            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
+            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, runs=runs),
             observer=self.counter,
-            driver=VirtualDriver(self._seconds),
+            driver=VirtualDriver(self._seconds, runs),
         )
         self.taken: list[tuple[float, list[Entry]]] = []
         """Every batch, and when it was taken."""

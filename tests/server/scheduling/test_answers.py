@@ -58,6 +58,7 @@ callers = st.builds(
     small=st.booleans(),
     most=st.sampled_from([50, 10_000]),
     closes=st.none() | st.tuples(seconds, st.booleans()),
+    runs=st.sampled_from([1, 2, 3]),
 )
 def test_every_caller_gets_exactly_one_answer(
     bench: Any,
@@ -66,10 +67,11 @@ def test_every_caller_gets_exactly_one_answer(
     small: bool,
     most: int,
     closes: tuple[float, bool] | None,
+    runs: int,
 ) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        one = bench(SMALL if small else COSTS, most=most, wait=0.3)
+        one = bench(SMALL if small else COSTS, most=most, wait=0.3, runs=runs)
         one.engine.guilty = {number for number, caller in enumerate(schedule) if caller.guilty}
         answers: list[asyncio.Future[Done]] = []
         left: dict[int, float] = {}

@@ -40,6 +40,43 @@ def test_nothing_waits_for_company(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
+def test_two_runs_share_what_waits(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT, runs=2)
+        first = one.submit(1)
+        await asyncio.sleep(0.01)
+        second = one.submit(2)
+        await asyncio.sleep(0.01)
+        rest = [one.submit(number) for number in range(3, 9)]
+        await asyncio.gather(first, second, *rest)
+
+        assert one.engine.runs == [[1], [2], [3, 4, 5, 6, 7, 8]]
+        begun = [time for time, _ in one.taken]
+        assert begun[1] == pytest.approx(begun[0] + 0.01)
+        assert begun[2] == pytest.approx(begun[0] + 0.1, abs=0.001)
+
+    virtually(test())
+
+
+def test_what_a_free_run_can_take_is_not_refused(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.BY_TOKENS, runs=2)
+        loop = asyncio.get_running_loop()
+        long = one.submit(1, length=100)  # about a second
+        await asyncio.sleep(0.01)
+        short = one.submit(2, deadline=loop.time() + 0.02)
+        await short
+
+        await asyncio.sleep(0)
+        also_long = one.submit(3, length=100)
+        await asyncio.sleep(0.01)
+        with pytest.raises(UnavailableError, match="busy for about"):
+            await one.submit(4, deadline=loop.time() + 0.05)
+        await asyncio.gather(long, also_long)
+
+    virtually(test())
+
+
 def test_requests_of_several_sequences_take_part(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.FLAT)
@@ -106,7 +143,9 @@ def test_work_that_waits_longer_than_its_timeout_is_told_so(bench: Any, virtuall
         running = one.submit()
         await asyncio.sleep(0)
         begun = loop.time()
-        one.scheduler._busy_until = 0.0  # as if the estimate had been short
+        one.scheduler._running = dict.fromkeys(
+            one.scheduler._running, 0.0
+        )  # as if the estimate had been short
         with pytest.raises(UnavailableError, match="waited for its turn longer"):
             await one.submit(2, timeout=0.02)
 

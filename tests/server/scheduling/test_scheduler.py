@@ -58,11 +58,11 @@ def engine() -> FakeEngine:
     return FakeEngine()
 
 
-def schedule(engine: FakeEngine, limit: int = 100) -> Scheduler:
+def schedule(engine: FakeEngine, limit: int = 100, runs: int = 1) -> Scheduler:
     # A batch costs what its parts cost: nothing is batched.
     costs = CostTable({(1, 1): 0.001})
     layout = Layout(inputs={}, outputs={})
-    limits = Limits(max_queued_tokens=limit)
+    limits = Limits(max_queued_tokens=limit, runs=runs)
     return Scheduler(engine, name="tiny", layout=layout, costs=costs, limits=limits)
 
 
@@ -78,6 +78,50 @@ def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
         assert all(one.compute_ns > 0 and one.queue_ns > 0 for one in done)
 
     run(test())
+
+
+def test_as_many_runs_go_at_once_as_may(engine: FakeEngine) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine, runs=2)
+        for _ in range(20):  # threads that fall asleep and wake again
+            answers = [scheduler.submit(work(value)) for value in (1, 2, 3)]
+            await engine.begun()
+            await engine.begun()
+
+            assert scheduler.running_requests == 2
+            assert scheduler.queued_requests == 1
+            engine.let(3)
+            await asyncio.gather(*answers)
+            await engine.begun()
+        await scheduler.close()
+
+        assert len(engine.ran) == 60
+
+    run(test())
+
+
+def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda hook: faults.append(hook.exc_value))
+
+    async def test() -> None:
+        scheduler = schedule(engine, runs=2)
+        running = scheduler.submit(work(1))
+        await engine.begun()
+        monkeypatch.setattr("polyhead_server.scheduling.scheduler.cut", lambda *_: 1 / 0)
+        waiting = scheduler.submit(work(2))
+        engine.let(1)
+
+        await running
+        with pytest.raises(UnavailableError, match="stopping"):
+            await waiting
+        with pytest.raises(UnavailableError, match="stopping"):
+            scheduler.submit(work(3))
+        await scheduler.close()
+
+    run(test())
+    assert all(isinstance(fault, ZeroDivisionError) for fault in faults)
+    assert faults
 
 
 def test_a_failure_reaches_its_caller_only(engine: FakeEngine) -> None:
