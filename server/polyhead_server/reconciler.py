@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from polyhead_server.desired import Family, Version
 from polyhead_server.errors import NotLoadedError, StartError, UnknownModelError, listed, quoted
 from polyhead_server.loading import Failed, Loaded
 from polyhead_server.logs import LOGGER
@@ -23,6 +24,8 @@ from polyhead_server.repository.manifest import FAMILY
 
 LOADING = "loading"
 """The name of threads that load."""
+
+_UNLOADED = "it was unloaded"
 
 T = TypeVar("T")
 Load = Callable[[VersionFolder], Iterator[Loaded | Failed]]
@@ -36,6 +39,11 @@ class _Served:
     digest: str
     models: Mapping[str, Model]
 
+    @property
+    def version(self) -> Version:
+        """What it is known by elsewhere."""
+        return Version(digest=self.digest, models=tuple(sorted(self.models)))
+
 
 @dataclass
 class _Family:
@@ -44,6 +52,8 @@ class _Family:
     served: dict[int, _Served] = field(default_factory=dict)
     failed: dict[int, tuple[str, str]] = field(default_factory=dict)
     """State of the files, and why they could not be loaded."""
+    unloaded: dict[int, Version] = field(default_factory=dict)
+    """What was in service when it was unloaded."""
     missing: set[int] = field(default_factory=set)
     """Versions in service that were not there when the repository was last looked at."""
 
@@ -139,13 +149,7 @@ class Reconciler:
             family = self._families.setdefault(name, _Family())
             family.failed.clear()
             await self._update(name, found, patient=False)
-            if family.failed:
-                reasons = "; ".join(
-                    f"version {version}: {reason}" for version, (_, reason) in sorted(family.failed.items())
-                )
-                still = listed(sorted(family.served))
-                serves = f"version {still} is served" if still else "no version is served"
-                raise NotLoadedError(f"{name} could not be loaded as it is now ({serves}): {reasons}")
+            _check(name, family)
 
     async def unload(self, name: str) -> None:
         """Takes a family out of service; what it has accepted is finished.
@@ -159,11 +163,56 @@ class Reconciler:
                 raise UnknownModelError(
                     f"model {quoted(name)} is no family here; there are {listed(self._families)}"
                 )
-            for version, served in list(family.served.items()):
-                self._retire(name, version)
-                for model in served.models:
-                    self._registry.fail(model, version, "it was unloaded")
-                LOGGER.info("%s version %d is unloaded", name, version)
+            self._unload(name, family)
+
+    def held(self) -> dict[str, Family]:
+        """The families of which something is in service, or was when they were unloaded."""
+        held = {}
+        for name, family in self._families.items():
+            if family.served:
+                versions = {number: served.version for number, served in family.served.items()}
+                held[name] = Family(loaded=True, versions=versions)
+            elif family.unloaded:
+                held[name] = Family(loaded=False, versions=dict(family.unloaded))
+        return held
+
+    async def follow(self, name: str, wanted: Family) -> None:
+        """Takes over of one family exactly what another server of the same repository has.
+
+        Raises:
+            NotLoadedError: The repository has that no more, or it cannot be loaded; what was served still is.
+        """
+        async with self._one_at_a_time:
+            family = self._families.setdefault(name, _Family())
+            if not wanted.loaded:
+                self._unload(name, family)
+                family.unloaded = dict(wanted.versions)
+                for number, version in wanted.versions.items():
+                    for model in version.models:
+                        self._registry.fail(model, number, _UNLOADED)
+                return
+            new = {
+                number: digest
+                for number, digest in wanted.digests.items()
+                if number not in family.served or family.served[number].digest != digest
+            }
+            if new:
+                versions, _ = await in_thread(lambda: scan_family(self._models / name))
+                exact = [one for one in versions if new.get(one.version) == one.manifest.digest]
+                if gone := new.keys() - {one.version for one in exact}:
+                    raise NotLoadedError(
+                        f"version {listed(sorted(gone))} is in the repository no more as it was loaded"
+                    )
+                family.failed.clear()
+                for one in exact:
+                    await self._take(family, one)
+                if self._closed:
+                    return
+                _check(name, family)
+            for number in family.served.keys() - wanted.versions.keys():
+                self._retire(name, number)
+                LOGGER.info("%s version %d is not served any more", name, number)
+            self._forget_what_is_gone(name, set(wanted.versions), list(wanted.versions))
 
     async def close(self) -> None:
         """Ends what is still computed on models that are out of service."""
@@ -279,6 +328,15 @@ class Reconciler:
         if changed:
             LOGGER.error("model %s version %d is not served: %s", family, version, reason)
 
+    def _unload(self, name: str, family: _Family) -> None:
+        if family.served:
+            family.unloaded = {number: served.version for number, served in family.served.items()}
+        for number, served in list(family.served.items()):
+            self._retire(name, number)
+            for model in served.models:
+                self._registry.fail(model, number, _UNLOADED)
+            LOGGER.info("%s version %d is unloaded", name, number)
+
     def _retire(self, name: str, version: int) -> None:
         for model in self._families[name].served.pop(version).models:
             if before := self._registry.forget(model, version):
@@ -303,6 +361,17 @@ class Reconciler:
             task = asyncio.get_running_loop().create_task(model.scheduler.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+def _check(name: str, family: _Family) -> None:
+    """Says what could not be loaded."""
+    if family.failed:
+        reasons = "; ".join(
+            f"version {version}: {reason}" for version, (_, reason) in sorted(family.failed.items())
+        )
+        still = listed(sorted(family.served))
+        serves = f"version {still} is served" if still else "no version is served"
+        raise NotLoadedError(f"{name} could not be loaded as it is now ({serves}): {reasons}")
 
 
 def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:

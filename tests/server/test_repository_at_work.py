@@ -327,18 +327,8 @@ def test_it_is_off_unless_it_is_turned_on(server: Any) -> None:
     assert "model_repository" not in server.call("ServerMetadata").extensions
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_cannot_work_is_refused_at_the_start(models: Repository, tmp_path: Path, workers: int) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    settings = Settings(
-        models=models.folder,
-        port=0,
-        device="cpu",
-        repository_mode="explicit",
-        workers=workers,
-        management_token_file=tmp_path / "token" if workers > 1 else None,
-    )
-    missing = "--workers 1" if workers > 1 else "--management-token-file"
+def test_what_cannot_work_is_refused_at_the_start(models: Repository) -> None:
+    settings = Settings(models=models.folder, port=0, device="cpu", repository_mode="explicit")
 
-    with pytest.raises(StartError, match=f"explicit must come with {missing}"):
+    with pytest.raises(StartError, match="explicit must come with --management-token-file"):
         asyncio.run(create_server(settings))

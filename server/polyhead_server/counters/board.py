@@ -50,7 +50,7 @@ class Board:
     @classmethod
     def create(cls, workers: int = 1, mine: int | None = 0) -> "Board":
         """A board with an empty file for each worker. They have no names, and end with their last process."""
-        return cls([_nameless_file() for _ in range(workers)], mine)
+        return cls([nameless_file("polyhead-counters") for _ in range(workers)], mine)
 
     def page(self, name: str, version: int) -> Page:
         """The page of a version of a model, which is made where it is not there yet."""
@@ -113,9 +113,10 @@ def _read(file: int) -> list[tuple[Key, list[int]]]:
     return pages
 
 
-def _nameless_file() -> int:
+def nameless_file(purpose: str) -> int:
+    """A file in memory, which ends with the last process that has it open."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("polyhead-counters")
+        return os.memfd_create(purpose)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

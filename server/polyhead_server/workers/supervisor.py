@@ -20,6 +20,7 @@ from polyhead_server.metrics import Exporter, collectors
 from polyhead_server.openness import warn_of_openness
 from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus
+from polyhead_server.workers.agreement import Agreement
 from polyhead_server.workers.assignment import READY, Assignment
 from polyhead_server.workers.port import reserve
 
@@ -38,14 +39,16 @@ class Supervisor:
     Args:
         settings: The server's; the port is one that is reserved.
         board: Where the workers count.
+        agreement: What all of them are to serve, where callers load and unload.
     """
 
-    def __init__(self, settings: Settings, board: Board) -> None:
+    def __init__(self, settings: Settings, board: Board, agreement: Agreement | None = None) -> None:
         self.processes: dict[int, int] = {}
         """The process of each worker that runs."""
         self.restarts = [0] * settings.workers
         self._settings = settings
         self._board = board
+        self._agreement = agreement
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
         self._started = False
@@ -124,18 +127,21 @@ class Supervisor:
         return 0
 
     async def _start(self, worker: int, *, late: bool) -> Process:
+        agreement = None if self._agreement is None else self._agreement.file
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "polyhead_server.workers.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            pass_fds=self._board.files,
+            pass_fds=(*self._board.files, *(() if agreement is None else (agreement,))),
             # Ctrl-C goes to all processes of a terminal's session; workers hear of it from here.
             start_new_session=True,
         )
         self._running[worker] = process
         self.processes[worker] = process.pid
         LOGGER.debug("worker %d is process %d", worker, process.pid)
-        assignment = Assignment(settings=self._settings, worker=worker, files=self._board.files, late=late)
+        assignment = Assignment(
+            settings=self._settings, worker=worker, files=self._board.files, agreement=agreement, late=late
+        )
         assert process.stdin is not None  # noqa: S101 - a pipe, as was asked for
         process.stdin.write(assignment.to_line())  # and left open: its end is ours
         return process
@@ -156,6 +162,8 @@ class Supervisor:
         del self._running[worker]
         del self.processes[worker]
         self._board.settle(worker)
+        if self._agreement is not None:
+            self._agreement.leave(worker)
 
     def _fail(self, reason: str) -> None:
         if not self._failed.done():
@@ -189,7 +197,8 @@ async def _supervise(settings: Settings) -> int:
         settings = replace(settings, port=port, threads=threads)
         board = Board.create(settings.workers, mine=None)
         stack.callback(board.close)
-        supervisor = Supervisor(settings, board)
+        explicit = settings.repository_mode == "explicit"
+        supervisor = Supervisor(settings, board, Agreement.create(settings.workers) if explicit else None)
         if settings.metrics:
             told = collectors(board, supervisor.processes, supervisor.restarts)
             exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port)

@@ -5,115 +5,28 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from polyhead_client import Client, Unavailable
 from polyhead_proto import messages as pb
 
-COMMAND = [sys.executable, "-c", "from polyhead_server.command import app; app()"]
+if TYPE_CHECKING:
+    from tests.server.workers.conftest import Start, Workers
+
 X = np.ones((2, 3, 16), np.float32)
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 # A connection of its own, so that the system can give it to another worker.
 ALONE = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
-
-
-class Workers:
-    """A server of two workers, its log read as it comes."""
-
-    def __init__(self, *arguments: str) -> None:
-        settings = ["--workers", "2", "--device", "cpu", "--metrics-port", "0", "--log-level", "debug"]
-        self.process = subprocess.Popen([*COMMAND, *settings, *arguments], stderr=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        self._more = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._more:
-                self.lines.append(line)
-                self._more.notify_all()
-
-    def until(self, pattern: str, times: int = 1) -> re.Match[str]:
-        """Waits until so many lines of the log match; the last match."""
-
-        def matches() -> list[re.Match[str]]:
-            return [match for line in self.lines if (match := re.search(pattern, line))]
-
-        with self._more:
-            assert self._more.wait_for(lambda: len(matches()) >= times, 90), "".join(self.lines)
-        return matches()[times - 1]
-
-    @property
-    def address(self) -> str:
-        return self.until(r"2 workers serve on (\S+)")[1]
-
-    def pids(self, worker: int) -> list[int]:
-        """Every process that has been this worker."""
-        found = [re.search(rf"worker {worker} is process (\d+)", line) for line in self.lines]
-        return [int(match[1]) for match in found if match]
-
-    def metric(self, name: str, **labels: str) -> float:
-        """A sample of the metrics."""
-        url = self.until(r"metrics on (\S+)")[1]
-        with urllib.request.urlopen(url, timeout=30) as reply:
-            families = text_string_to_metric_families(reply.read().decode())
-        return sum(
-            sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-    def end(self) -> int:
-        """Waits for the exit code, and for the end of the log."""
-        code = self.process.wait(60)
-        self._reader.join(60)
-        return code
-
-    def close(self) -> None:
-        """Ends what is left."""
-        with_children = [*psutil.Process(self.process.pid).children()] if self.process.poll() is None else []
-        self.process.kill()
-        for child in with_children:
-            if child.is_running():
-                child.kill()
-        self.process.wait()
-        self._reader.join(60)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-
-Start = Callable[..., Workers]
-
-
-@pytest.fixture
-def start(repository: Path, tmp_path: Path) -> Iterator[Start]:
-    started: list[Workers] = []
-
-    def run(*arguments: str, models: Path = repository, port: int = 0) -> Workers:
-        settings = ["--port", str(port), "--threads", "1", "--cache-dir", str(tmp_path / "cache")]
-        started.append(Workers("--models", str(models), *settings, *arguments))
-        return started[-1]
-
-    yield run
-    for one in started:
-        one.close()
 
 
 def infer(channel: grpc.Channel, **options: Any) -> bytes:
@@ -126,7 +39,7 @@ def infer(channel: grpc.Channel, **options: Any) -> bytes:
     return bytes(method(request.SerializeToString(), **({"timeout": 30} | options)))
 
 
-def use_both(workers: Workers) -> int:
+def use_both(workers: "Workers") -> int:
     """Calls through new connections until both workers have answered; how many calls that took."""
     calls = 0
     while any(not any(f"[{worker}] request" in line for line in workers.lines) for worker in (0, 1)):
@@ -137,14 +50,14 @@ def use_both(workers: Workers) -> int:
     return calls
 
 
-def counted(workers: Workers) -> int:
+def counted(workers: "Workers") -> int:
     """The answered requests of all workers, as one of them, whichever, tells them."""
     with Client(workers.address) as client:
         (one,) = client.statistics("tiny")
     return one.durations["success"].count
 
 
-def test_counts_of_all_workers_add_up_and_survive_a_kill(start: Start) -> None:
+def test_counts_of_all_workers_add_up_and_survive_a_kill(start: "Start") -> None:
     workers = start()
     calls = use_both(workers)
 
@@ -166,7 +79,7 @@ def test_counts_of_all_workers_add_up_and_survive_a_kill(start: Start) -> None:
     assert counted(workers) == calls + 1
 
 
-def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(start: Start) -> None:
+def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(start: "Start") -> None:
     workers = start()
     address = workers.address
     use_both(workers)
@@ -216,7 +129,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_all_workers(start: Start, number: signal.Signals) -> None:
+def test_a_signal_drains_all_workers(start: "Start", number: signal.Signals) -> None:
     workers = start()
     address = workers.address
     answered = threading.Semaphore(0)
@@ -248,7 +161,7 @@ def test_a_signal_drains_all_workers(start: Start, number: signal.Signals) -> No
     assert not any("Traceback" in line for line in workers.lines)
 
 
-def test_a_signal_while_they_load_ends_them(start: Start) -> None:
+def test_a_signal_while_they_load_ends_them(start: "Start") -> None:
     workers = start()
     workers.until("worker 1 is process")
     workers.process.send_signal(signal.SIGTERM)
@@ -256,7 +169,7 @@ def test_a_signal_while_they_load_ends_them(start: Start) -> None:
     assert workers.end() == 0
 
 
-def test_workers_do_not_outlive_the_process_above(start: Start) -> None:
+def test_workers_do_not_outlive_the_process_above(start: "Start") -> None:
     workers = start()
     assert workers.address
     processes = [psutil.Process(workers.pids(worker)[0]) for worker in (0, 1)]
@@ -270,7 +183,7 @@ def test_workers_do_not_outlive_the_process_above(start: Start) -> None:
     assert sum("the process above has ended" in line for line in workers.lines) == 2
 
 
-def test_a_worker_that_cannot_start_ends_the_server(start: Start, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_ends_the_server(start: "Start", tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     (bad / "tiny" / "1").mkdir(parents=True)
     (bad / "tiny" / "1" / "manifest.json").write_text("{}")
@@ -283,7 +196,7 @@ def test_a_worker_that_cannot_start_ends_the_server(start: Start, tmp_path: Path
 
 
 def test_when_no_worker_can_be_replaced_the_server_ends(
-    start: Start, repository: Path, tmp_path: Path
+    start: "Start", repository: Path, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"
     shutil.copytree(repository / "tiny", models / "tiny")
@@ -297,7 +210,7 @@ def test_when_no_worker_can_be_replaced_the_server_ends(
     assert re.search(r"no worker runs any more, and 5 in a row could not start", "".join(workers.lines))
 
 
-def test_a_port_that_is_taken_is_a_clear_error(start: Start) -> None:
+def test_a_port_that_is_taken_is_a_clear_error(start: "Start") -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         workers = start(port=port)
