@@ -4,17 +4,16 @@ import asyncio
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import NoReturn
 
 from polyhead_server.app import ALONE, Place, create_server
 from polyhead_server.errors import StartError
 from polyhead_server.logs import LOGGER
 from polyhead_server.metrics import Exporter, collectors
 from polyhead_server.openness import warn_of_openness
-from polyhead_server.reconciler import LOADING
 from polyhead_server.repository import remove_private_copies
 from polyhead_server.settings import Settings
 
@@ -79,19 +78,18 @@ async def serve(settings: Settings, leash: Leash | None = None) -> bool:
         return finished
 
 
-def run(settings: Settings, leash: Leash | None = None) -> int:
-    """Serves as a process of its own, and returns its exit code: 0 when every accepted request was finished.
+def run(settings: Settings, leash: Leash | None = None) -> NoReturn:
+    """Serves as a process of its own, and ends it: with 0 when every accepted request was finished, else 1.
 
     Raises:
         StartError: It could not start, or has nothing to serve.
     """
     code = 0 if asyncio.run(serve(settings, leash)) else 1
-    if code or any(thread.name == LOADING and thread.is_alive() for thread in threading.enumerate()):
-        # A thread is still inside onnxruntime, which aborts the process when the interpreter ends around it.
-        remove_private_copies()
-        logging.shutdown()
-        os._exit(code)
-    return code
+    # All is done. Taking the interpreter down around gRPC's and onnxruntime's threads takes a second,
+    # and aborts the process where a thread is still loading.
+    remove_private_copies()
+    logging.shutdown()
+    os._exit(code)
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
