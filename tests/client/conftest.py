@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client
 from polyhead_client.tensors import DTYPES
@@ -264,51 +264,26 @@ class Awaited:
         self._loop.close()
 
 
-@contextmanager
-def serving(repository: Path, **settings: Any) -> Iterator[str]:
-    """The address of polyhead's own server, as long as the block lasts."""
-    from polyhead_server import Server, Settings, create_server
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def start() -> tuple[Server, int]:
-        server, port = await create_server(
-            Settings(**{"models": repository, "port": 0, "device": "cpu", "threads": 1, **settings})
-        )
-        await server.start()
-        return server, port
-
-    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        asyncio.run_coroutine_threadsafe(server.drain(1), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
 @pytest.fixture(scope="session")
 def real_server(repository: Path) -> Iterator[str]:
     """The address of polyhead's own server, with the test repository."""
-    with serving(repository) as address:
-        yield address
+    with serving(quick_settings(repository)) as one:
+        yield one.address
 
 
 @pytest.fixture(scope="session")
 def small_server(repository: Path) -> Iterator[str]:
     """The address of a server with the test repository, whose messages are small."""
-    with serving(repository, max_reply_bytes=8 * 1024, max_stream_reply_bytes=400_000) as address:
-        yield address
+    settings = quick_settings(repository, max_reply_bytes=8 * 1024, max_stream_reply_bytes=400_000)
+    with serving(settings) as one:
+        yield one.address
 
 
 @pytest.fixture(scope="session")
 def medium_server(repository: Path) -> Iterator[str]:
     """The same with messages of a few megabytes."""
-    with serving(repository, max_reply_bytes=2 << 20) as address:
-        yield address
+    with serving(quick_settings(repository, max_reply_bytes=2 << 20)) as one:
+        yield one.address
 
 
 @pytest.fixture

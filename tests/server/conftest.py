@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,10 +12,11 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.servers import InThread, quick_settings, serving
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server import Server, Settings, create_server
+from polyhead_server import Server, Settings
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
 DTYPES = {
@@ -36,10 +36,23 @@ Value = NDArray[Any] | Sequence[str]
 class Running:
     """A server that runs, and a channel to it."""
 
-    address: str
-    server: Server
-    loop: asyncio.AbstractEventLoop
+    one: InThread
     channel: grpc.Channel
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.one.address
+
+    @property
+    def server(self) -> Server:
+        """The server itself."""
+        return self.one.server
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where it runs."""
+        return self.one.loop
 
     def call(self, name: str, request: Any = None, **options: Any) -> Any:
         """Calls a remote procedure; without a request, with an empty one."""
@@ -58,7 +71,7 @@ class Running:
 
     def drain(self, seconds: float) -> bool:
         """Drains the server from another thread."""
-        return asyncio.run_coroutine_threadsafe(self.server.drain(seconds), self.loop).result(30)
+        return self.one.drain(seconds)
 
     @staticmethod
     def request(
@@ -138,38 +151,10 @@ def wrap(values: Mapping[str, Any]) -> dict[str, pb.InferParameter]:
 
 @contextmanager
 def running(settings: Settings, *, wait: bool = True) -> Iterator[Running]:
-    """Runs a server until the end of the block.
-
-    Args:
-        settings: How it runs.
-        wait: Return when every model is loaded, not when it listens.
-    """
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="server")
-    thread.start()
-
-    async def start() -> tuple[Server, int]:
-        server, port = await create_server(settings)
-        await server.start()
-        try:
-            if wait:
-                await server.loaded()
-        except BaseException:
-            await server.drain(0)
-            raise
-        return server, port
-
-    try:
-        server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
-        address = f"127.0.0.1:{port}"
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        with grpc.insecure_channel(address, options=options) as channel:
-            yield Running(address, server, loop, channel)
-        asyncio.run_coroutine_threadsafe(server.drain(1), loop).result(30)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    """Runs a server until the end of the block, with a channel to it; see `serving`."""
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with serving(settings, wait=wait) as one, grpc.insecure_channel(one.address, options=options) as channel:
+        yield Running(one, channel)
 
 
 @pytest.fixture
@@ -178,14 +163,8 @@ def serve(repository: Path) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*, wait: bool = True, **overrides: Any) -> Running:
-            settings: dict[str, Any] = {
-                "models": repository,
-                "port": 0,
-                "device": "cpu",
-                "threads": 1,
-                "tuning_seconds": 0.05,
-            } | overrides
-            return stack.enter_context(running(Settings(**settings), wait=wait))
+            settings = quick_settings(**({"models": repository} | overrides))
+            return stack.enter_context(running(settings, wait=wait))
 
         yield start
 
@@ -193,5 +172,5 @@ def serve(repository: Path) -> Iterator[Serve]:
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Running]:
     """One server of the test repository for a whole module."""
-    with running(Settings(models=repository, port=0, device="cpu", threads=1, tuning_seconds=0.05)) as one:
+    with running(quick_settings(repository)) as one:
         yield one

@@ -3,9 +3,6 @@
 import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,50 +10,25 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tests.servers import Callers, ServerProcess
 
 from polyhead_proto import messages as pb
 
-COMMAND = [sys.executable, "-c", "from polyhead_server.command import app; app()"]
 X = np.ones((4, 40, 16), np.float32)
-
-
-class Process:
-    """A server process, its log read as it comes."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
-        self.log = ""
-
-    def until(self, pattern: str) -> re.Match[str]:
-        """Reads the log until a line matches."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log += line
-            if match := re.search(pattern, line):
-                return match
-        raise AssertionError(f"the log has no {pattern}:\n{self.log}")
-
-    def end(self) -> int:
-        """Reads the rest of the log, and waits for the exit code."""
-        assert self.process.stderr is not None
-        self.log += self.process.stderr.read()
-        return self.process.wait(30)
 
 
 @pytest.fixture
 def start(repository: Path) -> Iterator[Any]:
-    started: list[Process] = []
+    started: list[ServerProcess] = []
 
-    def run(*arguments: str, models: Path = repository, port: int = 0) -> Process:
-        started.append(Process("--models", str(models), "--port", str(port), "--threads", "1", *arguments))
+    def run(*arguments: str, models: Path = repository, port: int = 0) -> ServerProcess:
+        settings = ["--models", str(models), "--port", str(port), "--threads", "1"]
+        started.append(ServerProcess(*settings, *arguments))
         return started[-1]
 
     yield run
     for one in started:
-        one.process.kill()
-        one.process.wait()
-        assert one.process.stderr is not None
-        one.process.stderr.close()
+        one.close()
 
 
 def infer(channel: grpc.Channel) -> bytes:
@@ -73,30 +45,13 @@ def infer(channel: grpc.Channel) -> bytes:
 def test_a_signal_under_load_loses_no_accepted_request(start: Any, number: signal.Signals) -> None:
     server = start("--device", "cpu")
     address = server.until(r"serving .* on (\S+) with CPUExecutionProvider")[1]
-    answered = threading.Semaphore(0)
-    codes: list[Any] = []
-
-    def load() -> None:
-        with grpc.insecure_channel(address) as channel:
-            while True:
-                try:
-                    infer(channel)
-                except grpc.RpcError as error:
-                    codes.append(error.code())
-                    return
-                answered.release()
-
-    threads = [threading.Thread(target=load) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        answered.acquire()
+    callers = Callers(address, infer, count=4)
+    callers.wait_for_answers(20)
     server.process.send_signal(number)
-    for thread in threads:
-        thread.join()
+    callers.wait_until_ended()
 
     assert server.end() == 0
-    assert codes == [grpc.StatusCode.UNAVAILABLE] * 4
+    assert callers.codes == [grpc.StatusCode.UNAVAILABLE] * 4
     assert f"{number.name} received" in server.log
     assert "stopped" in server.log
     assert "Traceback" not in server.log
