@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto import messages as pb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,8 @@ class BenchEncoder:
     config: EncoderConfig
     tokens: int
     """T of the requests of equal length."""
+    round: int = 96
+    """Requests of mixed lengths, before they come again."""
 
 
 ENCODERS = (
@@ -31,6 +34,7 @@ ENCODERS = (
         name="bench-768",
         config=EncoderConfig(d_model=768, heads=12, layers=12, feed_forward=3072),
         tokens=128,
+        round=32,
     ),
 )
 
@@ -60,3 +64,60 @@ def sequences(encoder: BenchEncoder, lengths: Sequence[int], *, seed: int = 0) -
     """A random sequence [T_i, D] of each length."""
     random = np.random.default_rng(seed)
     return [random.standard_normal((tokens, encoder.config.d_model), dtype=np.float32) for tokens in lengths]
+
+
+def feed_of(batch: Sequence[NDArray[np.float32]]) -> dict[str, NDArray[np.generic]]:
+    """Pads sequences [T_i, D] to one input of the graph."""
+    lengths = np.array([len(sequence) for sequence in batch], dtype=np.int32)
+    x = np.zeros((len(batch), int(lengths.max()), batch[0].shape[1]), dtype=np.float32)
+    for row, sequence in zip(x, batch, strict=True):
+        row[: len(sequence)] = sequence
+    return {"x": x, "lengths": lengths}
+
+
+def request_bytes(
+    encoder: BenchEncoder,
+    lengths: Sequence[int],
+    *,
+    batch: int = 1,
+    attention: Sequence[int] | None = None,
+    dtype: str | None = None,
+) -> list[bytes]:
+    """Requests of `batch` sequences each, for the outputs that a client would name.
+
+    Args:
+        encoder: Whose.
+        lengths: T of each sequence.
+        batch: B.
+        attention: The layers whose attention is wanted, where any is.
+        dtype: How attention is sent.
+    """
+    every = sequences(encoder, lengths)
+    requests = []
+    for start in range(0, len(every) - batch + 1, batch):
+        request = pb.ModelInferRequest(model_name=encoder.name + (".attention" if attention else ""))
+        for name, datatype in (("x", "FP32"), ("lengths", "INT32")):
+            array = feed_of(every[start : start + batch])[name]
+            request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+            request.raw_input_contents.append(array.tobytes())
+        request.outputs.add(name="output")
+        for layer in attention or ():
+            output = request.outputs.add(name=f"attention.{layer}")
+            if dtype is not None:
+                output.parameters["dtype"].string_param = dtype
+        requests.append(request.SerializeToString())
+    return requests
+
+
+def reply_bytes(
+    encoder: BenchEncoder,
+    tokens: int,
+    *,
+    batch: int = 1,
+    attention: Sequence[int] | None = None,
+    dtype: str | None = None,
+) -> int:
+    """The size of the tensors in a reply."""
+    config, width = encoder.config, 1 if dtype == "UINT8" else 4
+    weights = len(attention or ()) * config.heads * tokens**2
+    return batch * (4 * tokens * config.d_model + width * weights)

@@ -1,107 +1,190 @@
-"""The limit: onnxruntime in this process, with nothing around it.
+"""The limit: onnxruntime in a process of its own, with nothing around it.
 
-Runs as a process of its own and prints one JSON object, so that no thread of the load generator is left
-behind beside it.
+Alone in its process, so that no thread of the load generator is left behind beside it. It takes one order a
+line, as JSON, and answers each with one line.
 """
 
 import argparse
 import json
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+import psutil
 from numpy.typing import NDArray
 
-from encoders import ENCODERS, BenchEncoder, equal_lengths, mixed_lengths, sequences
+from encoders import ENCODERS, BenchEncoder, equal_lengths, feed_of, mixed_lengths, sequences
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+_HOPELESS = 0.75
 
 Feed = dict[str, NDArray[np.generic]]
 
 
-def feed_of(batch: Sequence[NDArray[np.float32]]) -> Feed:
-    """Pads sequences [T_i, D] to one input of the graph."""
-    lengths = np.array([len(sequence) for sequence in batch], dtype=np.int32)
-    x = np.zeros((len(batch), int(lengths.max()), batch[0].shape[1]), dtype=np.float32)
-    for row, sequence in zip(x, batch, strict=True):
-        row[: len(sequence)] = sequence
-    return {"x": x, "lengths": lengths}
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to compute sequences."""
+
+    mixed: bool
+    """Lengths as sentences have them; else all of the encoder's own."""
+    batch: int = 1
+    by_length: bool = False
+    """Batches of neighbours by length, out of a whole round at once: more than a server can choose from."""
+    runs: int = 1
+    """Runs at once."""
+    threads: int = 0
+    """Of one run; 0 is one for each core."""
 
 
-def median_and_rate(run: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Median seconds of one call, and calls a second."""
-    for _ in range(3):
-        run()
-    spent: list[float] = []
-    start = time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or len(spent) < 5:
-        before = time.perf_counter()
-        run()
-        spent.append(time.perf_counter() - before)
-    return float(np.median(spent)), len(spent) / elapsed
+class InProcess:
+    """The process that measures."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def rate(self, way: Way, seconds: float) -> float:
+        """Sequences a second."""
+        return self._ask(way, seconds)["rate"]
+
+    def p50_ms(self, way: Way, seconds: float) -> float:
+        """The median time of a run."""
+        return self._ask(way, seconds)["p50_ms"]
+
+    def best(self, *, mixed: bool, at_once: bool, seconds: float) -> Way:
+        """Searches for the way with the highest rate.
+
+        Args:
+            mixed: Lengths as sentences have them.
+            at_once: Let several runs go at once, each with one thread.
+            seconds: For each way.
+        """
+        runs, threads = (psutil.cpu_count() or 1, 1) if at_once else (1, 0)
+        best, highest = Way(mixed=mixed), 0.0
+        for by_length in (False, True) if mixed else (False,):
+            for batch in BATCH_SIZES:
+                way = Way(mixed=mixed, batch=batch, by_length=by_length, runs=runs, threads=threads)
+                rate = self.rate(way, seconds)
+                if rate > highest:
+                    best, highest = way, rate
+                elif rate < _HOPELESS * highest:
+                    break  # larger ones waste more on padding, or fit the caches less
+        return best
+
+    def _ask(self, way: Way, seconds: float) -> dict[str, float]:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the process has no pipes")
+        self._process.stdin.write(json.dumps({"way": asdict(way), "seconds": seconds}) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, float] = json.loads(self._process.stdout.readline())
+        return answer
 
 
-def best_equal(session: ort.InferenceSession, encoder: BenchEncoder, seconds: float) -> dict[str, float]:
-    """Latency at batch 1, and the most sequences a second at any batch size."""
-    rates: dict[int, float] = {}
-    single = 0.0
-    for size in BATCH_SIZES:
-        feed = feed_of(sequences(encoder, equal_lengths(encoder, size)))
-        median, rate = median_and_rate(lambda feed=feed: session.run(None, feed), seconds)  # type: ignore[misc]
-        rates[size] = rate * size
-        if size == 1:
-            single = median
-    best = max(rates, key=lambda size: rates[size])
-    return {"p50_ms": single * 1e3, "best_rate": rates[best], "best_batch": best}
+@contextmanager
+def in_process(encoder: BenchEncoder, models: Path, graph: str = "model.onnx") -> Iterator[InProcess]:
+    """Starts the process for one graph of an encoder."""
+    command = [sys.executable, __file__, "--models", str(models), "--encoder", encoder.name, "--graph", graph]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield InProcess(process)
+        finally:
+            process.terminate()
 
 
-def best_mixed(session: ort.InferenceSession, encoder: BenchEncoder, seconds: float) -> dict[str, float]:
-    """The most sequences a second over mixed lengths, with the best of several ways to batch them.
+class _Worker:
+    """What the process does."""
 
-    Searched: every batch size, over the sequences as they come and sorted by length.
-    """
-    count = 96
-    as_they_come = sequences(encoder, mixed_lengths(count))
-    by_length = sorted(as_they_come, key=len)
-    best: dict[str, float] = {"best_rate": 0.0}
-    for order, ordered in enumerate((as_they_come, by_length)):
-        for size in BATCH_SIZES:
-            feeds = [feed_of(ordered[start : start + size]) for start in range(0, count, size)]
-            start = time.perf_counter()
-            rounds = 0
-            while time.perf_counter() - start < seconds or rounds == 0:
-                for feed in feeds:
-                    session.run(None, feed)
-                rounds += 1
-            rate = rounds * count / (time.perf_counter() - start)
-            if rate > best["best_rate"]:
-                best = {"best_rate": rate, "best_batch": size, "sorted": order}
-    return best
+    def __init__(self, encoder: BenchEncoder, path: Path) -> None:
+        self._encoder = encoder
+        self._path = path
+        self._sessions: dict[int, ort.InferenceSession] = {}
+        self._feeds: dict[Any, list[Feed]] = {}
+
+    def measure(self, way: Way, seconds: float) -> dict[str, float]:
+        """Runs for about so many seconds."""
+        session, feeds = self._session(way.threads), self._feeds_of(way)
+        for feed in feeds[:2]:
+            session.run(None, feed)
+        spent: list[float] = []
+        done = [0] * way.runs
+        lock = threading.Lock()
+        start = time.perf_counter()
+        turn = iter(range(10**9))
+
+        def work(number: int) -> None:
+            while True:
+                with lock:
+                    position = next(turn)
+                # Whole rounds only, so that every length counts alike.
+                if position % len(feeds) == 0 and position and time.perf_counter() - start > seconds:
+                    finished.set()
+                if finished.is_set():
+                    return
+                feed = feeds[position % len(feeds)]
+                before = time.perf_counter()
+                session.run(None, feed)
+                spent.append(time.perf_counter() - before)
+                done[number] += len(feed["lengths"])
+
+        finished = threading.Event()
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(way.runs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {
+            "rate": sum(done) / (time.perf_counter() - start),
+            "p50_ms": float(np.median(spent)) * 1e3,
+        }
+
+    def _session(self, threads: int) -> ort.InferenceSession:
+        if threads not in self._sessions:
+            options = ort.SessionOptions()
+            options.log_severity_level = 3
+            options.intra_op_num_threads = threads
+            # No spinning between operators: what a server that shares its cores would be given.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            self._sessions[threads] = ort.InferenceSession(
+                self._path, options, providers=["CPUExecutionProvider"]
+            )
+        return self._sessions[threads]
+
+    def _feeds_of(self, way: Way) -> list[Feed]:
+        key = way.mixed, way.batch, way.by_length
+        if key not in self._feeds:
+            self._feeds[key] = feeds(self._encoder, way)
+        return self._feeds[key]
+
+
+def feeds(encoder: BenchEncoder, way: Way) -> list[Feed]:
+    """The inputs of all runs of one round: the encoder's mixed lengths, or one batch of equal ones."""
+    if not way.mixed:
+        return [feed_of(sequences(encoder, equal_lengths(encoder, way.batch)))]
+    every: Sequence[NDArray[np.float32]] = sequences(encoder, mixed_lengths(encoder.round))
+    if way.by_length:
+        every = sorted(every, key=len)
+    return [feed_of(every[start : start + way.batch]) for start in range(0, len(every), way.batch)]
 
 
 def main() -> None:
-    """Measures one encoder."""
+    """Measures what it is told to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--encoder", required=True)
-    parser.add_argument("--graph", default="model.onnx")
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--graph", required=True)
     arguments = parser.parse_args()
     (encoder,) = (each for each in ENCODERS if each.name == arguments.encoder)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    # All cores, no spinning between operators: what a server that shares its cores would be given.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = ort.InferenceSession(
-        arguments.models / encoder.name / "1" / arguments.graph, options, providers=["CPUExecutionProvider"]
-    )
-    measured = {
-        "equal": best_equal(session, encoder, arguments.seconds),
-        "mixed": best_mixed(session, encoder, arguments.seconds),
-    }
-    print(json.dumps(measured))
+    worker = _Worker(encoder, arguments.models / encoder.name / "1" / arguments.graph)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(json.dumps(worker.measure(Way(**order["way"]), order["seconds"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import ENCODERS, BenchEncoder, mixed_lengths
+from encoders import ENCODERS, BenchEncoder, mixed_lengths, request_bytes
 from polyhead_model import EncoderConfig
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from serving import request_bytes
 
 TINY, DEEP = ENCODERS[0], ENCODERS[1]
 ABANDONED = BenchEncoder(
