@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tests.servers import InThread, quick_settings, serving
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server import Server, Settings
+from polyhead_server.engine import Engine
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
 DTYPES = {
@@ -174,3 +176,37 @@ def server(repository: Path) -> Iterator[Running]:
     """One server of the test repository for a whole module."""
     with running(quick_settings(repository)) as one:
         yield one
+
+
+class Gate:
+    """Holds up every run of an engine while it is closed. Open at first."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+
+    def wait(self) -> None:
+        """Returns once it is open."""
+        assert self._open.wait(60)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Closes it for a block."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Stands before the engines of this process. Small work would stop the event loop, on which it runs."""
+    gate, real = Gate(), Engine.run
+
+    def run(engine: Engine, feeds: Any, outputs: Any) -> Any:
+        gate.wait()
+        return real(engine, feeds, outputs)
+
+    monkeypatch.setattr(Engine, "run", run)
+    return gate

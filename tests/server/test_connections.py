@@ -1,7 +1,10 @@
 """Limits on connections, and what a client may do on one."""
 
+import socket
+import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -9,6 +12,9 @@ import pytest
 
 from polyhead_server import Settings
 from polyhead_server.connections import server_options
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
 
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 ALONE = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
@@ -76,3 +82,89 @@ def test_an_old_connection_is_replaced_without_a_failed_call(serve: Any) -> None
 
     while connected.count(grpc.ChannelConnectivity.READY) < 3:
         assert server.infer("tiny", x)["output"].shape == (1, 3, 16)
+
+
+@pytest.mark.parametrize("streams", [2, 3])
+def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
+    serve: Any, gate: "Gate", streams: int
+) -> None:
+    server = serve(max_concurrent_streams=streams)
+    # Too long to run on the event loop.
+    request = server.request("tiny.attention", {"x": np.ones((1, 300, 16), np.float32)}, outputs=["output"])
+    with (
+        grpc.insecure_channel(server.address, ALONE) as full,
+        grpc.insecure_channel(server.address, ALONE) as other,
+    ):
+        live: Any = full.unary_unary(LIVE)
+        elsewhere: Any = other.unary_unary(LIVE)
+        infer: Any = full.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        live(b"", timeout=30)
+        with gate.closed():
+            held = [infer.future(request.SerializeToString(), timeout=60) for _ in range(2)]
+            while server.server.lifecycle.accepted < 2:
+                elsewhere(b"", timeout=30)
+            third = live.future(b"", timeout=60)
+            if streams > 2:
+                third.result()
+            else:
+                for _ in range(50):
+                    elsewhere(b"", timeout=30)
+                assert not third.done()
+            assert not any(call.done() for call in held)
+
+        assert third.code() is grpc.StatusCode.OK
+        assert [call.code() for call in held] == [grpc.StatusCode.OK] * 2
+
+
+# ---- Pings, from a client of sockets: gRPC's own does not ping too often ---------------------------
+
+SETTINGS, PING, GOAWAY = 4, 6, 7
+ACK = 1
+ENHANCE_YOUR_CALM = 11
+
+
+def frame(kind: int, content: bytes = b"", flags: int = 0) -> bytes:
+    """A frame of HTTP/2 for the connection."""
+    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + bytes(4) + content
+
+
+def frames(connection: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+    """The kinds, flags and contents of the frames that come, until the connection ends."""
+    with connection.makefile("rb") as stream:
+        while head := stream.read(9):
+            yield head[3], head[4], stream.read(int.from_bytes(head[:3], "big"))
+
+
+@pytest.mark.parametrize(("min_ping_seconds", "is_cut_off"), [(10, True), (0, False)])
+def test_who_pings_too_often_is_cut_off_and_nobody_else(
+    serve: Any, min_ping_seconds: float, is_cut_off: bool
+) -> None:
+    server = serve(min_ping_seconds=min_ping_seconds)
+    states: list[grpc.ChannelConnectivity] = []
+    server.call("ServerLive")
+    server.channel.subscribe(states.append)
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
+        coming = frames(connection)
+        acknowledged, farewell = 0, b""
+        connection.sendall(frame(PING, bytes(8)))
+        for kind, flags, content in coming:
+            if kind == GOAWAY:
+                farewell = content
+                break
+            if kind == SETTINGS and not flags & ACK:
+                connection.sendall(frame(SETTINGS, flags=ACK))
+            if kind == PING and flags & ACK:
+                acknowledged += 1
+                if acknowledged == 20:
+                    break
+                connection.sendall(frame(PING, bytes(8)))
+
+    if is_cut_off:
+        assert struct.unpack(">I", farewell[4:8]) == (ENHANCE_YOUR_CALM,)
+        assert farewell[8:] == b"too_many_pings"
+    else:
+        assert acknowledged == 20
+    assert server.call("ServerLive").live
+    assert set(states) <= {grpc.ChannelConnectivity.READY}

@@ -80,6 +80,30 @@ def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
         assert server.end() == -signal.SIGINT
 
 
+def test_a_server_that_is_stopped_for_a_moment_answers_afterwards(start: Any) -> None:
+    server = start("--device", "cpu")
+    address = server.until(r"serving .* on (\S+) with")[1]
+    callers = Callers(address, infer, count=4)
+    callers.wait_for_answers(20)
+    with grpc.insecure_channel(address) as channel:
+        infer(channel)
+        server.process.send_signal(signal.SIGSTOP)
+        method: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        with pytest.raises(grpc.RpcError) as caught:
+            method(b"", timeout=0.5)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        waiting = [method.future(b"", timeout=60) for _ in range(3)]
+        server.process.send_signal(signal.SIGCONT)
+
+        assert all(each.result() for each in waiting)
+        callers.wait_for_answers(20)
+    server.process.send_signal(signal.SIGTERM)
+    callers.wait_until_ended()
+
+    assert server.end() == 0
+    assert "Traceback" not in server.log
+
+
 def test_a_signal_while_it_loads_ends_it_and_leaves_nothing(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

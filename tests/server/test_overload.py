@@ -1,0 +1,73 @@
+"""Many more requests than the queue holds: everyone gets one answer, and the counters know of each."""
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
+from polyhead_server.counters import layout as at
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
+
+MODEL = "tiny.attention"
+T = 300  # long enough not to run on the event loop
+X = np.random.default_rng(9).standard_normal((1, T, 16)).astype(np.float32)
+CALLERS, QUEUE = 400, 8
+
+
+@pytest.mark.parametrize("connections", [1, 16])
+def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: "Gate", connections: int) -> None:
+    server = serve(max_queued_tokens=QUEUE * T)
+    expected = server.infer(MODEL, {"x": X}, outputs=["output"]).reply.raw_output_contents
+    request = server.request(MODEL, {"x": X}, outputs=["output"])
+    refusals = threading.Semaphore(0)
+
+    def count(future: Any) -> None:
+        if future.code() is not grpc.StatusCode.OK:
+            refusals.release()
+
+    alone = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
+    channels = [grpc.insecure_channel(server.address, alone) for _ in range(connections)]
+    with gate.closed():
+        calls = []
+        for number in range(CALLERS):
+            method: Any = channels[number % connections].unary_unary(
+                RPCS["ModelInfer"].path,
+                request_serializer=pb.ModelInferRequest.SerializeToString,
+                response_deserializer=pb.ModelInferResponse.FromString,
+            )
+            calls.append(method.future(request, timeout=60))
+            calls[-1].add_done_callback(count)
+        # Refusals do not wait for what is computed.
+        for _ in range(CALLERS // 2):
+            assert refusals.acquire(timeout=60)
+
+    codes = [call.code() for call in calls]
+
+    answered = [call for call, code in zip(calls, codes, strict=True) if code is grpc.StatusCode.OK]
+    refused = [call for call, code in zip(calls, codes, strict=True) if code is grpc.StatusCode.UNAVAILABLE]
+    assert len(answered) + len(refused) == CALLERS
+    assert len(answered) >= QUEUE
+    for call in answered:
+        np.testing.assert_allclose(
+            np.frombuffer(call.result().raw_output_contents[0], np.float32),
+            np.frombuffer(expected[0], np.float32),
+            atol=2e-6,
+        )
+    for call in refused:
+        assert "queue is full" in call.details()
+        assert int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+    (statistics,) = server.call("ModelStatistics", pb.ModelStatisticsRequest(name=MODEL)).model_stats
+    assert statistics.inference_stats.success.count == statistics.inference_count == len(answered) + 1
+    assert statistics.inference_stats.fail.count == len(refused)
+    totals = server.server.registry.board.total(MODEL, 1)
+    assert totals[at.CODE["OK"]] == len(answered) + 1
+    assert totals[at.CODE["UNAVAILABLE"]] == totals[at.DROP["queue_full"]] == len(refused)
+    assert server.server.lifecycle.accepted == 0
+    for channel in channels:
+        channel.close()
