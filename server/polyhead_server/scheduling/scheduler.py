@@ -24,6 +24,8 @@ from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 _LONGEST_RETRY_MS = 5000
 _WINDOW = 64
 """How many requests a batch is chosen from. The time to plan grows with its square."""
+_WORTH_SHARING = 1.5
+"""How much faster than one thread all must be for a run to get them; else they serve the run beside it."""
 _OLDEST_EVERY = 8
 """One batch in so many takes the oldest request, whatever its priority: the lowest is slow, not starved."""
 
@@ -70,6 +72,7 @@ class Scheduler:
         driver: Driver | None = None,
     ) -> None:
         self._engine = engine
+        self._small = small or Small(engine=engine, costs=costs)
         self._name = name
         self._layout = layout
         self._costs = costs
@@ -88,7 +91,7 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._inline = Inline(
-            small or Small(engine=engine, costs=costs),
+            self._small,
             layout=layout,
             loop=self._loop,
             observer=self._observer,
@@ -294,7 +297,7 @@ class Scheduler:
     def run(self, entries: list[Entry]) -> None:
         """Runs a batch."""
         share = len(self._running)
-        for some, result in run_batch(self._engine, entries, self._layout, self._still):
+        for some, result in run_batch(self._engine_for(entries), entries, self._layout, self._still):
             if isinstance(result, Result):
                 self._pace.ran(self._price(some) * share, result.execution.compute_ns / 1e9)
             self._post(self._deliver, some, result)
@@ -304,11 +307,14 @@ class Scheduler:
         """The threads are over."""
         self._post(self._end)
 
+    def _engine_for(self, entries: Sequence[Entry]) -> Runner:
+        """The engine with one thread where there is one, and more threads hardly help."""
+        alone = self._small.costs.price(*_size(entries))
+        return self._small.engine if alone < _WORTH_SHARING * self._price(entries) else self._engine
+
     def _price(self, entries: Sequence[Entry]) -> float:
         """What these cost together."""
-        return self._costs.price(
-            sum(entry.size[0] for entry in entries), max(entry.size[1] for entry in entries)
-        )
+        return self._costs.price(*_size(entries))
 
     def _still(self, entries: list[Entry]) -> list[Entry]:
         """Those whose caller still waits and whose time has not passed; the others get their answer."""
@@ -326,3 +332,8 @@ class Scheduler:
         """Has it called on the event loop, where that still runs."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _size(entries: Sequence[Entry]) -> tuple[int, int]:
+    """(B, T) of these together."""
+    return sum(entry.size[0] for entry in entries), max(entry.size[1] for entry in entries)
