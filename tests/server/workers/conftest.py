@@ -1,9 +1,6 @@
 """Servers of two workers, as real processes."""
 
 import re
-import subprocess
-import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,37 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.servers import ServerProcess
 
-COMMAND = [sys.executable, "-c", "from polyhead_server.command import app; app()"]
 
-
-class Workers:
+class Workers(ServerProcess):
     """A server of two workers, its log read as it comes."""
 
     def __init__(self, *arguments: str) -> None:
         settings = ["--workers", "2", "--device", "cpu", "--metrics-port", "0", "--log-level", "debug"]
-        self.process = subprocess.Popen([*COMMAND, *settings, *arguments], stderr=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        self._more = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._more:
-                self.lines.append(line)
-                self._more.notify_all()
-
-    def until(self, pattern: str, times: int = 1) -> re.Match[str]:
-        """Waits until so many lines of the log match; the last match."""
-
-        def matches() -> list[re.Match[str]]:
-            return [match for line in self.lines if (match := re.search(pattern, line))]
-
-        with self._more:
-            assert self._more.wait_for(lambda: len(matches()) >= times, 90), "".join(self.lines)
-        return matches()[times - 1]
+        super().__init__(*settings, *arguments)
 
     @property
     def address(self) -> str:
@@ -64,23 +39,14 @@ class Workers:
             if sample.name == name and labels.items() <= sample.labels.items()
         )
 
-    def end(self) -> int:
-        """Waits for the exit code, and for the end of the log."""
-        code = self.process.wait(60)
-        self._reader.join(60)
-        return code
-
     def close(self) -> None:
-        """Ends what is left."""
-        with_children = [*psutil.Process(self.process.pid).children()] if self.process.poll() is None else []
+        """Ends what is left, its workers too."""
+        children = psutil.Process(self.process.pid).children() if self.process.poll() is None else []
         self.process.kill()
-        for child in with_children:
+        for child in children:
             if child.is_running():
                 child.kill()
-        self.process.wait()
-        self._reader.join(60)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        super().close()
 
 
 Start = Callable[..., Workers]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+from tests.servers import Callers
 
 from polyhead_client import Client, Unavailable
 from polyhead_proto import messages as pb
@@ -120,6 +122,42 @@ def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(sta
     assert workers.metric("polyhead_requests_in_flight") == 0
 
 
+def channel_to(workers: "Workers", worker: int) -> grpc.Channel:
+    """A connection that the system has given to this worker."""
+    for number in range(200):
+        channel = grpc.insecure_channel(workers.address, ALONE)
+        infer(channel, metadata=(("x-request-id", f"to-{worker}-{number}"),))
+        if workers.until(rf"\[(\d)\] request to-{worker}-{number} ")[1] == str(worker):
+            return channel
+        channel.close()
+    raise AssertionError(f"no connection reached worker {worker}")
+
+
+def test_a_worker_that_is_stopped_for_a_moment_answers_afterwards_and_the_other_goes_on(
+    start: "Start",
+) -> None:
+    workers = start()
+    with channel_to(workers, 0) as stopped, channel_to(workers, 1) as other:
+        os.kill(workers.pids(0)[0], signal.SIGSTOP)
+        with pytest.raises(grpc.RpcError) as caught:
+            infer(stopped, timeout=0.5)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        with ThreadPoolExecutor(4) as threads:
+            waiting = [threads.submit(infer, stopped, timeout=60) for _ in range(4)]
+            for _ in range(20):
+                infer(other)
+            assert not any(each.done() for each in waiting)
+            os.kill(workers.pids(0)[0], signal.SIGCONT)
+
+            assert all(each.result() for each in waiting)
+        infer(stopped)
+        wait_for(lambda: workers.metric("polyhead_requests_in_flight") == 0)
+
+    assert len(workers.pids(0)) == 1
+    workers.process.send_signal(signal.SIGTERM)
+    assert workers.end() == 0
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     """Returns when it is so."""
     end = time.monotonic() + 90
@@ -132,33 +170,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_a_signal_drains_all_workers(start: "Start", number: signal.Signals) -> None:
     workers = start()
     address = workers.address
-    answered = threading.Semaphore(0)
-    codes: list[Any] = []
-
-    def load() -> None:
-        with grpc.insecure_channel(address, ALONE) as channel:
-            while True:
-                try:
-                    infer(channel)
-                except grpc.RpcError as error:
-                    codes.append(error.code())
-                    return
-                answered.release()
-
-    threads = [threading.Thread(target=load) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
-        answered.acquire()
+    callers = Callers(address, infer, count=6, options=ALONE)
+    callers.wait_for_answers(30)
     workers.process.send_signal(number)
-    for thread in threads:
-        thread.join(60)
+    callers.wait_until_ended()
 
     assert workers.end() == 0
-    assert codes == [grpc.StatusCode.UNAVAILABLE] * 6
+    assert callers.codes == [grpc.StatusCode.UNAVAILABLE] * 6
     for worker in (0, 1):
         assert any(f"[{worker}] stopped" in line for line in workers.lines)
-    assert not any("Traceback" in line for line in workers.lines)
+    assert "Traceback" not in workers.log
 
 
 def test_a_signal_while_they_load_ends_them(start: "Start") -> None:
@@ -190,7 +211,7 @@ def test_a_worker_that_cannot_start_ends_the_server(start: "Start", tmp_path: Pa
     workers = start(models=bad)
 
     assert workers.end() == 1
-    log = "".join(workers.lines)
+    log = workers.log
     assert "cannot serve: no model could be loaded: tiny 1: manifest.json is not valid" in log
     assert re.search(r"ERROR cannot serve: worker \d could not start \(exit code 1\)", log)
 
@@ -207,7 +228,7 @@ def test_when_no_worker_can_be_replaced_the_server_ends(
         os.kill(workers.pids(worker)[0], signal.SIGKILL)
 
     assert workers.end() == 1
-    assert re.search(r"no worker runs any more, and 5 in a row could not start", "".join(workers.lines))
+    assert re.search(r"no worker runs any more, and 5 in a row could not start", workers.log)
 
 
 def test_a_port_that_is_taken_is_a_clear_error(start: "Start") -> None:
@@ -216,6 +237,4 @@ def test_a_port_that_is_taken_is_a_clear_error(start: "Start") -> None:
         workers = start(port=port)
 
         assert workers.end() == 1
-    assert f"cannot serve: cannot listen on 127.0.0.1:{port}: Address already in use" in "".join(
-        workers.lines
-    )
+    assert f"cannot serve: cannot listen on 127.0.0.1:{port}: Address already in use" in workers.log
