@@ -1,9 +1,10 @@
 """Calls a polyhead server with an unmodified `tritonclient`, next to `polyhead_client` in one process.
 
-    python tritonclient_calls.py ADDRESS {polyhead,triton}
+    python tritonclient_calls.py ADDRESS {polyhead,triton} TOKEN
 
 Runs in an environment of its own (tritonclient pins an older protobuf); `test_tritonclient.py` starts
-it against a server with the families of `tests/conftest.py`. The second argument is what to import first.
+it against a server with the families of `tests/conftest.py`. The second argument is what to import first,
+the third the token that opens loading and unloading.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import queue
 import sys
 from typing import Any
 
-ADDRESS, FIRST = sys.argv[1:]
+ADDRESS, FIRST, TOKEN = sys.argv[1:]
 MODULES = ["polyhead_client", "tritonclient.grpc", "tritonclient.grpc.aio"]
 for name in MODULES if FIRST == "polyhead" else reversed(MODULES):
     importlib.import_module(name)
@@ -154,17 +155,29 @@ def infer_in_parts(client: Any, expected: Any, answers: "queue.Queue[Any]") -> N
 
 
 def fail(client: Any) -> None:
-    for model, given, status in [
-        ("nothing", inputs(), "NOT_FOUND"),
-        ("tiny", inputs()[1:], "INVALID_ARGUMENT"),
-    ]:
-        caught = None
-        try:
-            client.infer(model, given)
-        except triton.InferenceServerException as error:
-            caught = error
-        assert caught is not None
-        assert caught.status() == f"StatusCode.{status}", caught
+    fails("NOT_FOUND", client.infer, "nothing", inputs())
+    fails("INVALID_ARGUMENT", client.infer, "tiny", inputs()[1:])
+
+
+def fails(status: str, call: Any, *arguments: Any) -> None:
+    caught = None
+    try:
+        call(*arguments)
+    except triton.InferenceServerException as error:
+        caught = error
+    assert caught is not None
+    assert caught.status() == f"StatusCode.{status}", caught
+
+
+def load_and_unload(client: Any, expected: Any) -> None:
+    fails("UNAUTHENTICATED", client.unload_model, "tiny")
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    client.unload_model("tiny", headers=bearer)
+    assert not client.is_model_ready("tiny")
+    client.load_model("tiny", headers=bearer)
+    assert client.is_model_ready("tiny")
+    result = client.infer("tiny", inputs())
+    np.testing.assert_allclose(result.as_numpy("output"), expected.output, atol=1e-6)
 
 
 def main() -> None:
@@ -176,6 +189,7 @@ def main() -> None:
         infer_text(client, polyhead)
         infer_in_other_ways(client, expected)
         fail(client)
+        load_and_unload(client, expected)
     sys.stdout.write("all calls worked\n")
 
 
