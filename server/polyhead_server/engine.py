@@ -9,13 +9,16 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from polyhead_server.devices import Device, check_provider
+from polyhead_server.devices import CPU, Device, check_provider
 from polyhead_server.errors import EngineError, RepositoryError, TooLargeError
 from polyhead_server.logs import LOGGER
 from polyhead_server.signature import LENGTHS, Signature
 
 Arrays = Mapping[str, NDArray[Any]]
 
+_KEPT_BYTES = 256 * 2**20
+"""What the memory arena may keep of a run for the next ones; what larger ones took is given back."""
+_SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 _OUT_OF_MEMORY = ("bad allocation", "bad_alloc", "out of memory", "Failed to allocate")
 _DTYPES = {"BOOL": np.bool_, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32}
 
@@ -64,6 +67,7 @@ class Engine:
         self._signature = signature
         self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()
+        self._swollen = False
         self._stopped = False
         self._lock = Lock()
         self._check_names(path.name)
@@ -81,6 +85,12 @@ class Engine:
             EngineError: Anything else went wrong.
         """
         options = ort.RunOptions()
+        batch, tokens = feeds[self._signature.primary].shape[:2]
+        large = self._signature.working_bytes(batch, tokens) > _KEPT_BYTES
+        # Not on the large run itself: its outputs still lie in the arena when it ends.
+        if self._swollen and not large and self.provider == CPU:
+            options.add_run_config_entry(*_SHRINK)
+            self._swollen = False
         with self._lock:
             if self._stopped:
                 raise EngineError(f"{self._signature.name} is stopped")
@@ -96,6 +106,7 @@ class Engine:
         finally:
             with self._lock:
                 self._running.discard(options)
+        self._swollen = self._swollen or large
         return dict(zip(outputs, values, strict=True))
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -47,6 +48,31 @@ def test_mapped_weights_give_the_same_numbers(repository: Path) -> None:
     expected = engine(repository, one).run(feeds(), ["output"])["output"]
     assert (mapped.packed, engine(repository, one).packed) == (False, True)
     np.testing.assert_allclose(mapped.run(feeds(), ["output"])["output"], expected, atol=1e-6)
+
+
+def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = engine(repository, manifest(repository))
+    session = one._session
+    shrunk: list[bool] = []
+
+    class Watched:
+        def run(self, names: list[str], inputs: dict[str, np.ndarray], options: ort.RunOptions) -> list[Any]:
+            entry = "memory.enable_memory_arena_shrinkage"
+            try:
+                shrunk.append(options.get_run_config_entry(entry) == "cpu:0")
+            except RuntimeError:
+                shrunk.append(False)
+            values: list[Any] = session.run(names, inputs, options)
+            return values
+
+    monkeypatch.setattr(one, "_session", Watched())
+    monkeypatch.setattr("polyhead_server.engine._KEPT_BYTES", 100_000)
+    for tokens in (5, 64, 64, 5, 5):
+        one.run(feeds(tokens=tokens), ["output"])
+
+    assert shrunk == [False, False, False, True, False]
 
 
 def test_it_runs_from_several_threads_at_once(repository: Path) -> None:
