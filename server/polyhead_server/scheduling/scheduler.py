@@ -1,6 +1,7 @@
 """The scheduler of one model: admits work, has it run in the cheapest batches, answers everyone once."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
 _LONGEST_RETRY_MS = 5000
+_SPREAD = (0.5, 1.5)
 _WINDOW = 64
 """How many requests a batch is chosen from. The time to plan grows with its square."""
 _WORTH_SHARING = 1.5
@@ -214,9 +216,9 @@ class Scheduler:
         return max(0.0, min(ends) - now) if len(ends) >= self._limits.runs else 0.0
 
     def _retry_after_ms(self) -> int:
-        """About when half of what waits will be gone."""
+        """About when half of what waits will be gone; spread, so that not all return at once."""
         seconds = self._until_free(self._loop.time()) + self._queue.seconds(PRIORITIES - 1)
-        estimate = round(self._pace.likely(seconds) * 1000 / 2)
+        estimate = round(self._pace.likely(seconds) * 1000 / 2 * random.uniform(*_SPREAD))  # noqa: S311 - no secret
         return min(max(estimate, refusals.SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
 
     def _too_late(self, entry: Entry) -> None:

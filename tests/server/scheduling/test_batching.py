@@ -187,7 +187,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(bench: Any, virtually:
         await asyncio.sleep(0)
         with pytest.raises(UnavailableError, match="busy for about 100 ms more") as refused:
             await one.submit(deadline=loop.time() + 0.1)
-        assert refused.value.retry_after_ms == 50
+        assert refused.value.retry_after_ms in range(25, 76)
         with pytest.raises(ExpiredError, match=r"leaves 5.0 ms, this request takes about 10.0 ms"):
             await one.submit(deadline=loop.time() + 0.005)
         accepted.append(one.submit(99, deadline=loop.time() + 0.2))
