@@ -85,6 +85,7 @@ class Server:
         self._settings = settings
         self._device = device
         self._threads = settings.threads or available_cpus()
+        self._runs = settings.runs or concurrent_runs(self._threads)
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
         self._gauges = Gauges(registry)
@@ -201,7 +202,9 @@ class Server:
 
     def _load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         """Runs in a thread."""
-        return load([version], device=self._device, threads=self._threads, tuning=_tuning(self._settings))
+        return load(
+            [version], device=self._device, threads=self._threads, tuning=_tuning(self._settings, self._runs)
+        )
 
     def _build(self, result: Loaded) -> Model:
         signature = result.signature
@@ -214,7 +217,7 @@ class Server:
             limits=Limits(
                 max_queued_tokens=self._settings.max_queued_tokens,
                 max_wait_seconds=self._settings.max_wait_seconds,
-                runs=self._settings.runs or concurrent_runs(self._threads),
+                runs=self._runs,
             ),
             small=result.small,
             observer=statistics,
@@ -295,9 +298,10 @@ async def create_server(
     return server, server.port
 
 
-def _tuning(settings: Settings) -> Tuning:
+def _tuning(settings: Settings, runs: int) -> Tuning:
     return Tuning(
         seconds=settings.tuning_seconds,
+        runs=runs,
         cache=settings.cache_dir or default_folder(),
         max_batch_tokens=settings.max_batch_tokens,
         max_working_bytes=settings.max_working_bytes,

@@ -91,7 +91,7 @@ def _small(path: Path, signature: Signature, device: Device, threads: int, tunin
     if threads == 1 or device.provider != CPU:
         return None
     engine = Engine(path, signature=signature, device=device, threads=1)
-    brief = replace(tuning, seconds=min(tuning.seconds, _SMALL_SECONDS))
+    brief = replace(tuning, seconds=min(tuning.seconds, _SMALL_SECONDS), runs=1)
     return Small(engine=engine, costs=tune(engine, signature, threads=1, tuning=brief))
 
 

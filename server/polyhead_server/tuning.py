@@ -10,9 +10,9 @@ import onnxruntime as ort
 from polyhead_server.engine import Engine
 from polyhead_server.errors import EngineError, TooLargeError
 from polyhead_server.logs import LOGGER
-from polyhead_server.scheduling.cache import Key, processor, read_points, write_points
-from polyhead_server.scheduling.costs import CostTable
-from polyhead_server.scheduling.measuring import measure
+from polyhead_server.scheduling.cache import Key, processor, read_costs, write_costs
+from polyhead_server.scheduling.costs import CostTable, Measured, Points
+from polyhead_server.scheduling.measuring import measure, measure_gains
 from polyhead_server.signature import Signature
 from polyhead_server.threads import available_cpus
 
@@ -28,6 +28,8 @@ class Tuning:
     """How long measuring a graph may take."""
     cache: Path | None = None
     """Where costs are kept; None: nowhere."""
+    runs: int = 1
+    """How many go at once."""
     max_batch_tokens: int = 16_384
     max_working_bytes: int = 2 * 2**30
 
@@ -41,9 +43,9 @@ def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) 
         threads: Threads of one run on the CPU.
         tuning: How to measure.
     """
-    key = _key(engine, signature, threads)
-    points = None if tuning.cache is None else read_points(tuning.cache, key)
-    if points is None:
+    key = _key(engine, signature, threads, tuning.runs)
+    measured = None if tuning.cache is None else read_costs(tuning.cache, key)
+    if measured is None:
         points = measure(
             lambda batch, tokens: _run(engine, batch, tokens),
             max_tokens=signature.max_tokens,
@@ -52,12 +54,21 @@ def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) 
             ),
             budget=tuning.seconds,
         )
+        gains = measure_gains(
+            lambda batch, tokens: _run(engine, batch, tokens),
+            points,
+            runs=tuning.runs,
+            budget=tuning.seconds / 2,
+        )
+        measured = Measured(points=points, gains=gains)
         if tuning.cache is not None:
-            write_points(tuning.cache, key, points)
+            write_costs(tuning.cache, key, measured)
         LOGGER.debug("measured %d points of %s", len(points), signature.name)
     else:
-        _warm_up(engine, points)
-    return CostTable(points, rows=lambda tokens: _most_rows(signature, tokens, tuning))
+        _warm_up(engine, measured.points)
+    return CostTable(
+        measured.points, rows=lambda tokens: _most_rows(signature, tokens, tuning), gains=measured.gains
+    )
 
 
 def _run(engine: Engine, batch: int, tokens: int) -> Callable[[], object]:
@@ -65,7 +76,7 @@ def _run(engine: Engine, batch: int, tokens: int) -> Callable[[], object]:
     return lambda: engine.run(feeds, engine.outputs)
 
 
-def _warm_up(engine: Engine, points: dict[tuple[int, int], float]) -> None:
+def _warm_up(engine: Engine, points: Points) -> None:
     """Runs every length once that was measured, alone, so that the first callers do not pay for it.
 
     Costs a few tenths of a second at most: the kept times say which runs are short enough.
@@ -88,7 +99,7 @@ def _most_rows(signature: Signature, tokens: int, tuning: Tuning) -> int:
     return max(1, min(tuning.max_batch_tokens // tokens, by_memory))
 
 
-def _key(engine: Engine, signature: Signature, threads: int) -> Key:
+def _key(engine: Engine, signature: Signature, threads: int, runs: int) -> Key:
     manifest = signature.manifest.model_dump_json().encode()
     return Key(
         manifest=hashlib.sha256(manifest).hexdigest(),
@@ -98,5 +109,6 @@ def _key(engine: Engine, signature: Signature, threads: int) -> Key:
         processor=processor(),
         cpus=available_cpus(),
         threads=threads,
+        runs=runs,
         packed=engine.packed,
     )

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from polyhead_server.logs import LOGGER
-from polyhead_server.scheduling.costs import Points
+from polyhead_server.scheduling.costs import Measured
 
-_FORMAT = 1
+_FORMAT = 2
 _LARGEST_FILE = 2**20
 
 
@@ -36,6 +36,8 @@ class Key:
     """That this process may use."""
     threads: int
     """Of one run."""
+    runs: int
+    """That go at once."""
     packed: bool = True
     """Whether weights are."""
 
@@ -74,7 +76,7 @@ def processor() -> str:
     return ", ".join(names) or platform.processor() or platform.machine()
 
 
-def read_points(folder: Path, key: Key) -> dict[tuple[int, int], float] | None:
+def read_costs(folder: Path, key: Key) -> Measured | None:
     """Reads what was measured; None where there is nothing that can be used."""
     try:
         with (folder / key.file).open("rb") as file:
@@ -82,6 +84,7 @@ def read_points(folder: Path, key: Key) -> dict[tuple[int, int], float] | None:
         if content["format"] != _FORMAT or content["key"] != asdict(key):
             return None
         points = {(int(batch), int(tokens)): float(seconds) for batch, tokens, seconds in content["points"]}
+        gains = {int(tokens): float(gain) for tokens, gain in content["gains"]}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -91,15 +94,17 @@ def read_points(folder: Path, key: Key) -> dict[tuple[int, int], float] | None:
         batch > 0 and 0 < seconds < float("inf") and (1, tokens) in points
         for (batch, tokens), seconds in points.items()
     )
-    return points if points and sound else None
+    sound = sound and all(0 < gain < float("inf") for gain in gains.values())
+    return Measured(points=points, gains=gains) if points and sound else None
 
 
-def write_points(folder: Path, key: Key, points: Points) -> None:
+def write_costs(folder: Path, key: Key, measured: Measured) -> None:
     """Keeps what was measured. Whoever reads meanwhile gets the old file or the new one."""
     content = {
         "format": _FORMAT,
         "key": asdict(key),
-        "points": [[batch, tokens, seconds] for (batch, tokens), seconds in sorted(points.items())],
+        "points": [[batch, tokens, seconds] for (batch, tokens), seconds in sorted(measured.points.items())],
+        "gains": sorted(measured.gains.items()),
     }
     temporary = None
     try:

@@ -8,7 +8,9 @@ smaller one's price.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +19,34 @@ Points = Mapping[tuple[int, int], float]
 """Seconds of a run of (B, T)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured of an engine."""
+
+    points: Points
+    gains: Mapping[int, float] = field(default_factory=dict)
+    """By the tokens (B × T) of a run: the work done in a second by several at once, over that by one."""
+
+
 class CostTable:
     """Prices of runs, looked up quickly.
 
     Args:
         points: What was measured. Of every T, B = 1 must be there.
         rows: The largest batch at a T: what memory or the settings allow.
+        gains: What several runs at once gain, as in `Measured`; none given is a lot.
 
     Raises:
         ValueError: There is no point, one has no B = 1 beside it, or a time is not above 0.
     """
 
-    def __init__(self, points: Points, *, rows: Callable[[int], int] = lambda _tokens: 256) -> None:
+    def __init__(
+        self,
+        points: Points,
+        *,
+        rows: Callable[[int], int] = lambda _tokens: 256,
+        gains: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:
         self._tokens = np.array(sorted({tokens for _, tokens in points}), np.float64)
         self._batches = np.array(sorted({batch for batch, _ in points}), np.float64)
         if not points or any((1, int(tokens)) not in points for tokens in self._tokens):
@@ -36,6 +54,8 @@ class CostTable:
         if not all(0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table's times must be above 0")
         self._grid = self._complete(points)
+        self._gain_tokens = sorted(gains) or [1]
+        self._gains = [gains.get(total, float("inf")) for total in self._gain_tokens]
         self._max_rows = rows
         self._rows: dict[int, tuple[float, ...]] = {}
         self._slopes: dict[int, float] = {}
@@ -57,6 +77,10 @@ class CostTable:
         if batch < len(row):
             return row[batch]
         return float(self._prices(np.array([batch], np.float64), tokens)[0])
+
+    def gain(self, batch: int, tokens: int) -> float:
+        """What several runs of (B, T) at once do in a second, over what one does."""
+        return float(np.interp(batch * tokens, self._gain_tokens, self._gains))
 
     def slope(self, tokens: int) -> float:
         """The least that one more sequence adds to a batch at T."""

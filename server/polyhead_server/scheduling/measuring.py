@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
+
+from polyhead_server.scheduling.costs import Points
 
 _FEWEST_TOKENS = 8
 _MOST_TOKENS = 8192
@@ -10,6 +13,8 @@ _MOST_TOKENS = 8192
 _LONGEST = 1024
 _LARGEST_BATCH = 64
 _QUICK_SECONDS = 0.005
+_GAIN_SECONDS = 0.05
+"""About how long each side of one comparison takes."""
 
 
 def grid(max_tokens: int | None, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
@@ -76,3 +81,50 @@ def measure(
                 break
         points[batch, tokens] = max(median(times), 1e-9)
     return points
+
+
+def measure_gains(
+    prepare: Callable[[int, int], Callable[[], object]],
+    points: Points,
+    *,
+    runs: int,
+    budget: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[int, float]:
+    """Times several runs at once against one after the other, at B = 1, the shortest T first.
+
+    Args:
+        prepare: Makes the inputs of a run of (B, T), and returns what runs it.
+        points: What single runs take, from `measure`.
+        runs: How many at once.
+        budget: How long it may take in all, in seconds.
+        clock: The time in seconds.
+
+    Returns:
+        By T: the work done in a second by so many at once, over that by one.
+    """
+    if runs == 1:
+        return {}
+    end = clock() + budget
+    gains: dict[int, float] = {}
+    with ThreadPoolExecutor(runs) as threads:
+        for tokens in sorted(tokens for batch, tokens in points if batch == 1):
+            seconds = points[1, tokens]
+            repeats = max(2, min(round(_GAIN_SECONDS / seconds), 100))
+            if clock() + 2 * runs * repeats * seconds > end:
+                break
+            run = prepare(1, tokens)
+
+            def work(run: Callable[[], object] = run, repeats: int = repeats) -> None:
+                for _ in range(repeats):
+                    run()
+
+            begun = clock()
+            for _ in range(runs):
+                work()
+            alone = clock() - begun
+            begun = clock()
+            for done in [threads.submit(work) for _ in range(runs)]:
+                done.result()
+            gains[tokens] = alone / max(clock() - begun, 1e-9)
+    return gains

@@ -57,16 +57,14 @@ class Queue:
         return sum(self._seconds[: level + 1])
 
     def add(self, entry: Entry) -> bool:
-        """Puts an entry at its level's end. True: somebody waits for it, and must be woken."""
+        """Puts an entry at its level's end. True: somebody sleeps, and must be woken."""
         level = entry.work.level
         with self._lock:
             self._number += 1
             entry.number = self._number
             self._levels[level][entry.number] = entry
             self._count(entry, 1)
-            wakes = self._asleep > 0
-            self._asleep -= wakes
-        return wakes
+            return self._wakes()
 
     def remove(self, entry: Entry) -> bool:
         """Takes an entry out; False when it was not waiting any more."""
@@ -78,6 +76,16 @@ class Queue:
         with self._lock:
             entries = [entry for level in self._levels for entry in level.values()]
             return [entry for entry in entries if self._take(entry, State.GONE)]
+
+    def sleep(self) -> None:
+        """Whoever looked at what waits leaves it alone, until the next `add` or `left_over`."""
+        with self._lock:
+            self._asleep += 1
+
+    def left_over(self) -> bool:
+        """After a `take`. True: something still waits and somebody sleeps, who must be woken."""
+        with self._lock:
+            return any(self._levels) and self._wakes()
 
     def window(self, most: int, *, oldest_first: bool = False) -> list[Entry]:
         """The entries whose turn it is, without taking them out. None of them: the next `add` says so.
@@ -106,6 +114,11 @@ class Queue:
         """Takes out those that still wait."""
         with self._lock:
             return [entry for entry in entries if self._take(entry, State.TAKEN)]
+
+    def _wakes(self) -> bool:
+        wakes = self._asleep > 0
+        self._asleep -= wakes
+        return wakes
 
     def _take(self, entry: Entry, state: State) -> bool:
         if entry.state is not State.WAITING:

@@ -26,6 +26,8 @@ _LONGEST_RETRY_MS = 5000
 _SPREAD = (0.5, 1.5)
 _WINDOW = 64
 """How many requests a batch is chosen from. The time to plan grows with its square."""
+_GAIN = 1.03
+"""What runs at once must gain over one after the other, which answers the first of them earlier."""
 _WORTH_SHARING = 1.5
 """How much faster than one thread all must be for a run to get them; else they serve the run beside it."""
 _OLDEST_EVERY = 8
@@ -280,21 +282,28 @@ class Scheduler:
 
     def take(self) -> list[Entry]:
         """Decides the next batch, from all that waits now."""
-        while True:
-            with self._choosing:
+        with self._choosing:
+            entries: list[Entry] = []
+            while not entries:
                 self._batches += 1
                 window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
                 if not window:
                     return []
                 chosen = cut([entry.size for entry in window], self._costs)[0]
-                entries = self._queue.take([window[position] for position in chosen])
-                self._taken += len(entries)
-            if entries := self._still(entries):
-                price = self._price(entries)
-                # Runs share the processor: two at once take twice as long, by the table.
-                share = min(len(self._running) + 1, self._limits.runs)
-                self._running[id(entries)] = self._loop.time() + self._pace.at_least(price * share)
-                return entries
+                batch = [window[position] for position in chosen]
+                if self._running and not self._gains_beside(batch):
+                    self._queue.sleep()
+                    return []
+                taken = self._queue.take(batch)
+                self._taken += len(taken)
+                entries = self._still(taken)
+            # Runs share the processor: two at once take twice as long, by the table.
+            share = min(len(self._running) + 1, self._limits.runs)
+            expected = self._pace.at_least(self._price(entries) * share)
+            self._running[id(entries)] = self._loop.time() + expected
+        if self._queue.left_over():
+            self._driver.wake()
+        return entries
 
     def run(self, entries: list[Entry]) -> None:
         """Runs a batch."""
@@ -308,6 +317,10 @@ class Scheduler:
     def ended(self) -> None:
         """The threads are over."""
         self._post(self._end)
+
+    def _gains_beside(self, entries: Sequence[Entry]) -> bool:
+        """Whether to run these beside another batch gets more done than to run them after it."""
+        return self._engine_for(entries) is not self._engine or self._costs.gain(*_size(entries)) > _GAIN
 
     def _engine_for(self, entries: Sequence[Entry]) -> Runner:
         """The engine with one thread where there is one, and more threads hardly help."""

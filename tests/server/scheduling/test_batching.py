@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from polyhead_server.errors import EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.scheduling import Drop
+from polyhead_server.scheduling import CostTable, Drop
 
 
 def test_what_gathers_during_a_run_is_the_next_batch(bench: Any, virtually: Any) -> None:
@@ -54,6 +54,23 @@ def test_two_runs_share_what_waits(bench: Any, virtually: Any) -> None:
         begun = [time for time, _ in one.taken]
         assert begun[1] == pytest.approx(begun[0] + 0.01)
         assert begun[2] == pytest.approx(begun[0] + 0.1, abs=0.001)
+
+    virtually(test())
+
+
+def test_a_run_that_gains_nothing_beside_another_waits_for_it(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        # Batches of up to 10 tokens gain from company, those of 100 lose.
+        costs = CostTable({(1, 1): 0.01}, gains={1: 1.3, 10: 1.1, 100: 0.9})
+        one = bench(costs, runs=2)
+        answers = [one.submit(1, length=100)]
+        await asyncio.sleep(0.01)
+        answers += [one.submit(2, length=100), one.submit(3, length=5)]
+        await asyncio.gather(*answers)
+
+        begun = {int(entries[0].work.feeds["x"][0, 0]): time for time, entries in one.taken}
+        assert begun[2] == pytest.approx(begun[1] + 1)  # after the first
+        assert begun[3] == pytest.approx(begun[2])  # beside the second
 
     virtually(test())
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from polyhead_server.scheduling.cache import Key, default_folder, processor, read_points, write_points
+from polyhead_server.scheduling.cache import Key, default_folder, processor, read_costs, write_costs
+from polyhead_server.scheduling.costs import Measured
 
 KEY = Key(
     manifest="ab",
@@ -17,15 +18,16 @@ KEY = Key(
     processor="a",
     cpus=2,
     threads=2,
+    runs=2,
 )
-POINTS = {(1, 8): 0.25, (2, 8): 0.375}
+COSTS = Measured(points={(1, 8): 0.25, (2, 8): 0.375}, gains={8: 1.25})
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    write_points(folder, KEY, POINTS)
+    write_costs(folder, KEY, COSTS)
 
-    assert read_points(folder, KEY) == POINTS
+    assert read_costs(folder, KEY) == COSTS
     assert [file.name for file in folder.iterdir()] == [KEY.file]
 
 
@@ -33,12 +35,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     "change", [{"manifest": "cd"}, {"graph": "attention"}, {"threads": 1}, {"cpus": 3}, {"library": "2"}]
 )
 def test_costs_of_something_else_are_not_used(tmp_path: Path, change: dict[str, Any]) -> None:
-    write_points(tmp_path, KEY, POINTS)
+    write_costs(tmp_path, KEY, COSTS)
     other = dataclasses.replace(KEY, **change)
 
-    assert read_points(tmp_path, other) is None
+    assert read_costs(tmp_path, other) is None
     (tmp_path / KEY.file).rename(tmp_path / other.file)
-    assert read_points(tmp_path, other) is None
+    assert read_costs(tmp_path, other) is None
 
 
 @pytest.mark.parametrize(
@@ -48,30 +50,36 @@ def test_costs_of_something_else_are_not_used(tmp_path: Path, change: dict[str, 
         b"{",
         b"[]",
         b"\xff",
-        b'{"format": 2}',
+        b'{"format": 3}',
         b"[" * 100_000,
         *(
-            json.dumps({"format": 1, "key": dataclasses.asdict(KEY), "points": points}).encode()
-            for points in (None, [], [[1, 8]], [[1, 8, "x"]], [[1, 8, 0]], [[2, 8, 1.0]], [[1, 8, 1e999]])
+            json.dumps(
+                {"format": 2, "key": dataclasses.asdict(KEY), "points": points, "gains": gains}
+            ).encode()
+            for points, gains in (
+                *((p, []) for p in (None, [], [[1, 8]], [[1, 8, "x"]], [[1, 8, 0]], [[2, 8, 1.0]])),
+                ([[1, 8, 1e999]], []),
+                *(([[1, 8, 1.0]], g) for g in (None, [[8]], [[8, 0]], [[8, "x"]])),
+            )
         ),
     ],
 )
 def test_a_broken_file_is_passed_over_and_written_anew(tmp_path: Path, content: bytes) -> None:
     (tmp_path / KEY.file).write_bytes(content)
 
-    assert read_points(tmp_path, KEY) is None
-    write_points(tmp_path, KEY, POINTS)
-    assert read_points(tmp_path, KEY) == POINTS
+    assert read_costs(tmp_path, KEY) is None
+    write_costs(tmp_path, KEY, COSTS)
+    assert read_costs(tmp_path, KEY) == COSTS
 
 
 def test_a_folder_that_cannot_be_written_to_costs_a_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    write_points(tmp_path / "file" / "folder", KEY, POINTS)
+    write_costs(tmp_path / "file" / "folder", KEY, COSTS)
 
     assert "cannot be kept" in caplog.text
-    assert read_points(tmp_path / "file" / "folder", KEY) is None
+    assert read_costs(tmp_path / "file" / "folder", KEY) is None
 
 
 def test_the_default_folder_follows_the_specification() -> None:

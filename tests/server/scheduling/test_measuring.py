@@ -1,8 +1,9 @@
 """An engine is timed on a grid, within a budget."""
 
+import threading
 from collections.abc import Callable
 
-from polyhead_server.scheduling.measuring import grid, measure
+from polyhead_server.scheduling.measuring import grid, measure, measure_gains
 
 
 class Machine:
@@ -70,3 +71,20 @@ def test_the_first_run_of_a_shape_does_not_count() -> None:
     points = measure(machine.prepare, budget=0.5, clock=machine.clock)
 
     assert abs(points[1, 8] - 8e-6) < 1e-9
+
+
+def test_what_runs_at_once_gain_is_measured_within_the_budget() -> None:
+    meeting = threading.Barrier(2, timeout=10)
+    asked: list[tuple[int, int]] = []
+
+    def prepare(batch: int, tokens: int) -> Callable[[], object]:
+        asked.append((batch, tokens))
+        return lambda: threading.current_thread() is threading.main_thread() or meeting.wait()
+
+    points = {(1, 8): 0.01, (2, 8): 0.02, (1, 16): 0.02, (1, 32): 10.0}
+    gains = measure_gains(prepare, points, runs=2, budget=1.0)
+
+    assert asked == [(1, 8), (1, 16)]
+    assert list(gains) == [8, 16]
+    assert all(gain > 0 for gain in gains.values())
+    assert not measure_gains(prepare, points, runs=1)
