@@ -70,9 +70,11 @@ def export(
 
     from polyhead_export.errors import ExportError
 
-    if if_exists == "skip" and name and not heads and _is_complete(models, name, version):
+    names = _names(preset, name, heads)
+    if if_exists == "skip" and names and all(_is_complete(models, one, version) for one in names):
         # Said before anything heavy happens: a container that starts again has nothing to do.
-        Console(stderr=True).print(f"{name}: version {version} is there already")
+        for one in names:
+            Console(stderr=True).print(f"{one}: version {version} is there already")
         return
 
     from polyhead_export.family import STEPS, export_family
@@ -122,6 +124,14 @@ def export(
                 )
             )
     _report(exported, [source.name for source in sources if source not in wanted])
+
+
+def _names(preset: str | None, name: str | None, heads: tuple[int, ...]) -> list[str]:
+    """What the families will be called; none where that is not said."""
+    base = name or preset
+    if base is None:
+        return []
+    return [f"{base}-h{count}" for count in heads] or [base]
 
 
 def _is_there(models: Path, name: str, version: int) -> bool:

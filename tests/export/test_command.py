@@ -26,7 +26,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
     # What is there stays, without work and without a complaint.
     export("--preset", "teaching", "--heads", "1,8", "--models", tmp_path, "--if-exists", "skip")
     assert json.loads((tmp_path / "teaching-h8" / "1" / "manifest.json").read_text()) == manifest
-    assert "teaching-h1: was there already" in capsys.readouterr().out
+    assert "teaching-h1: version 1 is there already" in capsys.readouterr().err
 
     with pytest.raises(
         ExportError, match=r"version 1 of teaching-h8 exists already .* --if-exists skip or replace"
