@@ -1,0 +1,154 @@
+"""A compose project of the tests' own: images, ports and volumes that are nobody else's."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.deploy.compose_file import ROOT
+
+PORTS = ("POLYHEAD_PORT", "POLYHEAD_METRICS_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT")
+
+
+def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: Any) -> str:
+    """Runs a command; what it printed, on both outputs.
+
+    Raises:
+        AssertionError: It failed, and must not.
+    """
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        check=False,
+        **more,
+    )
+    assert done.returncode == 0 or not check, f"{command} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+def engine_answers() -> bool:
+    """There is a container engine, with Compose."""
+    with suppress(OSError, AssertionError, subprocess.TimeoutExpired):
+        run("docker", "compose", "version", timeout=30)
+        run("docker", "info", timeout=30)
+        return True
+    return False
+
+
+def can_be_had(image: str) -> bool:
+    """The image is here, or can be pulled."""
+    with suppress(AssertionError, subprocess.TimeoutExpired):
+        run("docker", "image", "inspect", image)
+        return True
+    with suppress(AssertionError, subprocess.TimeoutExpired):
+        run("docker", "pull", "--quiet", image)
+        return True
+    return False
+
+
+def volumes() -> set[str]:
+    """All volumes of the engine."""
+    return set(run("docker", "volume", "ls", "--quiet").split())
+
+
+class Stack:
+    """One project.
+
+    Args:
+        name: The project's, and its images' tag.
+        files: More compose files, over the project's own.
+        settings: What a user would write into `.env`.
+    """
+
+    def __init__(self, name: str, *, tag: str, files: Sequence[Path] = (), **settings: str) -> None:
+        self.name = name
+        self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self.settings = {"POLYHEAD_TAG": tag} | settings
+        self._files = [ROOT / "docker-compose.yml", *files]
+
+    def __call__(
+        self,
+        *arguments: str,
+        check: bool = True,
+        timeout: float = 600,
+        settings: Mapping[str, str] | None = None,
+    ) -> str:
+        """Runs `docker compose` with these arguments; what it printed."""
+        ours = ("POLYHEAD_", "COMPOSE_", "LOCUST_", "PROMETHEUS_", "GRAFANA_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        environment |= {name: str(port) for name, port in self.ports.items()}
+        environment |= self.settings | dict(settings or {})
+        files = [word for path in self._files for word in ("--file", str(path))]
+        # Nothing of what the developer has in .env.
+        command = ["docker", "compose", "--project-name", self.name, "--env-file", os.devnull, *files]
+        return run(*command, *arguments, check=check, timeout=timeout, cwd=ROOT, env=environment)
+
+    @property
+    def address(self) -> str:
+        """The server's, on this machine."""
+        return f"127.0.0.1:{self.ports['POLYHEAD_PORT']}"
+
+    def container(self, service: str) -> dict[str, Any]:
+        """What the engine says about a service's only container."""
+        identity = self("ps", "--all", "--quiet", service).strip()
+        (found,) = json.loads(run("docker", "inspect", identity))
+        return dict(found)
+
+    def health(self, service: str = "server") -> str:
+        """starting, healthy or unhealthy; or what the container is, where it does not run."""
+        state = self.container(service)["State"]
+        return str(state["Health"]["Status"] if state["Running"] else state["Status"])
+
+    def until_healthy(self, service: str = "server", *, seconds: float = 180) -> float:
+        """Waits until a service is healthy; how long that took."""
+        started = time.monotonic()
+        while (health := self.health(service)) != "healthy":
+            passed = time.monotonic() - started
+            assert passed < seconds, f"{service} is {health} after {passed:.0f} s:\n{self('logs', service)}"
+            time.sleep(0.2)
+        return time.monotonic() - started
+
+    def get(self, service: str, path: str, data: Mapping[str, str] | None = None) -> str:
+        """What a service says over HTTP, or to a form."""
+        port = self.ports[{"prometheus": "PROMETHEUS_PORT", "locust": "LOCUST_PORT"}[service]]
+        body = None if data is None else urllib.parse.urlencode(data).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=30) as reply:
+            return str(reply.read().decode())
+
+    def ask(self, query: str, **parameters: str) -> list[dict[str, Any]]:
+        """What Prometheus answers to a query; over a range where there is a `start`."""
+        kind = "query_range" if "start" in parameters else "query"
+        said = self.get(
+            "prometheus", f"/api/v1/{kind}?{urllib.parse.urlencode({'query': query} | parameters)}"
+        )
+        result: list[dict[str, Any]] = json.loads(said)["data"]["result"]
+        return result
+
+    def left(self) -> list[str]:
+        """Containers and networks that still exist."""
+        label = f"label=com.docker.compose.project={self.name}"
+        containers = run("docker", "ps", "--all", "--filter", label, "--format", "{{.Names}}")
+        return (
+            containers + run("docker", "network", "ls", "--filter", label, "--format", "{{.Name}}")
+        ).split()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,159 @@
+"""What docker-compose.yml promises: locked containers, loopback ports, an orderly stop, and every setting."""
+
+import dataclasses
+import re
+import shlex
+from typing import Any
+
+import pytest
+from tests.deploy.compose_file import ROOT, TEXT, read, seconds, services, variables
+
+from polyhead_server import Settings
+
+SERVERS = ("server", "server-gpu")
+OURS = (*SERVERS, "export", "locust", "locust-worker")
+
+FIXED = {
+    *("models", "host", "port", "metrics", "metrics_host", "metrics_port", "device", "cache_dir"),
+    *("tls_cert", "tls_key", "tls_client_ca", "token_file", "management_token_file"),
+}
+"""Settings that the image or the compose file has to make: addresses, paths, the device."""
+
+
+@pytest.mark.parametrize("name", services())
+def test_containers_have_nothing_that_they_do_not_need(name: str) -> None:
+    service = services()[name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    assert service.get("user", "10001:10001").split(":")[0] not in {"0", "root"}
+    assert not service.get("cap_add")
+
+
+@pytest.mark.parametrize("name", services())
+def test_ports_are_on_loopback_and_differ(name: str) -> None:
+    every = [port for service in services().values() for port in service.get("ports", [])]
+    assert len({port.rsplit(":", 1)[0] for port in every}) == len(every)
+    for port in services()[name].get("ports", []):
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+    for port in services({"POLYHEAD_BIND": "0.0.0.0"})[name].get("ports", []):
+        assert port.startswith("0.0.0.0:")
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_waits_for_the_export_and_stops_after_its_drain(name: str) -> None:
+    server = services()[name]
+
+    assert server["depends_on"] == {"export": {"condition": "service_completed_successfully"}}
+    assert seconds(server["stop_grace_period"]) > Settings(models=ROOT).drain_seconds + 5
+    assert server["restart"] == "unless-stopped"
+    assert "models:/models:ro" in server["volumes"]
+    assert "python /opt/health.py" in server["healthcheck"]["test"][1]
+
+
+def test_the_export_runs_once_and_without_a_network() -> None:
+    export = services()["export"]
+
+    assert export["restart"] == "no"
+    assert export["network_mode"] == "none"
+    assert export["volumes"] == ["models:/models"]
+
+
+def test_profiles_are_what_the_documentation_says() -> None:
+    profiles = {name: service.get("profiles", []) for name, service in services().items()}
+
+    assert profiles == {
+        "export": [],
+        "server": [],
+        "server-gpu": ["gpu"],
+        "locust": ["load"],
+        "locust-worker": ["load"],
+        "prometheus": ["observability"],
+        "grafana": ["observability"],
+    }
+    (device,) = services()["server-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert "deploy" not in services()["server"]
+
+
+def test_every_setting_can_be_made() -> None:
+    settings = {field.name for field in dataclasses.fields(Settings)} - FIXED
+
+    for name in SERVERS:
+        environment: dict[str, Any] = services()[name]["environment"]
+        assert set(environment) == {f"POLYHEAD_SERVE_{setting.upper()}" for setting in settings}
+        assert set(environment.values()) == {None}, "values come from .env, defaults from the server"
+
+
+def test_every_option_of_a_load_can_be_given() -> None:
+    options = re.findall(r"add\(\s*\"--([\w-]+)\"", (ROOT / "load/polyhead_load/options.py").read_text())
+    variables = {f"POLYHEAD_LOAD_{option.replace('-', '_').upper()}" for option in options}
+
+    for name in ("locust", "locust-worker"):
+        # Records are files, and nothing is mounted for them.
+        assert set(services()[name]["environment"]) == variables - {"POLYHEAD_LOAD_RECORDS"} | {"LOCUST_HOST"}
+
+
+def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
+    flags = {
+        "POLYHEAD_TOKEN_FILE": ["--token-file"],
+        "POLYHEAD_MANAGEMENT_TOKEN_FILE": ["--management-token-file"],
+        "POLYHEAD_TLS_CERT": ["--tls-cert", "--tls-key"],
+        "POLYHEAD_TLS_CLIENT_CA": ["--tls-client-ca"],
+    }
+    for name in SERVERS:
+        assert shlex.split(services()[name]["command"]) == ["--models", "/models"]
+        assert "--tls-cert" not in services()[name]["healthcheck"]["test"][1]
+    for variable, expected in flags.items():
+        command = shlex.split(services({variable: "./some-file"})["server"]["command"])
+        assert [word for word in command if word.startswith("--")] == ["--models", *expected]
+        for path in command[3::2]:
+            assert path.removeprefix("/run/secrets/") in services()["server"]["secrets"]
+    for secret in read()["secrets"].values():
+        assert (ROOT / secret["file"]).read_bytes() == b""
+
+
+def test_volumes_have_names_so_that_none_is_left_behind() -> None:
+    named = set(read()["volumes"])
+    for service in services().values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in named or (ROOT / source).exists()
+
+
+def test_images_are_built_here_or_have_a_version() -> None:
+    for name, service in services().items():
+        if name in OURS:
+            assert service["image"].startswith("polyhead-")
+            assert service["build"]["target"] == service["image"].split(":")[0].removeprefix("polyhead-")
+        else:
+            assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+
+
+def test_what_is_mounted_exists() -> None:
+    mounted = re.findall(r"(\./deploy/[\w/.-]+)", TEXT)
+
+    assert mounted
+    for path in mounted:
+        assert (ROOT / path).exists()
+
+
+def test_the_example_lists_every_variable_with_its_default() -> None:
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    listed = dict(match.groups() for line in lines if (match := re.fullmatch(r"#([A-Z_]+)=(.*)", line)))
+    defaults = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", TEXT))
+
+    exported = set(services()["export"]["environment"])
+    passed = {name for name in listed if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_"))}
+    own = passed - variables() | {"COMPOSE_PROFILES"} | exported
+    # Where torch comes from is for those who build without the network.
+    assert set(listed) - own == variables() - {"TORCH_INDEX"}
+    assert exported <= set(listed)
+    for name in passed:
+        service = "server" if name.startswith("POLYHEAD_SERVE_") else "locust"
+        assert name in services()[service]["environment"]
+    for name, value in listed.items():
+        if name in defaults and "deploy/nothing" not in defaults[name]:
+            assert value == defaults[name], name

@@ -1,0 +1,127 @@
+"""Dashboard and alerts ask only for what a server really tells, and in ways that make sense."""
+
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.deploy.compose_file import ROOT, services
+from tests.servers import quick_settings, serving
+
+from polyhead_server.errors import UnavailableError
+from polyhead_server.metrics import collectors
+
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "polyhead.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+TARGETS = [target for panel in PANELS for target in panel["targets"]]
+SCRAPED = {"job", "instance"}
+"""Labels that Prometheus adds."""
+
+
+def load(path: str) -> Any:
+    yaml: Any = importlib.import_module("yaml")
+    return yaml.safe_load((ROOT / "deploy" / path).read_text())
+
+
+RULES = [rule for group in load("prometheus/alerts.yml")["groups"] for rule in group["rules"]]
+QUERIES = [
+    *(target["expr"] for target in TARGETS),
+    *(rule["expr"] for rule in RULES),
+    *(note["expr"] for note in DASHBOARD["annotations"]["list"]),
+    *(variable["definition"] for variable in DASHBOARD["templating"]["list"]),
+]
+
+
+@pytest.fixture(scope="module")
+def told(repository: Path) -> Iterator[dict[str, set[str]]]:
+    """The labels of every sample that a real server tells, with the kind of its metric."""
+    with serving(quick_settings(repository)) as one:
+        one.server.lifecycle.draining.set()
+        with pytest.raises(UnavailableError), one.server.lifecycle.accept():
+            pass  # so that there is a drop
+        registry = CollectorRegistry(auto_describe=False)
+        for collector in collectors(one.server.registry.board, {0: 1}):
+            registry.register(collector)
+        samples: dict[str, set[str]] = {}
+        for family in registry.collect():
+            for sample in family.samples:
+                samples.setdefault(sample.name, {f"type={family.type}"}).update(sample.labels)
+        yield samples
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_name_what_is_told(query: str, told: dict[str, set[str]]) -> None:
+    names = set(re.findall(r"\b(?:polyhead|process)_\w+", query))
+    assert names or 'up{job="polyhead"}' in query
+    assert names <= set(told)
+    known = set().union(*(told[name] for name in names)) | SCRAPED
+    for name, matchers in re.findall(r"\b(\w+)\{([^}]*)\}", query):
+        labels = set(re.findall(r"(\w+)\s*[!=]~?\s*\"", matchers))
+        assert labels <= told.get(name, set()) | SCRAPED, f"{name} has no such labels"
+    for labels in re.findall(r"by \(([^)]*)\)", query):
+        assert set(labels.split(", ")) <= known
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_treat_counters_as_counters(query: str, told: dict[str, set[str]]) -> None:
+    rated = set(re.findall(r"\b(?:rate|increase)\((\w+)", query))
+    for name in rated:
+        assert told[name] & {"type=counter", "type=histogram"}
+    for name in set(re.findall(r"\b(?:polyhead|process)_\w+", query)) - rated:
+        assert "type=gauge" in told[name] or query.startswith("label_values(")
+    for inside in re.findall(r"histogram_quantile\([\d.]+, sum by \(([^)]*)\)", query):
+        assert "le" in inside.split(", ")
+    assert query.count("histogram_quantile(") == len(re.findall(r"histogram_quantile\([\d.]+, sum by", query))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"])
+def test_legends_name_labels_that_the_query_keeps(target: dict[str, Any], told: dict[str, set[str]]) -> None:
+    kept = re.search(r"sum by \(([^)]*)\)", target["expr"])
+    (name,) = set(re.findall(r"\bpolyhead_\w+|\bprocess_\w+", target["expr"])) if kept is None else ("",)
+    labels = set(kept[1].split(", ")) if kept else told[name] | SCRAPED
+
+    assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels
+
+
+def test_the_dashboard_shows_what_it_is_for() -> None:
+    asked = " ".join(target["expr"] for target in TARGETS)
+
+    for name in ("queue_seconds", "compute_seconds", "serialise_seconds", "batch_sequences"):
+        assert f"polyhead_{name}_bucket" in asked
+    assert "polyhead_padded_tokens_total" in asked
+    assert "sum by (reason) (rate(polyhead_drops_total" in asked
+    for quantile in ("0.5", "0.99"):
+        assert f"histogram_quantile({quantile}, sum by (model, le) (rate(polyhead_request_seconds" in asked
+
+
+def test_panels_do_not_overlap_and_have_names_of_their_own() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    for key in ("id", "title"):
+        assert len({panel[key] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_the_stack_is_wired_together() -> None:
+    (source,) = load("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    (provider,) = load("grafana/provisioning/dashboards/polyhead.yml")["providers"]
+    (job,) = load("prometheus/prometheus.yml")["scrape_configs"]
+    (names,) = job["dns_sd_configs"]
+    grafana = services()["grafana"]
+
+    assert {target["datasource"]["uid"] for target in TARGETS} == {source["uid"]}
+    assert source["url"] == "http://prometheus:9090"
+    assert any(volume.split(":")[1] == provider["options"]["path"] for volume in grafana["volumes"])
+    assert set(names["names"]) <= set(services())
+    assert names["port"] == 8002
+    assert {rule["alert"] for rule in RULES} == {
+        rule["alert"] for rule in RULES if rule["annotations"]["summary"]
+    }
