@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check format bench soak overload proto constraints clean
+.PHONY: help run serve test test-compose compose-tests check format bench soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,15 @@ serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 
 test: $(VENV)/dev $(TRITON_VENV)/ready  ## Run the whole test suite
 	$(BIN)/python -m pytest
+
+test-compose:  ## Build the images and really run the compose stack, where a container engine runs
+	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; \
+	then $(MAKE) compose-tests; \
+	else echo "test-compose: no container engine with Compose answers here; nothing was built or run"; fi
+
+compose-tests: $(VENV)/dev $(TRITON_VENV)/ready
+	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
+	@cat build/compose/report.json
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .
