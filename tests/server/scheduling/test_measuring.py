@@ -85,6 +85,7 @@ def test_what_runs_at_once_gain_is_measured_within_the_budget() -> None:
     gains = measure_gains(prepare, points, runs=2, budget=1.0)
 
     assert asked == [(1, 8), (1, 16)]
-    assert list(gains) == [8, 16]
+    assert list(gains) == [8, 16, 32]
     assert all(gain > 0 for gain in gains.values())
+    assert gains[32] <= 1  # not measured
     assert not measure_gains(prepare, points, runs=1)
