@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from polyhead_export.errors import ExportError, FamilyExistsError, ParityError
     from polyhead_export.family import ExportedFamily, TokenizerFile, export_family
     from polyhead_export.parity import Parity
-    from polyhead_export.sources import Source, from_checkpoint, from_preset
+    from polyhead_export.sources import Source, from_checkpoint, from_description, from_preset
 
 __all__ = [
     "ExportError",
@@ -19,6 +19,7 @@ __all__ = [
     "TokenizerFile",
     "export_family",
     "from_checkpoint",
+    "from_description",
     "from_preset",
 ]
 
@@ -33,6 +34,7 @@ _HOMES = {
     "TokenizerFile": "family",
     "export_family": "family",
     "from_checkpoint": "sources",
+    "from_description": "sources",
     "from_preset": "sources",
 }
 

@@ -29,6 +29,7 @@ def export(
     *,
     preset: str | None = None,
     checkpoint: Path | None = None,
+    encoder: Path | None = None,
     name: str | None = None,
     heads: Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)] = (),
     layers: _AtLeastOne | None = None,
@@ -38,7 +39,7 @@ def export(
     version: _AtLeastOne = 1,
     if_exists: Literal["fail", "skip", "replace"] = "fail",
 ) -> None:
-    """Export a preset with random weights, or a trained checkpoint.
+    """Export a preset or a description with random weights, or a trained checkpoint.
 
     Every graph is compared with PyTorch before it is put into the repository; one that deviates is not.
 
@@ -48,6 +49,8 @@ def export(
         A named configuration; `polyhead describe` lists them.
     checkpoint
         A Hugging Face folder of a BERT-family encoder (safetensors).
+    encoder
+        A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     name
         The family's name in the repository. A preset's own name is the default.
     heads
@@ -57,7 +60,7 @@ def export(
     mask
         Let requests bring a mask of their own (presets only).
     seed
-        Of the random weights (presets only).
+        Of the random weights.
     models
         The model repository; made where it is missing.
     version
@@ -79,7 +82,7 @@ def export(
 
     from polyhead_export.family import STEPS, export_family
 
-    sources = _sources(preset, checkpoint, name, heads, layers, mask=mask, seed=seed)
+    sources = _sources(preset, checkpoint, encoder, name, heads=heads, layers=layers, mask=mask, seed=seed)
     if if_exists == "fail" and (
         there := [source.name for source in sources if _is_there(models, source.name, version)]
     ):
@@ -111,10 +114,10 @@ def export(
 
         for source in wanted:
             step(f"{source.name}: building the encoder")
-            encoder, tokenizer = source.build()
+            built, tokenizer = source.build()
             exported.append(
                 export_family(
-                    encoder,
+                    built,
                     source.name,
                     models,
                     version=version,
@@ -146,25 +149,31 @@ def _is_complete(models: Path, name: str, version: int) -> bool:
 def _sources(
     preset: str | None,
     checkpoint: Path | None,
+    encoder: Path | None,
     name: str | None,
+    *,
     heads: tuple[int, ...],
     layers: int | None,
-    *,
     mask: bool,
     seed: int,
 ) -> "list[Source]":
     from polyhead_export.errors import ExportError
-    from polyhead_export.sources import from_checkpoint, from_preset
+    from polyhead_export.sources import from_checkpoint, from_description, from_preset
 
-    if preset is not None and checkpoint is None:
+    if sum(given is not None for given in (preset, checkpoint, encoder)) != 1:
+        raise ExportError("give either --preset, --checkpoint or --encoder")
+    if preset is not None:
         return from_preset(preset, name=name, heads=heads, layers=layers, mask=mask, seed=seed)
-    if checkpoint is None or preset is not None:
-        raise ExportError("give either --preset or --checkpoint")
     if heads or layers is not None or mask:
-        raise ExportError("--heads, --layers and --mask change a preset; a checkpoint is exported as it is")
+        raise ExportError(
+            "--heads, --layers and --mask change a preset; a checkpoint or a description is exported as it is"
+        )
     if name is None:
-        raise ExportError("--checkpoint needs a --name for the family")
-    return [from_checkpoint(checkpoint, name)]
+        flag = "--checkpoint" if encoder is None else "--encoder"
+        raise ExportError(f"{flag} needs a --name for the family")
+    if checkpoint is not None:
+        return [from_checkpoint(checkpoint, name)]
+    return [] if encoder is None else [from_description(encoder, name, seed=seed)]
 
 
 def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:

@@ -1,10 +1,11 @@
-"""Where the encoders of an export come from: presets with random weights, or a trained checkpoint.
+"""Where the encoders of an export come from: presets and descriptions with random weights, or a checkpoint.
 
 Encoders are built one at a time, when their turn comes: a sweep of head counts need not fit memory.
 """
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,39 @@ def from_preset(
     return [
         _random(f"{name}-h{count}", _changed(base, heads=count, head_width=None), seed) for count in heads
     ]
+
+
+def from_description(file: Path, name: str, *, seed: int = 0) -> Source:
+    """An encoder that a JSON file describes: an object with the fields of `EncoderConfig`.
+
+    Args:
+        file: Such as `{"d_model": 768, "heads": 12, "layers": 1}`.
+        name: The family's name.
+        seed: Of the random weights.
+
+    Raises:
+        ExportError: The file does not describe an encoder.
+        OSError: It cannot be read.
+    """
+    try:
+        fields = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ExportError(f"--encoder must be a JSON file, {file} is none: {error}") from error
+    if not isinstance(fields, dict):
+        raise ExportError(f"--encoder must hold a JSON object, {file} does not")
+    known = [field.name for field in dataclasses.fields(EncoderConfig)]
+    for field in fields:
+        if field not in known:
+            near = difflib.get_close_matches(field, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ExportError(f"{file}: there is no field {field!r} of an encoder{hint}")
+    try:
+        config = EncoderConfig(**fields)
+    except (TypeError, ValueError) as error:
+        missing = [name for name in ("d_model", "heads", "layers") if name not in fields]
+        problem = f"{', '.join(missing)} must be given" if missing else str(error)
+        raise ExportError(f"{file}: {problem}") from error
+    return _random(name, config, seed)
 
 
 def from_checkpoint(folder: Path, name: str) -> Source:

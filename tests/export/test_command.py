@@ -38,10 +38,17 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either --preset or --checkpoint"),
-        (["--preset", "teaching", "--checkpoint", "somewhere"], "give either --preset or --checkpoint"),
+        ([], "give either --preset, --checkpoint or --encoder"),
+        (
+            ["--preset", "teaching", "--checkpoint", "somewhere"],
+            "give either --preset, --checkpoint or --encoder",
+        ),
+        (["--encoder", "somewhere"], "--encoder needs a --name"),
         (["--checkpoint", "somewhere"], "--checkpoint needs a --name"),
-        (["--checkpoint", "somewhere", "--name", "x", "--heads", "2"], "a checkpoint is exported as it is"),
+        (
+            ["--checkpoint", "somewhere", "--name", "x", "--heads", "2"],
+            "a checkpoint or a description is exported as it is",
+        ),
         (["--preset", "bert-bass"], "must be one of .*, was 'bert-bass'; did you mean 'bert-base'?"),
         (["--preset", "teaching", "--heads", "3"], r"d_model \(256\) must be a multiple of heads \(3\)"),
         (["--preset", "teaching", "--heads", "2,2"], "head counts must differ from each other, were 2, 2"),
@@ -60,6 +67,37 @@ def test_refusals_leave_nothing(
 
     assert not models.exists()
     assert "building" not in capsys.readouterr().err
+
+
+def test_a_description(tmp_path: Path) -> None:
+    file = tmp_path / "encoder.json"
+    file.write_text('{"d_model": 12, "heads": 3, "head_width": 8, "layers": 1, "bias": false}')
+
+    export("--encoder", file, "--name", "described", "--models", tmp_path / "models")
+
+    manifest = json.loads((tmp_path / "models" / "described" / "1" / "manifest.json").read_text())
+    assert {"d_model": 12, "heads": 3, "head_width": 8, "bias": False}.items() <= manifest["encoder"].items()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "--encoder must be a JSON file, .* is none"),
+        ("[]", "--encoder must hold a JSON object"),
+        ('{"d_modell": 8}', "there is no field 'd_modell' of an encoder; did you mean 'd_model'?"),
+        ('{"d_model": 8, "heads": 2}', "layers must be given"),
+        ('{"d_model": 8, "heads": 3, "layers": 1}', r"d_model \(8\) must be a multiple of heads \(3\)"),
+        ('{"d_model": "8", "heads": 2, "layers": 1}', "d_model must be an integer, was '8'"),
+    ],
+)
+def test_descriptions_of_no_encoder_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "encoder.json"
+    file.write_text(text)
+
+    with pytest.raises(ExportError, match=message):
+        export("--encoder", file, "--name", "described", "--models", tmp_path / "models")
+
+    assert not (tmp_path / "models").exists()
 
 
 def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
