@@ -1,0 +1,214 @@
+"""The page: everything about a run in one file, pictures included."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from polyhead_load.report.findings import QUANTILES, Findings, Row
+from polyhead_load.report.layout import load_title
+from polyhead_load.report.plots import Plot, kernel_of, style
+from polyhead_load.report.tables import baseline_name
+from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, size, spread
+from polyhead_load.sweep.intervals import Interval
+
+
+def svg(plot: Plot) -> str:
+    """A picture as SVG, the same for the same numbers."""
+    text = io.StringIO()
+    with style():
+        plot.figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
+    """The page as HTML.
+
+    Args:
+        findings: Of the run.
+        pictures: Name → picture, and its SVG.
+    """
+    environment = Environment(
+        loader=PackageLoader("polyhead_load.report", "."),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    sweep, facts = findings.sweep, findings.facts
+    return environment.get_template("page.html").render(
+        title=sweep.title,
+        about=sweep.about,
+        version=version("polyhead"),
+        summary=summary(findings),
+        baseline=baseline_name(findings),
+        varied=findings.varied or ["family"],
+        quantiles=list(QUANTILES),
+        sections=[
+            {
+                "load": load,
+                "title": load_title(load),
+                "rows": [_row(row, findings) for row in findings.rows if row.load == load],
+            }
+            for load in sweep.loads
+        ],
+        pictures=[
+            {
+                "title": plot.title,
+                "caption": plot.caption,
+                "source": "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode(),
+            }
+            for plot, text in pictures.values()
+        ],
+        void=[
+            {"cell": ", ".join(one.cell), "block": one.block or "capacity", "reasons": one.void}
+            for one in findings.void
+        ],
+        skipped=facts.get("skipped", {}),
+        graphs=_graphs(facts.get("graphs", {})),
+        constants=_constants(findings),
+        families=facts.get("families", {}),
+        fingerprint=facts.get("fingerprint", {}),
+        hashes=facts.get("hashes", {}),
+    )
+
+
+def summary(findings: Findings) -> list[str]:
+    """What the numbers say, in sentences."""
+    said = []
+    ratios = [interval for row in findings.rows if (interval := row.ratios.get("p50"))]
+    if ratios:
+        same = sum(1.0 in interval for interval in ratios)
+        said.append(
+            f"{len(ratios)} cells were compared with {baseline_name(findings)} at p50: "
+            f"{same} show {NO_DIFFERENCE}, {sum(interval.low > 1 for interval in ratios)} are slower, "
+            f"{sum(interval.high < 1 for interval in ratios)} are faster."
+        )
+    for pick, word in ((max, "slowest"), (min, "fastest")):
+        known = [
+            (row, interval)
+            for row in findings.rows
+            if row.load == findings.sweep.loads[0]
+            and (interval := row.ratios.get("p50"))
+            and 1.0 not in interval
+        ]
+        if known:
+            row, interval = pick(known, key=lambda one: one[1].value)
+            if (interval.value > 1) is (word == "slowest"):
+                name = ", ".join(row.labels[dimension] for dimension in findings.varied)
+                said.append(
+                    f"The {word} with {load_title(row.load)} is {name}: "
+                    f"{interval.value:.3g} times the baseline's p50 ({interval.low:.3g}–{interval.high:.3g})."
+                )
+    whole = [row for row in findings.rows if not row.valid]
+    if findings.void:
+        said.append(
+            f"{len(findings.void)} runs are void"
+            + (
+                f", and {len(whole)} cells have no valid run at all."
+                if whole
+                else "; each cell has a valid run."
+            )
+        )
+    return said
+
+
+def _row(row: Row, findings: Findings) -> dict[str, Any]:
+    return {
+        "labels": [row.labels[name] for name in findings.varied or ["family"]],
+        "baseline": findings.is_baseline(row),
+        "blocks": f"{len(row.valid)} of {findings.sweep.blocks}",
+        "requests": f"{row.requests:,}",
+        "rate": number(row.mean("achieved")),
+        "quantiles": [_interval(row.quantiles[name]) for name in QUANTILES],
+        "ratios": [_ratio(row.ratios.get(name), row) for name in QUANTILES],
+        "reply": size(row.mean("reply_bytes")),
+        "request": size(row.mean("request_bytes")),
+        "lag": number(row.mean("send_lag_p99_ms")),
+        "generator": _share(row.mean("generator_cpu")),
+        "server": number(row.mean("server_cpu")),
+        "kernel": kernel_of(findings, row),
+        "void": None if row.valid else "; ".join(row.reasons),
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, str]:
+    if interval is None:
+        return {"value": "", "note": TOO_FEW}
+    return {"value": number(interval.value), "note": spread(interval)}
+
+
+def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
+    if interval is None:
+        return {"value": "", "note": TOO_FEW if row.ratios else "", "kind": ""}
+    note = f"{interval.low:.3g}–{interval.high:.3g}"
+    if 1.0 in interval:
+        return {"value": "", "note": f"{NO_DIFFERENCE} ({note})", "kind": "same"}
+    return {
+        "value": f"{interval.value:.3g}",
+        "note": note,
+        "kind": "slower" if interval.low > 1 else "faster",
+    }
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _constants(findings: Findings) -> list[tuple[str, str]]:
+    """What is the same in all cells, and how it was measured."""
+    sweep, facts = findings.sweep, findings.facts
+    same = {
+        name: ", ".join(sweep.labels(name))
+        for name in ("tokens", "batch", "attention")
+        if name not in findings.varied
+    }
+    encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()]
+    shared = {
+        name: value
+        for name, value in (encoders[0] if encoders else {}).items()
+        if all(encoder.get(name) == value for encoder in encoders)
+    }
+    words = {
+        "encoder": ", ".join(f"{name} = {value}" for name, value in shared.items()),
+        "T, tokens": same.get("tokens", ""),
+        "B, sequences in a request": same.get("batch", ""),
+        "attention in the reply": same.get("attention", ""),
+        "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
+        "server": facts.get("server", ""),
+        "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
+        "gates": ", ".join(f"{name} {value:g}" for name, value in sweep.gates.model_dump().items()),
+    }
+    return [(name, value) for name, value in words.items() if value]
+
+
+def _graphs(graphs: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of operators: families with the same graph share a row."""
+    if "problem" in graphs or not graphs:
+        return {"problem": graphs.get("problem", ""), "operators": [], "rows": []}
+    rows: dict[tuple[Any, ...], list[str]] = {}
+    for family, kinds in graphs.items():
+        for kind, graph in kinds.items():
+            key = (kind, graph["kernel"], graph["optimised"], tuple(sorted(graph["operators"].items())))
+            rows.setdefault(key, []).append(family)
+    totals: dict[str, int] = {}
+    for key in rows:
+        for name, count in key[3]:
+            totals[name] = totals.get(name, 0) + count
+    operators: Sequence[str] = sorted(totals, key=lambda name: (-totals[name], name))
+    return {
+        "problem": "",
+        "operators": operators,
+        "rows": [
+            {
+                "families": ", ".join(families),
+                "graph": kind + ("" if optimised else ", as exported"),
+                "kernel": kernel,
+                "counts": [dict(counts).get(name, "") for name in operators],
+            }
+            for (kind, kernel, optimised, counts), families in rows.items()
+        ],
+    }

@@ -1,0 +1,323 @@
+"""The pictures of a report."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from polyhead_load.report.findings import Findings, Row
+from polyhead_load.report.layout import (
+    Facet,
+    Layout,
+    load_title,
+    panels,
+    plain_log,
+    style,
+    wrapped,
+)
+from polyhead_load.sweep.spec import parse_load
+
+_PARTS = {
+    "send lag": "#bdbdbd",
+    "parse": "#56B4E9",
+    "queue": "#E69F00",
+    "compute": "#0072B2",
+    "serialise": "#009E73",
+    "network + client": "#CC79A7",
+}
+_LINES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
+_MARKERS = "osD^vP*X"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """One picture."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def draw(findings: Findings) -> list[Plot]:
+    """All pictures that the findings have something for."""
+    layout = Layout(findings)
+    if not any(row.valid for row in findings.rows):
+        return []
+    with style():
+        return [plot for make in _ALL if (plot := make(layout)) is not None]
+
+
+def _latency(layout: Layout) -> Plot | None:
+    """Quantiles against what is compared."""
+    loads = layout.shown_loads
+    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
+    figure, grid = panels(len(facets), len(loads))
+    for axes, facet in zip(grid, facets, strict=True):
+        for axis, load in zip(axes, loads, strict=True):
+            _latency_panel(axis, layout, layout.rows(facet, load))
+            axis.set_title("\n".join(filter(None, [facet.title, load_title(load)])))
+        axes[0].set_ylabel("latency, ms")
+    for axis in grid[-1]:
+        axis.set_xlabel(layout.axis)
+    grid[0][0].legend(loc="best")
+    return Plot(
+        name="latency",
+        title=f"Latency against {layout.axis}",
+        caption="Bands are 95 % intervals. A quantile with too few samples is not drawn. "
+        "Shapes of the p50 points tell kernel kinds apart, where there are several.",
+        figure=figure,
+    )
+
+
+def _latency_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
+    places = {value: place for place, value in enumerate(layout.values)}
+    for name, (colour, marker) in _LINES.items():
+        known = [(places[layout.value(row)], interval) for row in rows if (interval := row.quantiles[name])]
+        if not known:
+            continue
+        at = [place for place, _ in known]
+        low, high = [interval.low for _, interval in known], [interval.high for _, interval in known]
+        middle = [interval.value for _, interval in known]
+        if layout.heads:
+            axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+            axis.plot(at, middle, color=colour, marker=marker, markersize=4, linewidth=1.2, label=name)
+        else:  # names have no order that a line could follow
+            errors = np.maximum(0, [np.subtract(middle, low), np.subtract(high, middle)])
+            axis.errorbar(
+                at, middle, yerr=errors, color=colour, fmt=marker, markersize=5, capsize=3, label=name
+            )
+    _mark_kernels(axis, layout, rows, places)
+    axis.set_ylim(bottom=0)
+    axis.set_xlim(-0.5, len(layout.values) - 0.5)
+    ticks = [layout.tick(value) for value in layout.values]
+    slanted = sum(map(len, ticks)) > 24
+    axis.set_xticks(
+        range(len(ticks)), ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center"
+    )
+
+
+def _mark_kernels(
+    axis: Axes, layout: Layout, rows: Sequence[Row], places: Mapping[tuple[str, ...], int]
+) -> None:
+    kernels = {row.key: kernel_of(layout.findings, row) for row in rows}
+    kinds = sorted({kind for kind in kernels.values() if kind})
+    if len(kinds) < 2:
+        return
+    for kind, marker in zip(kinds, _MARKERS, strict=False):
+        known = [row for row in rows if kernels[row.key] == kind and row.quantiles["p50"]]
+        axis.scatter(
+            [places[layout.value(row)] for row in known],
+            [interval.value for row in known if (interval := row.quantiles["p50"])],
+            marker=marker,
+            s=70,
+            facecolors="none",
+            edgecolors="#333333",
+            linewidths=0.9,
+            label=kind,
+            zorder=3,
+        )
+
+
+def kernel_of(findings: Findings, row: Row) -> str:
+    """The kind of attention kernel of a row's graph; empty where it is not known."""
+    mode = next(mode for mode in findings.sweep.attention if mode.name == row.labels["attention"])
+    graphs = findings.facts.get("graphs", {}).get(row.labels["family"], {})
+    return str(graphs.get("fast" if mode.layers is None else "attention", {}).get("kernel", ""))
+
+
+def _throughput(layout: Layout) -> Plot | None:
+    """Latency against throughput, a curve for each configuration."""
+    findings = layout.findings
+    loads = [load for load in findings.sweep.loads if parse_load(load).kind != "single"]
+    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
+    if not facets:
+        return None
+    figure, grid = panels(len(facets), 2)
+    for axes, facet in zip(grid, facets, strict=True):
+        for axis, name in zip(axes, ("p50", "p99"), strict=True):
+            _throughput_panel(axis, layout, facet, loads, name)
+            axis.set_title(", ".join(filter(None, [facet.title, name])))
+            axis.set_ylabel("latency, ms")
+            axis.set_yscale("log")
+            plain_log(axis.yaxis)
+            axis.set_xlim(left=0)
+    for axis in grid[-1]:
+        axis.set_xlabel("answered requests/s")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper")
+    return Plot(
+        name="throughput",
+        title="Latency against throughput",
+        caption="Open loop: requests arrive at Poisson times, whatever the answers do. A vertical line is "
+        "the configuration's capacity, measured with several requests in flight.",
+        figure=figure,
+    )
+
+
+def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str], name: str) -> None:
+    for value in layout.values:
+        known = sorted(
+            (rate, interval.value)
+            for load in loads
+            for row in layout.rows(facet, load)
+            if layout.value(row) == value
+            and (interval := row.quantiles[name])
+            and (rate := row.mean("achieved"))
+        )
+        colour = layout.colour(value)
+        axis.plot(
+            [rate for rate, _ in known],
+            [latency for _, latency in known],
+            color=colour,
+            marker="o",
+            markersize=3.5,
+            linewidth=1.2,
+            label=layout.name(value),
+        )
+        key = tuple(
+            {**facet.labels, **dict(zip(layout.compared, value, strict=True))}[name] for name in _ORDER
+        )
+        if capacity := layout.findings.capacities.get(key):
+            axis.axvline(capacity, color=colour, linewidth=0.8, linestyle=(0, (2, 3)))
+
+
+_ORDER = ("family", "tokens", "batch", "attention")
+
+
+def _split(layout: Layout) -> Plot | None:
+    """Where the time goes."""
+    loads = _two(layout)
+    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
+    known = [row for facet in facets for load in loads for row in layout.rows(facet, load)]
+    if not any(len(row.parts) > 1 for row in known):
+        return None
+    figure, grid = panels(len(facets), len(loads), height=0.7 + 0.27 * len(layout.values))
+    for axes, facet in zip(grid, facets, strict=True):
+        for axis, load in zip(axes, loads, strict=True):
+            _split_panel(axis, layout, layout.rows(facet, load))
+            axis.set_title(", ".join(filter(None, [facet.title, load_title(load)])))
+    for axis in grid[-1]:
+        axis.set_xlabel("mean latency, ms")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(_PARTS))
+    return Plot(
+        name="split",
+        title="Where the time goes",
+        caption="Mean latency, by the server's own timings; the parts add up to it exactly. Network + client "
+        "is what the server does not see: both ends' transport, and the generator's reading of the reply. "
+        "Send lag is how late the generator was.",
+        figure=figure,
+    )
+
+
+def _split_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
+    places = {value: place for place, value in enumerate(layout.values)}
+    left = dict.fromkeys(places, 0.0)
+    for part, colour in _PARTS.items():
+        bars = [(layout.value(row), max(0.0, row.parts[part])) for row in rows if part in row.parts]
+        axis.barh(
+            [places[value] for value, _ in bars],
+            [width for _, width in bars],
+            left=[left[value] for value, _ in bars],
+            color=colour,
+            height=0.72,
+            label=part,
+        )
+        for value, width in bars:
+            left[value] += width
+    axis.set_yticks(range(len(places)), [layout.tick(value) for value in places])
+    axis.set_ylim(len(places) - 0.5, -0.5)
+    axis.grid(visible=False, axis="y")
+    axis.set_ylabel(layout.axis)
+
+
+def _bytes(layout: Layout) -> Plot | None:
+    """Latency against the size of the reply."""
+    load = layout.findings.sweep.loads[0]
+    known = [
+        (size, interval, row)
+        for row in layout.findings.rows
+        if row.load == load and (size := row.mean("reply_bytes")) and (interval := row.quantiles["p50"])
+    ]
+    sizes = [size for size, _, _ in known]
+    if not sizes or max(sizes) < 1.05 * min(sizes):
+        return None
+    facets = [facet for facet in layout.facets if layout.rows(facet, load)]
+    figure, (axis,) = wrapped(1, height=4.2)
+    figure.set_size_inches(8.5, 4.6)
+    for value in layout.values:
+        for place, facet in enumerate(facets):
+            points = [
+                (size, interval) for size, interval, row in known
+                if layout.value(row) == value and facet.holds(row)
+            ]  # fmt: skip
+            middle = np.array([interval.value for _, interval in points])
+            low, high = ([getattr(interval, end) for _, interval in points] for end in ("low", "high"))
+            axis.errorbar(
+                [size / 2**10 for size, _ in points],
+                middle,
+                yerr=np.maximum(0, [middle - low, high - middle]),
+                color=layout.colour(value),
+                fmt=_MARKERS[place % len(_MARKERS)],
+                markersize=6,
+                capsize=3,
+                label=", ".join(filter(None, [layout.name(value), facet.title])),
+            )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    plain_log(axis.xaxis)
+    plain_log(axis.yaxis)
+    axis.set_xlabel("reply, KiB")
+    axis.set_ylabel("p50 latency, ms")
+    axis.set_title(load_title(load))
+    figure.legend(loc="outside right upper", fontsize=7.5)
+    return Plot(
+        name="bytes",
+        title="Latency against the size of the reply",
+        caption="Bars are 95 % intervals.",
+        figure=figure,
+    )
+
+
+def _ecdf(layout: Layout) -> Plot | None:
+    """How latencies are distributed."""
+    loads = _two(layout)
+    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
+    figure, grid = panels(len(facets), len(loads))
+    for axes, facet in zip(grid, facets, strict=True):
+        for axis, load in zip(axes, loads, strict=True):
+            for row in layout.rows(facet, load):
+                shares = np.linspace(0, 1, len(row.ecdf))
+                value = layout.value(row)
+                axis.plot(
+                    row.ecdf, shares, color=layout.colour(value), linewidth=1.1, label=layout.name(value)
+                )
+            axis.set_title(", ".join(filter(None, [facet.title, load_title(load)])))
+            axis.set_xscale("log")
+            plain_log(axis.xaxis)
+            axis.set_ylim(0, 1.01)
+        axes[0].set_ylabel("share of requests")
+    for axis in grid[-1]:
+        axis.set_xlabel("latency, ms")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper")
+    return Plot(
+        name="ecdf",
+        title="Distribution of latencies",
+        caption="The share of requests that were answered within a time; all valid blocks together.",
+        figure=figure,
+    )
+
+
+def _two(layout: Layout) -> list[str]:
+    """The quietest load and the highest."""
+    loads = layout.findings.sweep.loads
+    shares = [load for load in loads if parse_load(load).kind == "share"]
+    highest = max(shares, key=lambda load: parse_load(load).value, default=loads[-1])
+    return list(dict.fromkeys([loads[0], highest]))
+
+
+_ALL: Sequence[Callable[[Layout], Plot | None]] = (_latency, _throughput, _split, _bytes, _ecdf)

@@ -1,0 +1,152 @@
+"""The cells of a sweep, the rates that they are called at, and the plan of each run."""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from polyhead_load.plan import Lengths, Plan
+from polyhead_load.sweep.spec import Attention, Dimension, Sweep, length_label, parse_load
+
+CAPACITY = "capacity"
+"""The load that says how much a configuration can answer; loads that are shares of it come after."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What is asked of whom."""
+
+    family: str
+    tokens: int | Lengths
+    batch: int
+    attention: Attention
+
+    @property
+    def labels(self) -> Mapping[Dimension, str]:
+        """Each dimension's value, as people read it."""
+        return {
+            "family": self.family,
+            "tokens": length_label(self.tokens),
+            "batch": str(self.batch),
+            "attention": self.attention.name,
+        }
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """The labels alone."""
+        labels = self.labels
+        return labels["family"], labels["tokens"], labels["batch"], labels["attention"]
+
+    def __str__(self) -> str:
+        labels = self.labels
+        return (
+            f"{labels['family']}, T {labels['tokens']}, B {labels['batch']}, attention {labels['attention']}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A configuration under a load."""
+
+    configuration: Configuration
+    load: str
+
+    def __str__(self) -> str:
+        return f"{self.configuration}, {self.load}"
+
+
+def configurations(sweep: Sweep) -> list[Configuration]:
+    """All of a sweep, in the order of its file."""
+    return [
+        Configuration(family=family, tokens=tokens, batch=batch, attention=attention)
+        for family, tokens, batch, attention in product(
+            sweep.families, sweep.tokens, sweep.batch, sweep.attention
+        )
+    ]
+
+
+def cells(sweep: Sweep) -> Iterator[Cell]:
+    """All of a sweep; the capacities, where a load needs them, first."""
+    if needs_capacity(sweep):
+        for configuration in configurations(sweep):
+            yield Cell(configuration=configuration, load=CAPACITY)
+    for configuration, load in product(configurations(sweep), sweep.loads):
+        yield Cell(configuration=configuration, load=load)
+
+
+def needs_capacity(sweep: Sweep) -> bool:
+    """Whether a load is a share of what the configurations can answer."""
+    return any(parse_load(load).kind in {"share", "common"} for load in sweep.loads)
+
+
+def rate_of(cell: Cell, sweep: Sweep, capacities: Mapping[Configuration, float]) -> float | None:
+    """Requests a second in an open loop; None where the cell is a closed loop.
+
+    Args:
+        cell: Of the sweep.
+        sweep: The sweep.
+        capacities: Requests a second, of those configurations that could be measured.
+
+    Raises:
+        KeyError: The cell needs a capacity that is not there.
+    """
+    load = parse_load(cell.load)
+    match load.kind:
+        case "share":
+            return load.value * capacities[cell.configuration]
+        case "common":
+            # Those that differ from this one in nothing but what is compared.
+            return sweep.common * min(
+                capacity
+                for other, capacity in {
+                    cell.configuration: capacities[cell.configuration],
+                    **capacities,
+                }.items()
+                if _same_otherwise(other, cell.configuration, sweep)
+            )
+        case "rate":
+            return load.value
+        case _:
+            return None
+
+
+def plan_of(cell: Cell, sweep: Sweep, *, address: str, rate: float | None, block: int) -> Plan:
+    """What the generator is to do for one run of the cell."""
+    configuration = cell.configuration
+    asked = configuration.attention
+    users = sweep.capacity_users if cell.load == CAPACITY else 1
+    return Plan(
+        address=address,
+        model=configuration.family,
+        attention=list(asked.layers) if isinstance(asked.layers, tuple) else asked.layers,
+        heads=asked.heads,
+        queries=asked.queries,
+        dtype=asked.dtype,
+        batch=configuration.batch,
+        tokens=configuration.tokens,
+        mode="closed" if rate is None else "open",
+        users=users,
+        rate=rate,
+        seconds=sweep.seconds,
+        # The server is warm already; this is for the generator's connection, and to fill the queue.
+        warm_up_seconds=max(0.2, 0.15 * sweep.seconds),
+        seed=_seed(cell, sweep, block),
+        max_in_flight=sweep.max_in_flight,
+        timeout_seconds=sweep.timeout_seconds,
+    )
+
+
+def _same_otherwise(one: Configuration, other: Configuration, sweep: Sweep) -> bool:
+    compared = sweep.compared
+    return all(
+        value == other.labels[dimension]
+        for dimension, value in one.labels.items()
+        if dimension not in compared
+    )
+
+
+def _seed(cell: Cell, sweep: Sweep, block: int) -> int:
+    """The same for all that are compared, so that they get the same arrivals and lengths."""
+    labels = cell.configuration.labels
+    same = [labels[dimension] for dimension in labels if dimension not in sweep.compared]
+    return zlib.crc32("\n".join([str(sweep.seed), str(block), cell.load, *same]).encode())

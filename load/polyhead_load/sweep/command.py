@@ -1,0 +1,166 @@
+"""`polyhead sweep`: what each head configuration costs, measured; and two such runs against each other."""
+
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+app = App(name="sweep", help="Measure what each head configuration costs in latency, and report it.")
+
+_AtLeastOne = Parameter(validator=Number(gte=1))
+
+
+@app.default
+def sweep(
+    sweep: str,
+    /,
+    *,
+    out: Path | None = None,
+    models: Path = Path("sweeps/models"),
+    address: str | None = None,
+    blocks: Annotated[int | None, _AtLeastOne] = None,
+    seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+) -> None:
+    """Measure what each head configuration costs in latency, and report it.
+
+    Families that are missing are exported, and a server is started for them. What was measured is kept as it
+    comes: after a crash or Ctrl-C, the same command goes on.
+
+    Parameters
+    ----------
+    sweep
+        A preset (`polyhead sweep presets` lists them), or a .toml file.
+    out
+        The run's folder. Default: sweeps/NAME. One that holds this sweep already is gone on with.
+    models
+        The model repository, where the sweep starts its own server.
+    address
+        A server that runs and has the families. Default: the sweep starts its own.
+    blocks
+        Instead of the sweep's: how often each cell is measured.
+    seconds
+        Instead of the sweep's: how long each time.
+    seed
+        Instead of the sweep's: of weights, order, arrivals and contents.
+    serve
+        Flags for the sweep's own server, such as "--threads 1 --device cpu".
+    """
+    from rich.console import Console
+
+    from polyhead_load.report.tables import terminal
+    from polyhead_load.report.writing import write_report
+    from polyhead_load.sweep.progress import Bar
+    from polyhead_load.sweep.reading import read_sweep
+    from polyhead_load.sweep.sweeping import run_sweep
+
+    flags = None if serve is None else tuple(shlex.split(serve))
+    name, what = read_sweep(sweep, blocks=blocks, seconds=seconds, seed=seed, serve=flags)
+    # A server of ours must not outlive us.
+    signal.signal(signal.SIGTERM, _end)
+    command = ["polyhead", *map(shlex.quote, sys.argv[1:])]
+    with Bar(Console(stderr=True)) as bar:
+        folder = run_sweep(
+            what, out or Path("sweeps") / name, models=models, address=address, command=command, bar=bar
+        )
+        bar.say("writing the report")
+        findings, page = write_report(folder)
+    console = Console()
+    console.print(terminal(findings))
+    console.print(f"{page}, and report.json, report.csv, plots/ beside it", highlight=False)
+
+
+@app.command
+def report(run: Path, /) -> None:
+    """Write the report of a run again, of what was measured so far.
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    """
+    from rich.console import Console
+
+    from polyhead_load.report.tables import terminal
+    from polyhead_load.report.writing import write_report
+    from polyhead_load.sweep.folder import RunFolder
+
+    findings, page = write_report(RunFolder(run))
+    console = Console()
+    console.print(terminal(findings))
+    console.print(str(page), highlight=False)
+
+
+@app.command
+def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
+    """Compare two runs, cell by cell: B against A.
+
+    Parameters
+    ----------
+    a
+        A run's folder, or its report.json.
+    b
+        Another one's.
+    json
+        Write JSON.
+    """
+    from rich.console import Console
+
+    from polyhead_load.report import compare as comparing
+    from polyhead_load.report.findings import QUANTILES
+    from polyhead_load.sweep.errors import SweepError
+
+    comparison = comparing.compare(comparing.read_report(a), comparing.read_report(b))
+    if not comparison.pairs:
+        raise SweepError(f"{a} and {b} have no cell in common")
+    if json:
+        import json as encoder
+
+        sys.stdout.write(encoder.dumps(comparison.facts(), indent=1) + "\n")
+        return
+    console = Console()
+    console.print(comparing.comparison_table(comparison))
+    for name in QUANTILES:
+        agreeing, known = comparison.agreeing(name)
+        console.print(f"{name}: the intervals overlap in {agreeing} of {known} cells", highlight=False)
+    for where, keys in ((a, comparison.only_first), (b, comparison.only_second)):
+        if keys:
+            console.print(f"only in {where}: {len(keys)} cells", highlight=False)
+
+
+@app.command
+def presets(name: str | None = None, /) -> None:
+    """List the presets, or print one as the file that it is.
+
+    Parameters
+    ----------
+    name
+        The preset to print, as a start for a file of your own.
+    """
+    from rich.console import Console
+
+    from polyhead_load.sweep.errors import SweepError
+    from polyhead_load.sweep.reading import presets as known
+    from polyhead_load.sweep.reading import read_sweep
+    from polyhead_load.sweep.spec import near
+
+    texts = known()
+    if name is not None:
+        if name not in texts:
+            raise SweepError(f"the preset must be one of {', '.join(texts)}, was {name!r}{near(name, texts)}")
+        sys.stdout.write(texts[name])
+        return
+    console = Console()
+    for preset in texts:
+        _, what = read_sweep(preset)
+        console.print(f"[bold]{preset}[/]: {what.title}", highlight=False)
+        console.print(f"  {what.about}", highlight=False, style="dim")
+
+
+def _end(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)

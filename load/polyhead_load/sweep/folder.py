@@ -1,0 +1,116 @@
+"""The folder of one run: what was to be measured, what was, and everything to make a report of.
+
+```
+RUN/
+  sweep.json       the sweep, the machine, the families, what was skipped
+  cells.jsonl      one line for each run of a cell
+  records/         every request of each run
+  server.log
+  report.html, report.json, report.csv, plots/
+```
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.journal import FILE, Journal, no_room
+from polyhead_load.sweep.records import Records
+from polyhead_load.sweep.spec import Sweep
+
+
+class RunFolder:
+    """A run's folder.
+
+    Args:
+        path: Where it is, or is to be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def records(self) -> Path:
+        """Every request of each run."""
+        return self.path / "records"
+
+    @property
+    def log(self) -> Path:
+        """What the servers of the run have said."""
+        return self.path / "server.log"
+
+    def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes the folder, or takes up what is there.
+
+        Args:
+            sweep: What is to be measured.
+            facts: About the machine and the families; those of the beginning stay.
+
+        Returns:
+            The facts that the folder holds now.
+
+        Raises:
+            SweepError: It holds another sweep, or cannot be written.
+        """
+        file = self.path / "sweep.json"
+        described = {"sweep": sweep.model_dump(mode="json"), **facts}
+        if file.exists():
+            before, held = self.read()
+            if before != sweep:
+                raise SweepError(
+                    f"{self.path} holds another sweep ({before.title!r}, or with other values): "
+                    "give another --out"
+                )
+            described = {**described, **held, "skipped": facts.get("skipped", {})}
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise SweepError(f"--out must be a new folder, or one of a sweep; {self.path} holds other things")
+        try:
+            self.records.mkdir(parents=True, exist_ok=True)
+            self.write("sweep.json", json.dumps(described, indent=2) + "\n")
+        except OSError as error:
+            raise no_room(file, error) from error
+        return described
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Writes down what is known now beside the sweep itself."""
+        sweep, _ = self.read()
+        described = {"sweep": sweep.model_dump(mode="json")}
+        self.write("sweep.json", json.dumps({**facts, **described}, indent=2) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file, all of it or nothing."""
+        target = self.path / name
+        partial = target.with_name(f".{target.name}")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise no_room(target, error) from error
+
+    def read(self) -> tuple[Sweep, dict[str, Any]]:
+        """The sweep, and what else was written down at the beginning.
+
+        Raises:
+            SweepError: This is no folder of a run.
+        """
+        file = self.path / "sweep.json"
+        try:
+            held = json.loads(file.read_bytes())
+            return Sweep.model_validate(held.pop("sweep")), held
+        except FileNotFoundError as error:
+            raise SweepError(f"{self.path} must be the folder of a sweep, it has no sweep.json") from error
+        except (ValueError, KeyError, ValidationError) as error:
+            raise SweepError(f"{file} must describe a sweep, is damaged") from error
+
+    def journal(self) -> Journal:
+        """What has been measured."""
+        return Journal(self.path / FILE)
+
+    def load_records(self, name: str) -> Records:
+        """Every request of one run."""
+        return Records.read(self.path / name)

@@ -1,0 +1,120 @@
+"""How sure a number is.
+
+Two things make a measured quantile uncertain. Within a block there are only so many requests: order
+statistics bound the quantile without supposing any distribution. Between blocks the machine differs: other
+work, clocks, memory layout; requests of one block share that, so however many they are, they cannot tell.
+An interval here covers both. Few blocks are what there is, and resampling five of them (a bootstrap) gives
+intervals that are too narrow by a third; so blocks are treated as a small sample of logarithms, with
+Student's t.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Values = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A value, and where it lies with `CONFIDENCE`."""
+
+    value: float
+    low: float
+    high: float
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high
+
+    def overlaps(self, other: "Interval") -> bool:
+        """Whether both have something in common."""
+        return self.low <= other.high and other.low <= self.high
+
+    def facts(self) -> dict[str, float]:
+        """For JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def quantile_interval(values: Values, share: float, *, confidence: float = CONFIDENCE) -> Interval | None:
+    """A quantile of independent values, by order statistics.
+
+    Args:
+        values: [N], in any order.
+        share: Which quantile, from 0 to 1.
+        confidence: Of the interval.
+
+    Returns:
+        The quantile, or None where there are too few values to bound it on both sides: for the 0.99
+        quantile that takes 367.
+    """
+    count = len(values)
+    tail = (1 - confidence) / 2
+    # The number of values below the quantile is binomial; ranks count from 1.
+    low, high = int(stats.binom.ppf(tail, count, share)), int(stats.binom.ppf(1 - tail, count, share)) + 1
+    if count == 0 or low < 1 or high > count:
+        return None
+    ordered = np.sort(values)
+    value = float(np.quantile(ordered, share, method="inverted_cdf"))
+    return Interval(value=value, low=float(ordered[low - 1]), high=float(ordered[high - 1]))
+
+
+def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
+    """A quantile of several blocks' values together; None where there are too few values.
+
+    The interval holds that of the order statistics, and with two blocks or more also that of their quantiles.
+    """
+    filled = [block for block in blocks if len(block)]
+    if not filled:
+        return None
+    within = quantile_interval(np.concatenate(filled), share)
+    if within is None or len(filled) < 2:
+        return within
+    between = _mean_of_logs([_quantile(block, share) for block in filled])
+    return Interval(value=within.value, low=min(within.low, between.low), high=max(within.high, between.high))
+
+
+def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
+    """The ratio of values that were measured in the same blocks; None for fewer than two.
+
+    What slows a whole block down is in both, and cancels.
+    """
+    if len(ours) != len(baselines):
+        raise ValueError(f"both must have as many blocks, were {len(ours)} and {len(baselines)}")
+    if len(ours) < 2:
+        return None
+    return _mean_of_logs([own / base for own, base in zip(ours, baselines, strict=True)])
+
+
+def independent_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
+    """The ratio of values of two runs (Welch's t of logarithms); None for fewer than two blocks."""
+    if min(len(ours), len(baselines)) < 2:
+        return None
+    one, other = np.log(ours), np.log(baselines)
+    difference = float(one.mean() - other.mean())
+    parts = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
+    if sum(parts) == 0:
+        value = math.exp(difference)
+        return Interval(value=value, low=value, high=value)
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1))
+    return _around(difference, math.sqrt(sum(parts)), freedom)
+
+
+def _mean_of_logs(values: Sequence[float]) -> Interval:
+    logs = np.log(values)
+    return _around(float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1)
+
+
+def _around(middle: float, error: float, freedom: float) -> Interval:
+    reach: Any = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+    return Interval(value=math.exp(middle), low=math.exp(middle - reach), high=math.exp(middle + reach))
+
+
+def _quantile(values: Values, share: float) -> float:
+    return float(np.quantile(values, share, method="inverted_cdf"))

@@ -1,0 +1,142 @@
+"""One run of one cell: warm up, generate, judge."""
+
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from polyhead_client import Client
+from polyhead_load.plan import Plan
+from polyhead_load.sweep.cells import Cell
+from polyhead_load.sweep.folder import RunFolder
+from polyhead_load.sweep.gates import reasons
+from polyhead_load.sweep.journal import Measurement, no_room
+from polyhead_load.sweep.processes import ProcessError
+from polyhead_load.sweep.records import Records, Run
+from polyhead_load.sweep.server import Server
+from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.warm_up import WarmUp, warm_up
+
+Generate = Callable[[Plan, Path], Run]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Which run of which cell."""
+
+    cell: Cell
+    block: int
+    attempt: int
+
+    def measurement(self, started: str, **found: object) -> Measurement:
+        """What is written down about it."""
+        return Measurement.model_validate(
+            {
+                **self.cell.configuration.labels,
+                "load": self.cell.load,
+                "block": self.block,
+                "attempt": self.attempt,
+                "started": started,
+                **found,
+            }
+        )
+
+    @property
+    def records(self) -> str:
+        """The name of the file of its requests."""
+        number = zlib.crc32(str(self.cell).encode())
+        return f"records/{self.block:02d}-{number:08x}-{self.attempt}.npz"
+
+
+def now() -> str:
+    """In UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def measure(
+    turn: Turn, plan: Plan, sweep: Sweep, *, server: Server, folder: RunFolder, generate: Generate
+) -> Measurement:
+    """Measures once.
+
+    Args:
+        turn: What.
+        plan: How the generator is to call it.
+        sweep: Says how long to warm up, and what makes a run void.
+        server: Where.
+        folder: Where the records go.
+        generate: Runs the generator.
+
+    Raises:
+        PolyheadError: The warm-up failed.
+        SweepError: There is no room for the records.
+    """
+    started = now()
+    with Client(plan.address, timeout=plan.timeout_seconds) as client:
+        warm = warm_up(client, plan, most_seconds=sweep.warm_up_seconds)
+    before = server.cpu_seconds()
+    with tempfile.TemporaryDirectory(prefix=".generator-", dir=folder.path) as scratch:
+        try:
+            run = generate(plan, Path(scratch))
+        except ProcessError as error:
+            return turn.measurement(started, void=[f"the generator {error}"], rate=plan.rate)
+    after = server.cpu_seconds()
+    void = reasons(run, plan, sweep.gates)
+    if not warm.stable:
+        void = (f"it did not answer equally fast within {warm.seconds:.0f} s of warm-up", *void)
+    try:
+        run.records.write(folder.path / turn.records)
+    except OSError as error:
+        raise no_room(folder.path / turn.records, error) from error
+    busy = None if before is None or after is None else after - before
+    return turn.measurement(
+        started,
+        void=void,
+        records=turn.records,
+        server_mib=server.memory_mib(),
+        server_cpu=None if busy is None else busy / (plan.warm_up_seconds + plan.seconds),
+        **_found(run, plan, warm),
+    )
+
+
+def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
+    records = run.records
+    found: dict[str, object] = {
+        "rate": plan.rate,
+        "warm_up_seconds": warm.seconds,
+        "requests": len(records.planned),
+        "shed": int((records.code == -1).sum()),
+        "errors": int((records.code > 0).sum()),
+    }
+    latency = records.latency_ms
+    if not len(latency):
+        return found
+    p50, p95, p99 = np.quantile(latency, [0.5, 0.95, 0.99], method="inverted_cdf").tolist()
+    good = records.answered
+    return found | {
+        "achieved": throughput(records, plan),
+        "mean_ms": float(latency.mean()),
+        "p50_ms": p50,
+        "p95_ms": p95,
+        "p99_ms": p99,
+        "send_lag_p99_ms": float(np.quantile(records.lag_ms, 0.99)),
+        "generator_cpu": run.facts["cpu_seconds"] / run.facts["seconds"],
+        "request_bytes": float(records.request_bytes[good].mean()),
+        "reply_bytes": float(records.reply_bytes[good].mean()),
+    }
+
+
+def throughput(records: Records, plan: Plan) -> float:
+    """Answered requests a second.
+
+    In a closed loop a request is planned when the one before it is answered, so those that are planned
+    within the window are as many as are answered within it. In an open loop the window lasts until the
+    last answer.
+    """
+    seconds = plan.seconds
+    if plan.mode == "open":
+        seconds = max(seconds, float(np.nanmax(records.done)))
+    return int(records.answered.sum()) / seconds

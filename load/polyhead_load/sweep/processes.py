@@ -1,0 +1,84 @@
+"""The `polyhead` commands and the generator, as processes of their own."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyhead_load.plan import Plan
+from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.records import Run
+
+# The script `polyhead` need not be on the path, or be this environment's.
+POLYHEAD = (
+    sys.executable,
+    "-c",
+    "import sys; from polyhead_client.command import main; sys.exit(main(sys.argv[1:]))",
+)
+
+GENERATOR = (sys.executable, "-m", "polyhead_load.generate")
+
+_SPARE_SECONDS = 60.0
+"""What a generator may take beyond its plan: to start, to prepare requests, and to write."""
+
+
+class ProcessError(Exception):
+    """A process failed; the message is its last words."""
+
+
+def polyhead(*arguments: str | Path) -> None:
+    """Runs a command to its end.
+
+    Raises:
+        ProcessError: It failed.
+    """
+    done = subprocess.run(  # noqa: S603 - our own commands
+        [*POLYHEAD, *map(str, arguments)], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        raise ProcessError(last_words(done.stderr, done.returncode))
+
+
+def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) -> Run:
+    """Runs the generator.
+
+    Args:
+        plan: What it is to do.
+        folder: Where it writes; made here.
+        command: What to start.
+
+    Raises:
+        ProcessError: It failed, or did not end.
+        SweepError: There is no room for its files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "plan.json"
+    try:
+        path.write_text(plan.to_json())
+    except OSError as error:
+        raise SweepError(f"{path} cannot be written: {error.strerror}") from error
+    longest = plan.warm_up_seconds + plan.seconds + plan.timeout_seconds + _SPARE_SECONDS
+    try:
+        done = subprocess.run(  # noqa: S603 - our own commands
+            [*command, "--plan", str(path), "--out", str(folder)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=longest,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProcessError(f"it did not end within {longest:.0f} s") from error
+    if done.returncode:
+        raise ProcessError(last_words(done.stderr, done.returncode))
+    try:
+        return Run.read(folder)
+    except (OSError, SweepError) as error:
+        raise ProcessError(f"it left no records: {error}") from error
+
+
+def last_words(text: str, code: int) -> str:
+    """The last line that a process wrote, and how it ended."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ended = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+    return f"{ended}: {lines[-1]}" if lines else ended

@@ -1,0 +1,70 @@
+"""How far a sweep is, on the terminal or in a log."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from polyhead_load.sweep.journal import Measurement
+from polyhead_load.sweep.measuring import Turn
+
+
+class Bar:
+    """A bar where there is a terminal, a line for each block where there is none."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=None)
+        self._block: int | None = None
+        self.void = 0
+
+    def say(self, text: str) -> None:
+        """What happens before the first run."""
+        self._progress.update(self._task, description=text)
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False)
+
+    def begin(self, runs: int, seconds: float) -> None:
+        """So many runs are to come, in about so many seconds."""
+        self._progress.update(self._task, total=runs, completed=0)
+        self._console.print(f"{runs} runs, about {max(1, round(seconds / 60))} min", highlight=False)
+
+    def turn(self, turn: Turn) -> None:
+        """The run that comes now."""
+        where = "capacity" if turn.block == 0 else f"block {turn.block}"
+        again = "" if turn.attempt == 1 else " (again)"
+        self._progress.update(self._task, description=f"{where}{again}: {turn.cell}")
+        if turn.block != self._block and not self._console.is_terminal:
+            self._console.print(where, highlight=False)
+        self._block = turn.block
+
+    def done(self, measurement: Measurement | None) -> None:
+        """The last one has ended; None is one that was skipped."""
+        if measurement is not None and measurement.void:
+            self.void += 1
+            what = f"{', '.join(measurement.cell)}, block {measurement.block}"
+            self._console.print(f"void: {what}: {'; '.join(measurement.void)}", highlight=False, markup=False)
+            return  # it comes again, or not: the bar counts cells
+        self._progress.advance(self._task)
+
+    def skipped(self, what: str, why: str) -> None:
+        """What will not be measured."""
+        self._console.print(f"skipped: {what}: {why}", highlight=False, markup=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

@@ -1,0 +1,239 @@
+"""Runs a sweep: block after block, each cell once in each, in an order drawn anew."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol, Self
+
+from polyhead_client import Client, InvalidRequest, NotFound, PolyheadError, TooLarge
+from polyhead_load.sweep.cells import CAPACITY, Cell, Configuration, cells, configurations, plan_of, rate_of
+from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.folder import RunFolder
+from polyhead_load.sweep.journal import Measurement
+from polyhead_load.sweep.measuring import Generate, Turn, measure, now
+from polyhead_load.sweep.server import Server
+from polyhead_load.sweep.spec import Sweep, parse_load
+
+Group = tuple[str, ...]
+"""Families that are served together."""
+
+StartServer = Callable[[Group], AbstractContextManager[Server]]
+
+
+class Watcher(Protocol):
+    """Is told how far a sweep is."""
+
+    def begin(self, runs: int, seconds: float) -> None:
+        """So many runs are to come, in about so many seconds."""
+
+    def turn(self, turn: Turn) -> None:
+        """The run that comes now."""
+
+    def done(self, measurement: Measurement | None) -> None:
+        """The last one has ended; None is one that was skipped."""
+
+    def skipped(self, what: str, why: str) -> None:
+        """What will not be measured."""
+
+
+class Runner:
+    """Measures what a run's folder does not hold yet.
+
+    Args:
+        sweep: What is to be measured.
+        folder: The run's.
+        groups: Which families are served together. A family that is in none is not measured.
+        start: Starts a server of a group.
+        own: A server that has ended can be started anew.
+        generate: Runs the generator.
+        watcher: Is told how far it is.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: RunFolder,
+        groups: Sequence[Group],
+        *,
+        start: StartServer,
+        own: bool,
+        generate: Generate,
+        watcher: Watcher,
+    ) -> None:
+        self._sweep = sweep
+        self._folder = folder
+        self._groups = list(groups)
+        self._start = start
+        self._own = own
+        self._generate = generate
+        self._watcher = watcher
+        self._journal = folder.journal()
+        self._open = ExitStack()
+        self._serving: tuple[Group, Server] | None = None
+        self.skipped: dict[str, str] = {}
+        """Families and configurations that are not measured → why."""
+        self.providers: dict[str, str] = {}
+        """Family → where onnxruntime runs it."""
+
+    def run(self) -> None:
+        """Measures all that is missing.
+
+        Raises:
+            SweepError: It cannot go on; what was measured is kept.
+        """
+        all_cells = [cell for cell in cells(self._sweep) if self._group_of(cell) is not None]
+        capacities = [cell for cell in all_cells if cell.load == CAPACITY]
+        others = [cell for cell in all_cells if cell.load != CAPACITY]
+        runs = sum(
+            self._wanted(cell, block)
+            for block, of_block in self._blocks(capacities, others)
+            for cell in of_block
+        )
+        self._watcher.begin(runs, runs * (1.15 * self._sweep.seconds + 2.5))
+        for block, of_block in self._blocks(capacities, others):
+            for _ in range(1 + self._sweep.retries):
+                self._pass(block, of_block)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _blocks(self, capacities: Sequence[Cell], others: Sequence[Cell]) -> list[tuple[int, Sequence[Cell]]]:
+        return [(0, capacities), *((block, others) for block in range(1, self._sweep.blocks + 1))]
+
+    def _pass(self, block: int, of_block: Sequence[Cell]) -> None:
+        """Each cell of the block that is missing, once."""
+        order = random.Random(f"{self._sweep.seed} {block}")  # noqa: S311 - an order, no secret
+        wanted = [cell for cell in of_block if self._wanted(cell, block)]
+        order.shuffle(wanted)
+        groups = list(self._groups)
+        order.shuffle(groups)
+        for group in groups:
+            for cell in wanted:
+                if cell.configuration.family in group and self._wanted(cell, block):
+                    self._one(cell, block)
+
+    def _one(self, cell: Cell, block: int) -> None:
+        attempt = 1 + len(self._of(cell, block))
+        turn = Turn(cell=cell, block=block, attempt=attempt)
+        self._watcher.turn(turn)
+        measurement = self._measure(turn)
+        if measurement is not None:
+            self._journal.append(measurement)
+        self._watcher.done(measurement)
+        if self._serving is not None and not self._serving[1].alive():
+            address = self._serving[1].address
+            self._stop()
+            if not self._own:
+                raise SweepError(
+                    f"the server at {address} answers no more: start it, and give the same command again "
+                    "to go on; what was measured is kept"
+                )
+
+    def _measure(self, turn: Turn) -> Measurement | None:
+        """None where the cell, or all of its family's, cannot be measured at all."""
+        cell = turn.cell
+        started = now()
+        server = self._serve(cell)
+        if server is None or cell.configuration.family in self.skipped:
+            return None
+        try:
+            rate = rate_of(cell, self._sweep, self._capacities())
+        except KeyError:
+            return turn.measurement(started, void=["the capacity of the configuration is not known"])
+        plan = plan_of(cell, self._sweep, address=server.address, rate=rate, block=turn.block)
+        try:
+            measurement = measure(
+                turn, plan, self._sweep, server=server, folder=self._folder, generate=self._generate
+            )
+        except (InvalidRequest, NotFound, TooLarge) as error:
+            self._skip(str(cell.configuration), str(error))
+            return None
+        except PolyheadError as error:
+            measurement = turn.measurement(started, void=[f"the warm-up failed: {error}"], rate=rate)
+        if not server.alive():
+            measurement = measurement.model_copy(
+                update={"void": ("the server ended meanwhile", *measurement.void)}
+            )
+        return measurement
+
+    # ---- What is there, and what is missing ----------------------------------------------------------
+
+    def _of(self, cell: Cell, block: int) -> list[Measurement]:
+        key = (*cell.configuration.key, cell.load)
+        return [one for one in self._journal.measurements if one.block == block and one.cell == key]
+
+    def _wanted(self, cell: Cell, block: int) -> bool:
+        if cell.configuration.family in self.skipped or str(cell.configuration) in self.skipped:
+            return False
+        there = self._of(cell, block)
+        hopeless = (
+            any(one.void for one in there)
+            and parse_load(cell.load).kind in {"share", "common"}
+            and cell.configuration not in self._capacities()
+        )
+        return not hopeless and all(one.void for one in there) and len(there) <= self._sweep.retries
+
+    def _capacities(self) -> Mapping[Configuration, float]:
+        by_labels = {
+            one.configuration: one.achieved
+            for one in self._journal.measurements
+            if one.load == CAPACITY and not one.void and one.achieved
+        }
+        return {
+            configuration: achieved
+            for configuration in configurations(self._sweep)
+            if (achieved := by_labels.get(configuration.key))
+        }
+
+    def _group_of(self, cell: Cell) -> Group | None:
+        return next((group for group in self._groups if cell.configuration.family in group), None)
+
+    def _skip(self, what: str, why: str) -> None:
+        self.skipped[what] = why
+        self._watcher.skipped(what, why)
+
+    # ---- The server -----------------------------------------------------------------------------------
+
+    def _serve(self, cell: Cell) -> Server | None:
+        """The server of the cell's family; None where it does not start."""
+        group = self._group_of(cell)
+        if group is None:
+            return None
+        if self._serving is not None and self._serving[0] == group and self._serving[1].alive():
+            return self._serving[1]
+        self._stop()
+        try:
+            server = self._open.enter_context(self._start(group))
+        except SweepError as error:
+            if not self._own:
+                raise
+            if len(group) == 1:
+                self._groups.remove(group)
+                self._skip(cell.configuration.family, str(error))
+                return None
+            # One of them is to blame: each gets a server of its own.
+            self._groups.remove(group)
+            self._groups += [(family,) for family in group]
+            return self._serve(cell)
+        self._serving = group, server
+        self._look_around(group, server)
+        return server
+
+    def _look_around(self, group: Group, server: Server) -> None:
+        """Which families the server has not loaded, and where it runs the others."""
+        with Client(server.address) as client:
+            index = {model.name: model for model in client.models()}
+            for family in group:
+                if family not in index or index[family].state != "READY":
+                    why = index[family].reason if family in index else "the server does not have it"
+                    self._skip(family, why)
+                else:
+                    provider = client.model(family).properties.get("execution_provider", "")
+                    self.providers[family] = provider
+
+    def _stop(self) -> None:
+        self._serving = None
+        self._open.close()

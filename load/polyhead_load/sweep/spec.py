@@ -1,0 +1,275 @@
+"""What a sweep measures: one frozen value, as a file or a preset says it.
+
+Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, F feed-forward width.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from polyhead_load.errors import LoadError
+from polyhead_load.plan import Lengths
+
+Dimension = Literal["family", "tokens", "batch", "attention"]
+"""What tells one configuration from another."""
+
+DIMENSIONS: tuple[Dimension, ...] = ("family", "tokens", "batch", "attention")
+
+ENCODER_FIELDS = (
+    "d_model",
+    "heads",
+    "layers",
+    "head_width",
+    "feed_forward",
+    "norm",
+    "activation",
+    "bias",
+    "fused",
+    "causal",
+    "mask_input",
+    "dropout",
+    "layer_norm_epsilon",
+    "vocabulary",
+    "positions",
+    "types",
+    "embedding_norm",
+    "final_norm",
+    "pooling",
+    "normalise",
+)
+"""What an encoder may be said to be; `polyhead export --encoder` reads the same names."""
+
+Encoder: TypeAlias = Mapping[str, bool | int | float | str]
+
+_FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_LOAD = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>%|/s)")
+
+
+def near(wanted: str, known: Iterable[str]) -> str:
+    """`; did you mean 'heads'?`, or nothing where nothing is near."""
+    matches = difflib.get_close_matches(wanted, list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+class Load(NamedTuple):
+    """How a configuration is called."""
+
+    kind: Literal["capacity", "single", "share", "common", "rate"]
+    """capacity: many in flight; single: one in flight; share: of the configuration's own capacity;
+    common: the same rate for all that are compared; rate: requests a second."""
+    value: float = 0.0
+    """Of a share, from 0 to 1; of a rate, requests a second."""
+
+
+def parse_load(text: str) -> Load:
+    """Reads `single`, `50%`, `common` or `20/s`.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    if text in {"capacity", "single", "common"}:
+        return Load(text)  # type: ignore[arg-type]  # one of the three
+    match = _LOAD.fullmatch(text)
+    if match is None or (number := float(match["number"])) == 0:
+        raise ValueError(f"must be single, common, a share such as 50% or a rate such as 20/s, was {text!r}")
+    if match["unit"] == "/s":
+        return Load("rate", number)
+    if number >= 100:
+        raise ValueError(f"must be below 100% (a queue would only grow), was {text!r}")
+    return Load("share", number / 100)
+
+
+def _check_load(text: str) -> str:
+    if parse_load(text).kind == "capacity":
+        raise ValueError("must not be capacity: that is measured wherever a load needs it")
+    return text
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def length_label(tokens: int | Lengths) -> str:
+    """T as people read it."""
+    return str(tokens) if isinstance(tokens, int) else f"{tokens.low}–{tokens.high}, median {tokens.median:g}"
+
+
+class Attention(_Model):
+    """What a request asks for beside the output."""
+
+    name: Annotated[str, Field(min_length=1)]
+    layers: Literal["all"] | tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """None asks for no attention, on the fast graph."""
+    heads: str | None = None
+    """Only these, such as `0,3` or `0:4`."""
+    queries: str | None = None
+    """Only these rows, likewise."""
+    dtype: Literal["FP32", "FP16", "UINT8"] | None = None
+
+
+MODES: Mapping[str, Attention] = {
+    mode.name: mode
+    for mode in (
+        Attention(name="off"),
+        Attention(name="one", layers=(0,)),
+        Attention(name="all", layers="all"),
+        Attention(name="all-fp16", layers="all", dtype="FP16"),
+        Attention(name="all-uint8", layers="all", dtype="UINT8"),
+        Attention(name="all-head-0", layers="all", heads="0"),
+        Attention(name="all-row-0", layers="all", queries="0"),
+    )
+}
+"""Ways of asking that have names. `one` is the first layer's attention."""
+
+
+def _lengths(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    names = [field.name for field in fields(Lengths)]
+    for name in value:
+        if name not in names:
+            raise ValueError(f"there is no field {name!r}{near(name, names)} (known: {', '.join(names)})")
+    try:
+        return Lengths(**value)
+    except (LoadError, TypeError) as error:
+        raise ValueError(
+            f"must be such as {{median = 32, sigma = 0.6, low = 8, high = 128}}: {error}"
+        ) from error
+
+
+def _named_mode(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in MODES:
+        raise ValueError(f"must be one of {', '.join(MODES)}, or a table, was {value!r}{near(value, MODES)}")
+    return MODES[value]
+
+
+def _check_family(name: str) -> str:
+    if not _FAMILY.fullmatch(name):
+        raise ValueError(
+            f"must start with a letter or digit and hold only letters, digits, '_' and '-', was {name!r}"
+        )
+    return name
+
+
+def _check_encoder(encoder: Encoder) -> Encoder:
+    for name in encoder:
+        if name not in ENCODER_FIELDS:
+            raise ValueError(f"there is no field {name!r} of an encoder{near(name, ENCODER_FIELDS)}")
+    return encoder
+
+
+EncoderFields = Annotated[dict[str, bool | int | float | str], AfterValidator(_check_encoder)]
+
+
+class Gates(_Model):
+    """When a run says nothing about the server, and is void."""
+
+    send_lag_ms: Annotated[float, Field(ge=0)] = 1.0
+    """Open loop: 99 % of the requests must leave at most this late ..."""
+    send_lag_share: Annotated[float, Field(ge=0)] = 0.05
+    """... or at most this share of the median latency, where that is more."""
+    generator_cpu: Annotated[float, Field(gt=0)] = 0.8
+    """Most of one core that the generator may use."""
+    drift: Annotated[float, Field(gt=0)] = 0.1
+    """Most by which the median of the last third may differ from the first third's, beyond chance."""
+    backlog: Annotated[float, Field(gt=0)] = 0.05
+    """Open loop: the share of the requests that may still be unanswered when the last one is sent, or
+    ten, where that is more."""
+
+
+class Sweep(_Model):
+    """Which cells are measured, and how: {families × T × B × attention} × loads."""
+
+    title: str
+    about: str = ""
+    encoder: EncoderFields = Field(default_factory=dict)
+    """What all families have in common; empty where they are served or exported already."""
+    families: Annotated[
+        dict[Annotated[str, AfterValidator(_check_family)], EncoderFields], Field(min_length=1)
+    ]
+    """By name, what is each one's own."""
+    tokens: Annotated[
+        tuple[Annotated[Annotated[int, Field(ge=1)] | Lengths, BeforeValidator(_lengths)], ...],
+        Field(min_length=1),
+    ]
+    """T: lengths of sequences."""
+    batch: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (1,)
+    """B: sequences in a request."""
+    attention: Annotated[
+        tuple[Annotated[Attention, BeforeValidator(_named_mode)], ...], Field(min_length=1)
+    ] = (MODES["off"],)
+    loads: Annotated[tuple[Annotated[str, AfterValidator(_check_load)], ...], Field(min_length=1)] = (
+        "single",
+        "30%",
+        "50%",
+        "70%",
+        "85%",
+        "common",
+    )
+    baseline: dict[Dimension, str | int] = Field(default_factory=dict)
+    """What the others are compared with: the configuration that has these, and is the same otherwise."""
+    blocks: Annotated[int, Field(ge=1)] = 5
+    """How often each cell is measured, in an order drawn anew each time."""
+    seconds: Annotated[float, Field(gt=0)] = 4.0
+    """Of each of these measurements."""
+    warm_up_seconds: Annotated[float, Field(ge=0)] = 6.0
+    """Most that a configuration may take, before each measurement, to answer equally fast."""
+    common: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """The common rate, as a share of the least capacity among those that are compared."""
+    capacity_users: Annotated[int, Field(ge=1)] = 8
+    """Requests in flight while a configuration's capacity is measured."""
+    max_in_flight: Annotated[int, Field(ge=1)] = 128
+    """Open loop: beyond that, requests are not sent but counted, which makes the run void."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Of each request."""
+    retries: Annotated[int, Field(ge=0)] = 1
+    """How often a void measurement is tried again, at the end of its block."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    serve: tuple[str, ...] = ()
+    """More flags for `polyhead serve`."""
+    gates: Gates = Gates()
+
+    @model_validator(mode="after")
+    def _check(self) -> "Sweep":
+        for dimension in DIMENSIONS:
+            labels = self.labels(dimension)
+            if len(set(labels)) != len(labels):
+                raise ValueError(f"{dimension}: all must differ from each other, were {', '.join(labels)}")
+            if dimension in self.baseline and (value := str(self.baseline[dimension])) not in labels:
+                raise ValueError(
+                    f"baseline.{dimension} must be one of {', '.join(labels)}, "
+                    f"was {value!r}{near(value, labels)}"
+                )
+        if len(set(self.loads)) != len(self.loads):
+            raise ValueError(f"loads: all must differ from each other, were {', '.join(self.loads)}")
+        return self
+
+    def labels(self, dimension: Dimension) -> list[str]:
+        """The values that a dimension takes, as people read them."""
+        match dimension:
+            case "family":
+                return list(self.families)
+            case "attention":
+                return [mode.name for mode in self.attention]
+            case "tokens":
+                return [length_label(tokens) for tokens in self.tokens]
+            case "batch":
+                return [str(batch) for batch in self.batch]
+
+    def encoder_of(self, family: str) -> dict[str, bool | int | float | str]:
+        """What the family is to be; empty where it must be there already."""
+        return {**self.encoder, **self.families[family]}
+
+    @property
+    def compared(self) -> Mapping[Dimension, str]:
+        """The baseline as labels; without one, the first value of the first dimension that has several."""
+        if self.baseline:
+            return {dimension: str(value) for dimension, value in self.baseline.items()}
+        several = [dimension for dimension in DIMENSIONS if len(self.labels(dimension)) > 1]
+        return {dimension: self.labels(dimension)[0] for dimension in several[:1]}
