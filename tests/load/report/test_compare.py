@@ -1,0 +1,68 @@
+"""Two runs against each other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.load.sweep.synthetic import measured, new_folder, small_sweep
+
+from polyhead_load.report.compare import compare, comparison_table, read_report
+from polyhead_load.report.writing import write_report
+from polyhead_load.sweep.errors import SweepError
+
+
+def a_report(path: Path, **how: Any) -> dict[str, Any]:
+    folder = new_folder(path)
+    sweep = how.pop("sweep", small_sweep(loads=["single"], blocks=5))
+    measured(folder, sweep, **how)
+    write_report(folder)
+    return read_report(folder.path)
+
+
+def test_what_differs_and_what_does_not(tmp_path: Path) -> None:
+    first = a_report(tmp_path / "a", seed=1)
+    second = a_report(tmp_path / "b", seed=2, slower={"tiny-tokens": 1.6})
+
+    comparison = compare(first, second)
+
+    same, slower = comparison.pairs
+    assert same.ratios["p50"] is not None
+    assert 1.0 in same.ratios["p50"]
+    assert slower.ratios["p50"] is not None
+    assert slower.ratios["p50"].low > 1.2
+    assert slower.overlap["p50"] is False
+    assert comparison.agreeing("p50") == (1, 2)
+    console = Console(width=200, record=True, quiet=True)
+    console.print(comparison_table(comparison))
+    shown = console.export_text()
+    assert "no measurable difference" in shown
+    assert "not in p50" in shown
+
+
+def test_too_few_samples_agree_with_nothing(tmp_path: Path) -> None:
+    comparison = compare(a_report(tmp_path / "a", count=30), a_report(tmp_path / "b", count=30))
+
+    assert comparison.agreeing("p99") == (0, 0)
+    assert comparison.pairs[0].ratios["p99"] is None
+
+
+def test_cells_of_one_run_alone_are_counted(tmp_path: Path) -> None:
+    more = small_sweep(loads=["single", "20/s"])
+    comparison = compare(
+        a_report(tmp_path / "a", sweep=more), a_report(tmp_path / "b", sweep=small_sweep(loads=["single"]))
+    )
+
+    assert len(comparison.pairs) == 2
+    assert [key[-1] for key in comparison.only_first] == ["20/s", "20/s"]
+    assert comparison.only_second == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is no JSON"), ("[]", "has no rows"), ("{}", "has no rows")]
+)
+def test_what_is_no_report_is_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(text)
+
+    with pytest.raises(SweepError, match=rf"report\.json must be the report\.json of a sweep, .*{message}"):
+        read_report(tmp_path)

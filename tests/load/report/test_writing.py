@@ -1,0 +1,142 @@
+"""The page, its pictures, and the files beside it."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.load.sweep.synthetic import measured, new_folder, small_sweep
+
+from polyhead_load.report.writing import write_report
+from polyhead_load.sweep.folder import RunFolder
+
+ENCODER = {"d_model": 16, "heads": 4, "layers": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = new_folder(tmp_path)
+    sweep = small_sweep(title="Small <encoders>", loads=["single", "50%"])
+    measured(folder, sweep, slower={"tiny-tokens": 1.5})
+    _, facts = folder.read()
+    graph = {"operators": {"MatMul": 4}, "optimised": True, "kernel": "fused MultiHeadAttention, CPU"}
+    folder.note(
+        {
+            **facts,
+            "families": {
+                "tiny": {"encoder": ENCODER, "precision": "fp32", "parameters": 1234, "tools": {}},
+                "tiny-tokens": {"encoder": {**ENCODER, "heads": 2}, "precision": "fp32", "parameters": 5},
+            },
+            "graphs": {"tiny": {"fast": graph}, "tiny-tokens": {"fast": graph}},
+            "providers": {"tiny": "CPUExecutionProvider"},
+            "hashes": {"tiny": {"model.onnx": "abc"}},
+            "skipped": {"gpt3": "its export takes about 10 GiB"},
+        }
+    )
+    return folder
+
+
+class Reader(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.sources: list[str] = []
+        self.depth: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in {"meta", "img", "br"}:
+            self.depth.append(tag)
+        self.sources += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.depth.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.depth and self.depth[-1] == "h2":
+            self.headings.append(data)
+
+
+def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
+    _, path = write_report(folder)
+
+    text = path.read_text()
+    reader = Reader()
+    reader.feed(text)
+    assert reader.depth == []
+    assert reader.headings == [
+        "Latency",
+        "Latency against H, attention heads",
+        "Latency against throughput",
+        "Where the time goes",
+        "Distribution of latencies",
+        "Graphs and kernels",
+        "The harness itself",
+        "Void and skipped",
+        "How it was measured",
+    ]
+    assert len(reader.sources) == 4
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in reader.sources)
+    for part in (
+        "Small &lt;encoders&gt;",
+        "polyhead sweep &lt;small&gt;",
+        "1,234 parameters",
+        "tiny, tiny-tokens",
+    ):
+        assert part in text
+    assert "skipped: its export takes about 10 GiB" in text
+    assert re.search(r"2 cells were compared with family tiny at p50: 0 show .*, 2 are slower, 0 are", text)
+
+
+def test_the_files_beside_it(folder: RunFolder) -> None:
+    write_report(folder)
+
+    report = json.loads((folder.path / "report.json").read_text())
+    with (folder.path / "report.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(report["rows"]) == 4
+    for row, facts in zip(rows, report["rows"], strict=True):
+        assert row["family"] == facts["family"]
+        assert float(row["ms_p50_low"]) == facts["ms"]["p50"]["low"]
+        assert len(facts["blocks"]) == 3
+    assert rows[0]["ratio_p50_value"] == ""
+    assert 1.4 < float(rows[1]["ratio_p50_value"]) < 1.6
+    names = {path.name for path in (folder.path / "plots").iterdir()}
+    assert names == {"latency.svg", "throughput.svg", "split.svg", "ecdf.svg"}
+
+
+def test_the_same_numbers_give_the_same_report(folder: RunFolder) -> None:
+    _, path = write_report(folder)
+    first = path.read_bytes()
+
+    write_report(folder)
+
+    assert path.read_bytes() == first
+
+
+def test_a_run_that_has_measured_nothing_has_a_report(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    folder.begin(small_sweep(), {"skipped": {"tiny": "it cannot be exported"}})
+
+    _, path = write_report(folder)
+
+    text = path.read_text()
+    assert "it cannot be exported" in text
+    assert "<img" not in text
+
+
+def test_replies_of_several_sizes_get_a_picture(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["single"]))
+    path = folder.path / "cells.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["reply_bytes"] *= 1 + 9 * (line["family"] == "tiny-tokens")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    write_report(folder)
+
+    assert "bytes.svg" in {plot.name for plot in (folder.path / "plots").iterdir()}

@@ -1,0 +1,103 @@
+"""`polyhead sweep` as a user calls it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.load.sweep.synthetic import measured, new_folder, small_sweep
+
+from polyhead_load.report.writing import write_report
+from polyhead_load.sweep.command import app
+from polyhead_load.sweep.errors import SweepError
+
+SWEEP = """
+title = "Two small encoders"
+tokens = [4]
+attention = ["off", "all"]
+loads = ["single", "50%"]
+blocks = 2
+seconds = 0.5
+warm_up_seconds = 1.0
+serve = ["--tuning-seconds", "0.05", "--device", "cpu"]
+# Whatever the machine is busy with: the numbers are not looked at.
+gates = {send_lag_ms = 1000, generator_cpu = 100, drift = 100, backlog = 1}
+
+[families]
+tiny = {}
+tiny-tokens = {}
+"""
+
+
+def call(*arguments: str | Path) -> None:
+    app([str(argument) for argument in arguments], exit_on_error=False, result_action="return_value")
+
+
+def test_presets_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    call("presets")
+    listed = capsys.readouterr().out
+    call("presets", "heads")
+
+    assert "heads: Head counts at D = 768" in listed
+    assert capsys.readouterr().out.startswith("# The question in its purest form")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hedas"], "the sweep must be one of heads, .*did you mean 'heads'"),
+        (["presets", "smok"], "the preset must be one of .*did you mean 'smoke'"),
+        (["smoke", "--address", "127.0.0.1:1", "--out", "new"], "--address must be a polyhead server"),
+        (["report", "nowhere"], "nowhere must be the folder of a sweep, it has no sweep.json"),
+        (["compare", "nowhere", "there"], "must be the folder of a sweep with a report.json"),
+    ],
+)
+def test_refusals(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SweepError, match=message):
+        call(*arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, seed in (("a", 1), ("b", 2)):
+        folder = new_folder(tmp_path / name)
+        measured(folder, small_sweep(loads=["single"]), seed=seed)
+        write_report(folder)
+    a, b = tmp_path / "a" / "run", tmp_path / "b" / "run"
+
+    call("compare", a, b / "report.json")
+    said = capsys.readouterr().out
+    call("compare", a, b, "--json")
+    facts = json.loads(capsys.readouterr().out)
+
+    assert "p50: the intervals overlap in 2 of 2 cells" in said
+    assert facts["agreeing"]["p50"] == [2, 2]
+    assert len(facts["cells"]) == 2
+
+
+def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Server, generator, records, report; and once more, which has nothing left to do."""
+    file = tmp_path / "two.toml"
+    file.write_text(SWEEP)
+    out = tmp_path / "out"
+
+    call(file, "--models", repository, "--out", out)
+
+    lines = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
+    assert (
+        len({(*(line[name] for name in ("family", "attention", "load")), line["block"]) for line in lines})
+        == 20
+    )
+    report = json.loads((out / "report.json").read_text())
+    assert [row["valid_blocks"] for row in report["rows"]] == [2] * 8, report["void"]
+    assert report["graphs"]["tiny"]["fast"]["kernel"] == "fused MultiHeadAttention, CPU"
+    assert report["providers"] == {"tiny": "CPUExecutionProvider", "tiny-tokens": "CPUExecutionProvider"}
+    assert "Two small encoders" in capsys.readouterr().out
+    before = (out / "cells.jsonl").read_bytes()
+
+    call(file, "--models", repository, "--out", out)
+
+    assert (out / "cells.jsonl").read_bytes() == before

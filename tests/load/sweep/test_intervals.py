@@ -1,0 +1,114 @@
+"""How sure a number is: against second implementations, and by simulation."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from polyhead_load.sweep.intervals import (
+    Interval,
+    independent_ratio,
+    paired_ratio,
+    pooled_quantile,
+    quantile_interval,
+)
+
+
+@pytest.mark.parametrize(("share", "least"), [(0.5, 6), (0.95, 72), (0.99, 367)])
+def test_below_so_many_samples_there_is_no_number(share: float, least: int) -> None:
+    values = np.arange(least, dtype=np.float64)
+
+    assert quantile_interval(values, share) is not None
+    assert quantile_interval(values[:-1], share) is None
+    assert quantile_interval(values[:0], share) is None
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+def test_order_statistics_agree_with_scipys(share: float) -> None:
+    values = np.random.default_rng(1).standard_normal(1500)
+
+    ours = quantile_interval(values, share)
+    theirs = stats.quantile_test(values, p=share).confidence_interval(0.95)
+
+    assert ours is not None
+    # Theirs may be a rank wider: it inverts a test.
+    ordered = np.sort(values).tolist()
+    assert abs(ordered.index(ours.low) - ordered.index(theirs.low)) <= 1
+    assert abs(ordered.index(ours.high) - ordered.index(theirs.high)) <= 1
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    """Five blocks whose medians differ by 3 %, as on a shared machine; 400 requests in each."""
+    random = np.random.default_rng(3)
+    covered = {"p50": 0, "p95": 0, "ratio": 0}
+    rounds = 300
+    for _ in range(rounds):
+        effects = np.exp(0.03 * random.standard_normal(5))
+        ours, other = (
+            [np.exp(0.2 * random.standard_normal(400)) * effect for effect in effects] for _ in range(2)
+        )
+        p50, p95 = pooled_quantile(ours, 0.5), pooled_quantile(ours, 0.95)
+        ratio = paired_ratio([np.median(x) for x in ours], [np.median(x) for x in other])  # type: ignore[misc]
+        assert p50 is not None
+        assert p95 is not None
+        assert ratio is not None
+        covered["p50"] += 1.0 in p50
+        covered["p95"] += float(np.exp(0.2 * stats.norm.ppf(0.95))) in p95
+        covered["ratio"] += 1.0 in ratio
+    for name, count in covered.items():
+        assert count / rounds >= 0.92, name
+    # The blocks' effect cancels in the ratio, so that it is not wider than it must be.
+    assert covered["ratio"] / rounds <= 0.99
+
+
+def test_what_is_in_both_cancels() -> None:
+    baseline = [1.0, 1.4, 0.8, 1.1, 2.0]
+    ratio = paired_ratio([1.1 * value for value in baseline], baseline)
+
+    assert ratio is not None
+    assert (ratio.low, ratio.value, ratio.high) == pytest.approx((1.1, 1.1, 1.1))
+
+
+def test_paired_ratio_is_students_t_of_logarithms() -> None:
+    ours, base = [1.2, 1.3, 1.1, 1.5], [1.0, 1.2, 1.15, 1.1]
+    theirs = stats.ttest_rel(np.log(ours), np.log(base)).confidence_interval(0.95)
+
+    ratio = paired_ratio(ours, base)
+
+    assert ratio is not None
+    assert (ratio.low, ratio.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)))
+    assert paired_ratio([1.0], [1.0]) is None
+    with pytest.raises(ValueError, match="both must have as many blocks, were 1 and 2"):
+        paired_ratio([1.0], [1.0, 1.0])
+
+
+def test_independent_ratio_is_welchs_t_of_logarithms() -> None:
+    ours, base = [1.2, 1.3, 1.1, 1.5], [1.0, 1.2, 1.15]
+    theirs = stats.ttest_ind(np.log(ours), np.log(base), equal_var=False).confidence_interval(0.95)
+
+    ratio = independent_ratio(ours, base)
+
+    assert ratio is not None
+    assert (ratio.low, ratio.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)))
+    assert independent_ratio([1.0], [1.0, 2.0]) is None
+    assert independent_ratio([2.0, 2.0], [1.0, 1.0]) == Interval(value=2.0, low=2.0, high=2.0)
+
+
+def test_a_pooled_interval_holds_both_parts() -> None:
+    same = [np.full(100, 1.0), np.full(100, 2.0), np.full(100, 4.0)]
+
+    pooled = pooled_quantile(same, 0.5)
+    single = pooled_quantile(same[:1], 0.5)
+
+    assert pooled is not None
+    assert pooled.low < 1.0
+    assert pooled.high > 4.0
+    assert single == Interval(value=1.0, low=1.0, high=1.0)
+    assert pooled_quantile([np.empty(0)], 0.5) is None
+
+
+def test_overlap() -> None:
+    one, other = Interval(value=1, low=0.5, high=2), Interval(value=3, low=2, high=4)
+
+    assert one.overlaps(other)
+    assert other.overlaps(one)
+    assert not one.overlaps(Interval(value=3, low=2.1, high=4))

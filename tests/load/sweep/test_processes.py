@@ -1,0 +1,56 @@
+"""Processes that end well, and those that do not."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.load.sweep.synthetic import a_plan, make_records
+
+from polyhead_load import Plan
+from polyhead_load.sweep.processes import ProcessError, generate, polyhead
+
+_SCRIPT = """
+import pathlib, shutil, sys
+plan, out = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[4])
+"""
+
+
+def fake(tmp_path: Path, body: str) -> list[str]:
+    script = tmp_path / "generate.py"
+    script.write_text(_SCRIPT + body)
+    return [sys.executable, str(script)]
+
+
+def test_the_generator_gets_the_plan_and_leaves_records(tmp_path: Path) -> None:
+    make_records(20).write(tmp_path / "there.npz")
+    command = fake(
+        tmp_path,
+        f"shutil.copy({str(tmp_path / 'there.npz')!r}, out / 'records.npz')\n"
+        "(out / 'generator.json').write_text('{\"seconds\": 4.0, \"cpu_seconds\": 1.0}')\n",
+    )
+
+    run = generate(a_plan(), tmp_path / "out", command=command)
+
+    np.testing.assert_array_equal(run.records.done, make_records(20).done)
+    assert run.facts["cpu_seconds"] == 1.0
+    assert Plan.from_json((tmp_path / "out" / "plan.json").read_text()) == a_plan()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("sys.exit('first\\nno server at there:1\\n')", "ended with 1: no server at there:1"),
+        ("import os; os.kill(os.getpid(), 9)", "ended by signal 9"),
+        ("", r"it left no records: .*No such file"),
+        ("(out / 'generator.json').write_text('{')", r"it left no records: .*generator\.json must be JSON"),
+    ],
+)
+def test_how_a_generator_fails_is_told(body: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match=message):
+        generate(a_plan(), tmp_path / "out", command=fake(tmp_path, body))
+
+
+def test_what_a_command_said_last_is_told() -> None:
+    with pytest.raises(ProcessError, match="ended with 1: polyhead export: give either --preset"):
+        polyhead("export")

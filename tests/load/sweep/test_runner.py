@@ -1,0 +1,309 @@
+"""Block after block: what is measured, what is tried again, what is skipped, and how a sweep goes on."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.load.sweep.synthetic import make_records, make_run, new_folder, small_sweep
+from tests.servers import InThread, quick_settings, serving
+
+from polyhead_load import Plan
+from polyhead_load.sweep.cells import CAPACITY
+from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.folder import RunFolder
+from polyhead_load.sweep.journal import Measurement
+from polyhead_load.sweep.measuring import Turn
+from polyhead_load.sweep.processes import ProcessError
+from polyhead_load.sweep.records import Run
+from polyhead_load.sweep.runner import Group, Runner
+from polyhead_load.sweep.spec import Sweep
+
+
+class Watching:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.turns: list[Turn] = []
+        self.ended: list[Measurement | None] = []
+
+    def begin(self, runs: int, seconds: float) -> None:
+        self.runs = runs
+
+    def turn(self, turn: Turn) -> None:
+        self.turns.append(turn)
+
+    def done(self, measurement: Measurement | None) -> None:
+        self.ended.append(measurement)
+
+    def skipped(self, what: str, why: str) -> None:
+        pass
+
+
+class FakeServer:
+    """A real server's address, with a life of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.lives = True
+
+    def alive(self) -> bool:
+        return self.lives
+
+    def cpu_seconds(self) -> float | None:
+        return 1.0
+
+    def memory_mib(self) -> float | None:
+        return 100.0
+
+
+class Lab:
+    """A sweep over a server that runs, with a generator that makes its records up.
+
+    Args:
+        sweep: What is measured.
+        folder: Where to.
+        server: Whose families are warmed up.
+        generate: Instead of good records for each plan.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: RunFolder,
+        server: InThread,
+        generate: Callable[[Plan], Run] | None = None,
+    ) -> None:
+        self.sweep, self.folder = sweep, folder
+        self.watching = Watching()
+        self.started: list[Group] = []
+        self.servers: list[FakeServer] = []
+        self.plans: list[Plan] = []
+        self._address = server.address
+        self._generate = generate or good
+
+    @contextmanager
+    def start(self, group: Group) -> Iterator[FakeServer]:
+        self.started.append(group)
+        self.servers.append(FakeServer(self._address))
+        yield self.servers[-1]
+
+    def generate(self, plan: Plan, _: Path) -> Run:
+        self.plans.append(plan)
+        return self._generate(plan)
+
+    def run(self, groups: Sequence[Group] = (("tiny", "tiny-tokens"),), *, own: bool = True) -> Runner:
+        self.folder.begin(self.sweep, {})
+        runner = Runner(
+            self.sweep,
+            self.folder,
+            groups,
+            start=self.start,
+            own=own,
+            generate=self.generate,
+            watcher=self.watching,
+        )
+        with runner:
+            runner.run()
+        return runner
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        return self.folder.journal().measurements
+
+
+def good(plan: Plan) -> Run:
+    count = 100 if plan.rate is None else max(1, round(plan.rate * plan.seconds))
+    return make_run(make_records(count, seconds=plan.seconds), seconds=plan.seconds, cpu_seconds=0.01)
+
+
+def bad(plan: Plan) -> Run:
+    run = good(plan)
+    return replace(run, records=replace(run.records, code=np.full(len(run.records.code), 14, np.int16)))
+
+
+@pytest.fixture(scope="module")
+def there(repository: Path) -> Iterator[InThread]:
+    with serving(quick_settings(repository)) as server:
+        yield server
+
+
+def quick(**changes: Any) -> Sweep:
+    """Warming up is tested elsewhere."""
+    return small_sweep(**({"blocks": 2, "warm_up_seconds": 2.0} | changes))
+
+
+def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(quick(families={"tiny": {}}, tokens=[2, 3, 4], blocks=2), new_folder(tmp_path), there)
+    runner = lab.run([("tiny",)])
+
+    counts = Counter((one.block, *one.cell) for one in lab.measurements)
+    assert set(counts.values()) == {1}
+    assert len(counts) == 3 + 2 * 9 == lab.watching.runs
+    assert not any(one.void for one in lab.measurements)
+    orders = [[turn.cell for turn in lab.watching.turns if turn.block == block] for block in (1, 2)]
+    assert orders[0] != orders[1]
+    assert {turn.cell.load for turn in lab.watching.turns[:3]} == {CAPACITY}
+    assert lab.started == [("tiny",)]
+    assert runner.providers == {"tiny": "CPUExecutionProvider"}
+
+    # Half of 100 answers in half a second.
+    assert {plan.rate for plan in lab.plans if plan.rate} == {100.0}
+    for one in lab.measurements:
+        assert one.records is not None
+        assert len(lab.folder.load_records(one.records).done) == one.requests
+
+    # All is there: nothing is left to do, and no server is started for it.
+    again = Lab(lab.sweep, lab.folder, there)
+    again.run([("tiny",)])
+    assert (again.watching.runs, again.started) == (0, [])
+
+
+def test_a_sweep_that_was_cut_off_goes_on(there: InThread, tmp_path: Path) -> None:
+    sweep = quick(families={"tiny": {}}, loads=["single", "20/s"])
+    left = iter(range(3))
+
+    def breaking(plan: Plan) -> Run:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return good(plan)
+
+    first = Lab(sweep, new_folder(tmp_path), there, breaking)
+    with pytest.raises(KeyboardInterrupt):
+        first.run([("tiny",)])
+    before = first.measurements
+    with (first.folder.path / "cells.jsonl").open("a") as file:
+        file.write('{"family": "ti')  # as a crash leaves it
+
+    second = Lab(sweep, first.folder, there)
+    second.run([("tiny",)])
+
+    assert len(before) == 3
+    assert second.measurements[:3] == before
+    assert len(second.plans) == 1
+    assert len({(one.block, *one.cell) for one in second.measurements}) == 4
+
+
+def test_void_runs_are_tried_again_and_stay_in_the_journal(there: InThread, tmp_path: Path) -> None:
+    tries = Counter[int]()
+
+    def sometimes(plan: Plan) -> Run:
+        tries[plan.seed] += 1
+        return bad(plan) if tries[plan.seed] == 1 else good(plan)
+
+    lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, sometimes)
+    lab.run([("tiny",)])
+
+    assert [(one.block, one.attempt, bool(one.void)) for one in lab.measurements] == [
+        (1, 1, True),
+        (1, 2, False),
+        (2, 1, True),
+        (2, 2, False),
+    ]
+    assert "requests failed with UNAVAILABLE" in lab.measurements[0].void[0]
+
+
+def test_tries_end(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(quick(families={"tiny": {}}, loads=["single", "50%"]), new_folder(tmp_path), there, bad)
+    lab.run([("tiny",)])
+
+    by_load = Counter(one.load for one in lab.measurements)
+    assert by_load[CAPACITY] == 2
+    assert by_load["single"] == 4
+    # Without a capacity there is no rate; that is said once in each block.
+    assert by_load["50%"] == 2
+    assert {one.void for one in lab.measurements if one.load == "50%"} == {
+        ("the capacity of the configuration is not known",)
+    }
+
+
+def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -> None:
+    def failing(_: Plan) -> Run:
+        raise ProcessError("ended by signal 9")
+
+    lab = Lab(quick(families={"tiny": {}}, loads=["single"], retries=0), new_folder(tmp_path), there, failing)
+    lab.run([("tiny",)])
+
+    assert {one.void for one in lab.measurements} == {("the generator ended by signal 9",)}
+
+
+def test_families_that_do_not_fit_together_are_served_in_turns(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(quick(loads=["single"], blocks=2), new_folder(tmp_path), there)
+    lab.run([("tiny",), ("tiny-tokens",)])
+
+    assert sorted(lab.started[:2]) == [("tiny",), ("tiny-tokens",)]
+    assert len(lab.measurements) == 4
+    for block in (1, 2):
+        families = [turn.cell.configuration.family for turn in lab.watching.turns if turn.block == block]
+        assert len(families) == 2
+
+
+def test_a_server_that_dies_voids_the_cell_and_is_replaced(there: InThread, tmp_path: Path) -> None:
+    deadly = iter([True])
+
+    def once(plan: Plan) -> Run:
+        if next(deadly, False):
+            lab.servers[-1].lives = False
+            return bad(plan)
+        return good(plan)
+
+    lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, once)
+    lab.run([("tiny",)])
+
+    assert lab.measurements[0].void[0] == "the server ended meanwhile"
+    assert [bool(one.void) for one in lab.measurements] == [True, False, False]
+    assert len(lab.started) == 2
+
+
+def test_a_server_of_somebody_elses_is_waited_for_by_the_user(there: InThread, tmp_path: Path) -> None:
+    def dying(plan: Plan) -> Run:
+        lab.servers[-1].lives = False
+        return bad(plan)
+
+    lab = Lab(quick(loads=["single"]), new_folder(tmp_path), there, dying)
+
+    with pytest.raises(SweepError, match="answers no more: start it, and give the same command again"):
+        lab.run(own=False)
+    assert len(lab.measurements) == 1
+
+
+def test_families_that_the_server_does_not_have_are_skipped(there: InThread, tmp_path: Path) -> None:
+    sweep = quick(families={"tiny": {}, "nobody": {}}, loads=["single"])
+    lab = Lab(sweep, new_folder(tmp_path), there)
+    runner = lab.run([("tiny", "nobody")])
+
+    assert runner.skipped == {"nobody": "the server does not have it"}
+    assert {one.family for one in lab.measurements} == {"tiny"}
+
+
+def test_configurations_that_the_server_refuses_are_skipped(there: InThread, tmp_path: Path) -> None:
+    sweep = quick(families={"tiny-tokens": {}}, tokens=[4, 33], loads=["single"])
+    lab = Lab(sweep, new_folder(tmp_path), there)
+    runner = lab.run([("tiny-tokens",)])
+
+    ((what, why),) = runner.skipped.items()
+    assert what == "tiny-tokens, T 33, B 1, attention off"
+    assert "32" in why
+    assert {one.tokens for one in lab.measurements} == {"4"}
+
+
+def test_a_family_whose_server_does_not_start_is_skipped(there: InThread, tmp_path: Path) -> None:
+    class Picky(Lab):
+        @contextmanager
+        def start(self, group: Group) -> Iterator[FakeServer]:
+            if "tiny-tokens" in group:
+                raise SweepError("the server did not start")
+            with super().start(group) as server:
+                yield server
+
+    lab = Picky(quick(loads=["single"]), new_folder(tmp_path), there)
+    runner = lab.run()
+
+    assert runner.skipped == {"tiny-tokens": "the server did not start"}
+    assert {one.family for one in lab.measurements} == {"tiny"}
+    assert not any(one.void for one in lab.measurements)

@@ -1,0 +1,80 @@
+"""The server that a sweep starts, and one that runs."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.load.sweep.synthetic import small_sweep
+from tests.servers import quick_settings, serving
+
+from polyhead_client import Client
+from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.families import Family, find_family, provide
+from polyhead_load.sweep.server import RunningServer, own_server
+
+FLAGS = ("--tuning-seconds", "0.05", "--device", "cpu")
+
+
+def test_only_the_families_of_the_group_are_served_and_nothing_is_left(
+    repository: Path, tmp_path: Path
+) -> None:
+    provided = provide(small_sweep(), repository)
+    log = tmp_path / "server.log"
+
+    with own_server([provided.families["tiny"]], log, FLAGS) as server:
+        with Client(server.address) as client:
+            names = {model.name for model in client.models()}
+        assert server.alive()
+        assert (server.cpu_seconds() or 0) > 0
+        assert (server.memory_mib() or 0) > 10
+
+    assert names == {"tiny", "tiny.attention"}
+    assert not server.alive()
+    assert server.cpu_seconds() is None
+    assert "tiny" in log.read_text()
+
+
+def test_a_server_that_is_killed_is_not_alive(repository: Path, tmp_path: Path) -> None:
+    provided = provide(small_sweep(), repository)
+
+    with own_server([provided.families["tiny"]], tmp_path / "server.log", FLAGS) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+
+        assert not server.alive()
+
+
+def test_a_server_that_does_not_start_says_why(repository: Path, tmp_path: Path) -> None:
+    family = find_family(repository, "tiny")
+    assert family is not None
+    log = tmp_path / "server.log"
+    log.write_text("of an earlier one\n")
+
+    with (
+        pytest.raises(SweepError, match=r"the server did not start, it ended with 2: .*--nonsense"),
+        own_server([family], log, ["--nonsense"]),
+    ):
+        pass
+
+    gone = Family(name="gone", folder=tmp_path / "gone" / "1", manifest={})
+    with (
+        pytest.raises(SweepError, match="the server did not start, it ended with 1"),
+        own_server([gone], log, FLAGS),
+    ):
+        pass
+
+
+def test_a_server_that_runs(repository: Path) -> None:
+    with serving(quick_settings(repository)) as there:
+        server = RunningServer(there.address)
+
+        assert server.alive()
+        assert server.cpu_seconds() is None
+
+    assert not server.alive()
+
+
+def test_nobody_at_the_address() -> None:
+    with pytest.raises(SweepError, match=r"--address must be a polyhead server, .*leave --address out"):
+        RunningServer("127.0.0.1:1")
