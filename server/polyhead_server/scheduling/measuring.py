@@ -1,8 +1,9 @@
 """Times an engine on a small grid of (B, T), within a budget."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import median
 
 from polyhead_server.scheduling.costs import Points
@@ -101,8 +102,8 @@ def measure_gains(
         clock: The time in seconds.
 
     Returns:
-        By T: the work done in a second by so many at once, over that by one. What is gained are the gaps in a
-        run, which do not grow with it: beyond the longest measured, nothing is.
+        By T: the work done in a second by so many at once, over that by one. What is gained are the gaps in
+        a run, which do not grow with it: gains never rise with T, and beyond the longest measured are none.
     """
     if runs == 1:
         return {}
@@ -111,24 +112,42 @@ def measure_gains(
     with ThreadPoolExecutor(runs) as threads:
         for tokens in sorted(tokens for batch, tokens in points if batch == 1):
             seconds = points[1, tokens]
-            repeats = max(1, min(round(_GAIN_SECONDS / seconds), 100))
-            if clock() + 2 * runs * repeats * seconds > end:
+            rounds = 3 if seconds < _GAIN_SECONDS else 1
+            repeats = max(1, min(round(_GAIN_SECONDS / seconds / rounds), 100))
+            if clock() + 2 * runs * rounds * repeats * seconds > end:
                 break
-            run = prepare(1, tokens)
-
-            def work(run: Callable[[], object] = run, repeats: int = repeats) -> None:
-                for _ in range(repeats):
-                    run()
-
-            begun = clock()
-            for _ in range(runs):
-                work()
-            alone = clock() - begun
-            begun = clock()
-            for done in [threads.submit(work) for _ in range(runs)]:
-                done.result()
-            gains[tokens] = alone / max(clock() - begun, 1e-9)
+            work = partial(_repeat, prepare(1, tokens), repeats)
+            gains[tokens] = median(_gain(work, threads, runs, clock) for _ in range(rounds))
     if gains:
-        longest, least = list(gains.items())[-1]
-        gains[2 * longest] = min(1.0, least)
-    return gains
+        gains[2 * max(gains)] = 1.0
+    return dict(zip(gains, _falling(list(gains.values())), strict=True))
+
+
+def _repeat(run: Callable[[], object], repeats: int) -> None:
+    for _ in range(repeats):
+        run()
+
+
+def _gain(
+    work: Callable[[], object], threads: ThreadPoolExecutor, runs: int, clock: Callable[[], float]
+) -> float:
+    begun = clock()
+    for _ in range(runs):
+        work()
+    alone = clock() - begun
+    begun = clock()
+    for done in [threads.submit(work) for _ in range(runs)]:
+        done.result()
+    return alone / max(clock() - begun, 1e-9)
+
+
+def _falling(values: Sequence[float]) -> list[float]:
+    """The nearest values that never rise: neighbours that do get their mean (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] < mean:
+            before, size = pools.pop()
+            mean, count = (before * size + mean * count) / (size + count), size + count
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]

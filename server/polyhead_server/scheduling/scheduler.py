@@ -26,7 +26,7 @@ _LONGEST_RETRY_MS = 5000
 _SPREAD = (0.5, 1.5)
 _WINDOW = 64
 """How many requests a batch is chosen from. The time to plan grows with its square."""
-_GAIN = 1.03
+_GAIN = 1.02
 """What runs at once must gain over one after the other, which answers the first of them earlier."""
 _WORTH_SHARING = 1.5
 """How much faster than one thread all must be for a run to get them; else they serve the run beside it."""
