@@ -52,7 +52,7 @@ def quantile_interval(values: Values, share: float, *, confidence: float = CONFI
 
     Returns:
         The quantile, or None where there are too few values to bound it on both sides: for the 0.99
-        quantile that takes 367.
+        quantile that takes 368.
     """
     count = len(values)
     tail = (1 - confidence) / 2

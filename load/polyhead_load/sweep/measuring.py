@@ -22,6 +22,7 @@ from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp, warm_up
 
 Generate = Callable[[Plan, Path], Run]
+WarmingUp = Callable[[Client, Plan, float], WarmUp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,14 @@ def now() -> str:
 
 
 def measure(
-    turn: Turn, plan: Plan, sweep: Sweep, *, server: Server, folder: RunFolder, generate: Generate
+    turn: Turn,
+    plan: Plan,
+    sweep: Sweep,
+    *,
+    server: Server,
+    folder: RunFolder,
+    generate: Generate,
+    warm: WarmingUp = warm_up,
 ) -> Measurement:
     """Measures once.
 
@@ -69,6 +77,7 @@ def measure(
         server: Where.
         folder: Where the records go.
         generate: Runs the generator.
+        warm: Warms up.
 
     Raises:
         PolyheadError: The warm-up failed.
@@ -76,7 +85,7 @@ def measure(
     """
     started = now()
     with Client(plan.address, timeout=plan.timeout_seconds) as client:
-        warm = warm_up(client, plan, most_seconds=sweep.warm_up_seconds)
+        warmed = warm(client, plan, sweep.warm_up_seconds)
     before = server.cpu_seconds()
     with tempfile.TemporaryDirectory(prefix=".generator-", dir=folder.path) as scratch:
         try:
@@ -85,8 +94,8 @@ def measure(
             return turn.measurement(started, void=[f"the generator {error}"], rate=plan.rate)
     after = server.cpu_seconds()
     void = reasons(run, plan, sweep.gates)
-    if not warm.stable:
-        void = (f"it did not answer equally fast within {warm.seconds:.0f} s of warm-up", *void)
+    if not warmed.stable:
+        void = (f"it did not answer equally fast within {warmed.seconds:.0f} s of warm-up", *void)
     try:
         run.records.write(folder.path / turn.records)
     except OSError as error:
@@ -98,7 +107,7 @@ def measure(
         records=turn.records,
         server_mib=server.memory_mib(),
         server_cpu=None if busy is None else busy / (plan.warm_up_seconds + plan.seconds),
-        **_found(run, plan, warm),
+        **_found(run, plan, warmed),
     )
 
 

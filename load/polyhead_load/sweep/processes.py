@@ -79,6 +79,7 @@ def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) ->
 
 def last_words(text: str, code: int) -> str:
     """The last line that a process wrote, and how it ended."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Commands draw boxes around what is wrong with a command line.
+    lines = [words for line in text.splitlines() if (words := line.strip(" │╭╮╰╯─"))]
     ended = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
     return f"{ended}: {lines[-1]}" if lines else ended

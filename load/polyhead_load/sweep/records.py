@@ -43,7 +43,7 @@ class Records:
             OSError: It cannot be read.
         """
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return cls(**{field.name: arrays[field.name] for field in fields(cls)})
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise SweepError(f"{path} must be the records of a run, is damaged: {error}") from error

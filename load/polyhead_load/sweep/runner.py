@@ -1,6 +1,7 @@
 """Runs a sweep: block after block, each cell once in each, in an order drawn anew."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol, Self
@@ -10,9 +11,10 @@ from polyhead_load.sweep.cells import CAPACITY, Cell, Configuration, cells, conf
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.measuring import Generate, Turn, measure, now
+from polyhead_load.sweep.measuring import Generate, Turn, WarmingUp, measure, now
 from polyhead_load.sweep.server import Server
 from polyhead_load.sweep.spec import Sweep, parse_load
+from polyhead_load.sweep.warm_up import warm_up
 
 Group = tuple[str, ...]
 """Families that are served together."""
@@ -47,6 +49,7 @@ class Runner:
         own: A server that has ended can be started anew.
         generate: Runs the generator.
         watcher: Is told how far it is.
+        warm: Warms up.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Runner:
         own: bool,
         generate: Generate,
         watcher: Watcher,
+        warm: WarmingUp = warm_up,
     ) -> None:
         self._sweep = sweep
         self._folder = folder
@@ -67,13 +71,16 @@ class Runner:
         self._own = own
         self._generate = generate
         self._watcher = watcher
+        self._warm = warm
         self._journal = folder.journal()
         self._open = ExitStack()
         self._serving: tuple[Group, Server] | None = None
+        # Of this time only: who gives the command again wants void runs tried again, too.
+        self._tries: Counter[tuple[int, Cell]] = Counter()
         self.skipped: dict[str, str] = {}
         """Families and configurations that are not measured → why."""
-        self.providers: dict[str, str] = {}
-        """Family → where onnxruntime runs it."""
+        self.properties: dict[str, dict[str, str]] = {}
+        """Family → what the server says about it."""
 
     def run(self) -> None:
         """Measures all that is missing.
@@ -118,6 +125,7 @@ class Runner:
     def _one(self, cell: Cell, block: int) -> None:
         attempt = 1 + len(self._of(cell, block))
         turn = Turn(cell=cell, block=block, attempt=attempt)
+        self._tries[block, cell] += 1
         self._watcher.turn(turn)
         measurement = self._measure(turn)
         if measurement is not None:
@@ -146,7 +154,13 @@ class Runner:
         plan = plan_of(cell, self._sweep, address=server.address, rate=rate, block=turn.block)
         try:
             measurement = measure(
-                turn, plan, self._sweep, server=server, folder=self._folder, generate=self._generate
+                turn,
+                plan,
+                self._sweep,
+                server=server,
+                folder=self._folder,
+                generate=self._generate,
+                warm=self._warm,
             )
         except (InvalidRequest, NotFound, TooLarge) as error:
             self._skip(str(cell.configuration), str(error))
@@ -166,15 +180,18 @@ class Runner:
         return [one for one in self._journal.measurements if one.block == block and one.cell == key]
 
     def _wanted(self, cell: Cell, block: int) -> bool:
+        """Whether there is no valid run of it yet, and this sweep may still try."""
         if cell.configuration.family in self.skipped or str(cell.configuration) in self.skipped:
             return False
-        there = self._of(cell, block)
+        if any(not one.void for one in self._of(cell, block)):
+            return False
+        tries = self._tries[block, cell]
         hopeless = (
-            any(one.void for one in there)
+            tries > 0
             and parse_load(cell.load).kind in {"share", "common"}
             and cell.configuration not in self._capacities()
         )
-        return not hopeless and all(one.void for one in there) and len(there) <= self._sweep.retries
+        return tries <= self._sweep.retries and not hopeless
 
     def _capacities(self) -> Mapping[Configuration, float]:
         by_labels = {
@@ -223,7 +240,7 @@ class Runner:
         return server
 
     def _look_around(self, group: Group, server: Server) -> None:
-        """Which families the server has not loaded, and where it runs the others."""
+        """Which families the server has not loaded, and what it says of the others."""
         with Client(server.address) as client:
             index = {model.name: model for model in client.models()}
             for family in group:
@@ -231,8 +248,7 @@ class Runner:
                     why = index[family].reason if family in index else "the server does not have it"
                     self._skip(family, why)
                 else:
-                    provider = client.model(family).properties.get("execution_provider", "")
-                    self.providers[family] = provider
+                    self.properties[family] = dict(client.model(family).properties)
 
     def _stop(self) -> None:
         self._serving = None

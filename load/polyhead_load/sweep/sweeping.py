@@ -74,8 +74,8 @@ def run_sweep(
         try:
             runner.run()
         finally:
-            facts["skipped"] = {**facts["skipped"], **runner.skipped}
-            facts["providers"] = {**facts.get("providers", {}), **runner.providers}
+            facts = {**facts, "skipped": {**facts["skipped"], **runner.skipped}}
+            facts = _learned(facts, runner.properties)
             folder.note(facts)
     if "graphs" not in facts and families:
         bar.say("looking at the graphs")
@@ -118,6 +118,28 @@ def _about(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "precision": manifest.get("precision"),
         "parameters": manifest.get("numbers", {}).get("parameters"),
         "tools": manifest.get("tools", {}),
+    }
+
+
+def _learned(facts: dict[str, Any], properties: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Adds what the server has said about its families."""
+    said = {
+        name: {
+            "encoder": {
+                field: int(value) if value.isdecimal() else value
+                for field in ("d_model", "heads", "head_width", "layers", "causal", "pooling")
+                if (value := its.get(field, ""))
+            },
+            "precision": its.get("precision"),
+            "parameters": int(its["parameters"]) if its.get("parameters", "").isdecimal() else None,
+        }
+        for name, its in properties.items()
+    }
+    providers = {name: its.get("execution_provider", "") for name, its in properties.items()}
+    return {
+        **facts,
+        "families": {**said, **facts["families"]},
+        "providers": {**facts.get("providers", {}), **providers},
     }
 
 

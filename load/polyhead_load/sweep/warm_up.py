@@ -31,7 +31,7 @@ class WarmUp:
     """The medians of the last three windows were within 10 % of each other."""
 
 
-def warm_up(client: Client, plan: Plan, *, most_seconds: float) -> WarmUp:
+def warm_up(client: Client, plan: Plan, most_seconds: float) -> WarmUp:
     """Calls what a plan calls, one request after the other, until three windows agree.
 
     A window is 0.3 s, and two requests at least; together they have 50 requests, or took half of

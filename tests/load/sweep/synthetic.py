@@ -98,8 +98,8 @@ def measured(
         for family in sweep.families:
             for load in sweep.loads:
                 median = 5.0 * (slower or {}).get(family, 1.0) * slow_block
-                name = f"records/{block}-{family}-{load.strip('%')}.npz"
-                records = make_records(count, median_ms=median, seed=int(random.integers(2**31)))
+                name = f"records/{block}-{family}-{load.strip('%').replace('/', '-')}.npz"
+                records = make_records(count, median_ms=median, lag_ms=0, seed=int(random.integers(2**31)))
                 records.write(folder.path / name)
                 latency = records.latency_ms
                 p50, p95, p99 = np.quantile(latency, [0.5, 0.95, 0.99]).tolist()

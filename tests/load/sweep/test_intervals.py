@@ -13,7 +13,7 @@ from polyhead_load.sweep.intervals import (
 )
 
 
-@pytest.mark.parametrize(("share", "least"), [(0.5, 6), (0.95, 72), (0.99, 367)])
+@pytest.mark.parametrize(("share", "least"), [(0.5, 6), (0.95, 72), (0.99, 368)])
 def test_below_so_many_samples_there_is_no_number(share: float, least: int) -> None:
     values = np.arange(least, dtype=np.float64)
 

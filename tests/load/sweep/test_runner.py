@@ -12,6 +12,7 @@ import pytest
 from tests.load.sweep.synthetic import make_records, make_run, new_folder, small_sweep
 from tests.servers import InThread, quick_settings, serving
 
+from polyhead_client import Client
 from polyhead_load import Plan
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.errors import SweepError
@@ -22,6 +23,7 @@ from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.records import Run
 from polyhead_load.sweep.runner import Group, Runner
 from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.warm_up import WarmUp
 
 
 class Watching:
@@ -107,6 +109,7 @@ class Lab:
             own=own,
             generate=self.generate,
             watcher=self.watching,
+            warm=once,
         )
         with runner:
             runner.run()
@@ -115,6 +118,14 @@ class Lab:
     @property
     def measurements(self) -> list[Measurement]:
         return self.folder.journal().measurements
+
+
+def once(client: Client, plan: Plan, _: float) -> WarmUp:
+    """Warming up is tested elsewhere; here the server is asked only whether it takes such requests."""
+    assert isinstance(plan.tokens, int)
+    inputs = np.full((1, plan.tokens), 3) if plan.model == "tiny-tokens" else np.zeros((plan.tokens, 16))
+    client.encode(inputs, model=plan.model)
+    return WarmUp(seconds=0.1, requests=1, stable=True)
 
 
 def good(plan: Plan) -> Run:
@@ -134,8 +145,7 @@ def there(repository: Path) -> Iterator[InThread]:
 
 
 def quick(**changes: Any) -> Sweep:
-    """Warming up is tested elsewhere."""
-    return small_sweep(**({"blocks": 2, "warm_up_seconds": 2.0} | changes))
+    return small_sweep(**({"blocks": 2} | changes))
 
 
 def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, tmp_path: Path) -> None:
@@ -150,7 +160,7 @@ def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, t
     assert orders[0] != orders[1]
     assert {turn.cell.load for turn in lab.watching.turns[:3]} == {CAPACITY}
     assert lab.started == [("tiny",)]
-    assert runner.providers == {"tiny": "CPUExecutionProvider"}
+    assert runner.properties["tiny"]["execution_provider"] == "CPUExecutionProvider"
 
     # Half of 100 answers in half a second.
     assert {plan.rate for plan in lab.plans if plan.rate} == {100.0}
@@ -221,6 +231,11 @@ def test_tries_end(there: InThread, tmp_path: Path) -> None:
         ("the capacity of the configuration is not known",)
     }
 
+    # Who gives the command again wants them tried again.
+    again = Lab(lab.sweep, lab.folder, there)
+    again.run([("tiny",)])
+    assert len([one for one in again.measurements if not one.void]) == 1 + 2 * 2
+
 
 def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -> None:
     def failing(_: Plan) -> Run:
@@ -246,13 +261,13 @@ def test_families_that_do_not_fit_together_are_served_in_turns(there: InThread, 
 def test_a_server_that_dies_voids_the_cell_and_is_replaced(there: InThread, tmp_path: Path) -> None:
     deadly = iter([True])
 
-    def once(plan: Plan) -> Run:
+    def deadly_once(plan: Plan) -> Run:
         if next(deadly, False):
             lab.servers[-1].lives = False
             return bad(plan)
         return good(plan)
 
-    lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, once)
+    lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, deadly_once)
     lab.run([("tiny",)])
 
     assert lab.measurements[0].void[0] == "the server ended meanwhile"
