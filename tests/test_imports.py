@@ -14,11 +14,13 @@ ARROWS = {
     "export": {"model"},
     "server": {"proto"},
     "client": {"proto"},
+    "load": {"client"},
 }
 
 FOREIGN = {
     "server": {"torch", "transformers", "safetensors"},
     "client": {"torch", "onnx", "onnxruntime"},
+    "load": {"torch", "onnx", "onnxruntime"},
     "proto": {"grpc", "numpy", "torch"},
     "model": {"onnx", "onnxruntime", "grpc"},
     "export": {"grpc"},

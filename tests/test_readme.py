@@ -42,6 +42,9 @@ def test_commands_are_understood(
     words = [str(minilm_checkpoint) if word == "./all-MiniLM-L6-v2" else word for word in words]
     if words[0] in {"infer", "view"}:
         words += ["--address", minilm_address]
+    if words[0] == "load":
+        words[words.index("1m")] = "2s"
+        words += ["--host", minilm_address]
     if words[0] == "serve":
         words += ["--help"]  # the fixture has run it
     done = subprocess.run([POLYHEAD, *words], cwd=tmp_path, capture_output=True, text=True, check=False)

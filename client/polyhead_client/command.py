@@ -18,6 +18,7 @@ GROUP = "polyhead.commands"
 _EXTRAS = {
     "polyhead_client.view": "view",
     "polyhead_export": "export",
+    "polyhead_load": "load",
     "polyhead_model": "export",
     "polyhead_server": "server",
 }

@@ -1,0 +1,44 @@
+"""`polyhead load`: locust with a locustfile for polyhead servers."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+app = App(name="load", help="Put load on a server with locust, and watch it in a browser.")
+
+LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+"""For `locust -f`."""
+
+
+@app.default
+def load(
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+    file: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Put load on a server with locust, and watch it in a browser.
+
+    All options are locust's, and those that polyhead adds to it: `polyhead load -- --help` lists them.
+
+        polyhead load --host 127.0.0.1:8001 --model minilm --users 8
+
+        polyhead load --headless --run-time 1m --rate 50 --tokens 64 --attention all
+
+    Parameters
+    ----------
+    arguments
+        Options of locust.
+    file
+        Print where the locustfile is, for `locust -f`.
+    """
+    if file:
+        sys.stdout.write(f"{LOCUSTFILE}\n")
+        return
+    import locust  # noqa: F401 - says which extra is missing, where one is
+
+    command = [sys.executable, "-m", "polyhead_load", *arguments]
+    sys.stdout.flush()
+    # locust has the process from here on: its signals, its exit code.
+    os.execv(sys.executable, command)  # noqa: S606 - there is no shell that could be fooled

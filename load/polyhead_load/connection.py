@@ -1,0 +1,156 @@
+"""The one channel of a process, over which everything is sent.
+
+Answers are timed as they arrive, as bytes. The polyhead client writes the requests (`requests.py`); it does
+not send them: it would decode the reply, which costs time that is not the server's, call again
+where it should report a refusal, and hold a thread for each call (`cooperation.py`).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeAlias, cast
+
+import gevent
+import grpc
+from gevent.event import AsyncResult
+
+from polyhead_client.calls import Call, Stream
+from polyhead_client.channel import open_channel
+from polyhead_client.deadline import Deadline
+from polyhead_client.errors import PolyheadError
+from polyhead_client.status import translated
+from polyhead_client.streams import open_stream
+from polyhead_load.cooperation import cooperate
+from polyhead_load.reply_head import read_timings
+
+OK: int = grpc.StatusCode.OK.value[0]
+_UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
+
+_OPTIONS = (
+    # A refusal is a result here, not something to hide by trying again.
+    ("grpc.enable_retries", 0),
+    # Not the connection of another channel to the same server.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request, ready to be sent."""
+
+    name: str
+    """What it is, for people."""
+    wanted: Call | Stream
+    """As the client has written it."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return len(self.wanted.data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How a request ended."""
+
+    done: float
+    """When, by `time.perf_counter`."""
+    code: int
+    """gRPC's status, a number."""
+    details: str = ""
+    """What the server says of an error."""
+    bytes: int = 0
+    """The size of the reply."""
+    timings: Mapping[str, int] = field(default_factory=dict)
+    """The server's, in nanoseconds."""
+
+
+OnAnswer: TypeAlias = Callable[[Answer], None]
+
+
+class Connection:
+    """A channel to a server.
+
+    Args:
+        address: `host:port`, or `unix:/path`.
+        timeout: Seconds that a request may take.
+    """
+
+    def __init__(self, address: str, *, timeout: float) -> None:
+        cooperate()
+        self._address = address
+        self._timeout = timeout
+        self._channel = open_channel(address, None, _OPTIONS)
+        self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+
+    def start(self, request: Request, on_answer: OnAnswer) -> None:
+        """Sends a request and returns; `on_answer` is called when it has ended, however it has."""
+        wanted = request.wanted
+        if isinstance(wanted, Stream):
+            gevent.spawn(self._stream, wanted, on_answer)
+            return
+        future = self._procedure(wanted.rpc.path).future(wanted.data, timeout=self._timeout)
+        future.add_done_callback(partial(_answered, wanted, on_answer))
+
+    def send(self, request: Request) -> Answer:
+        """Sends a request and lets others run until it has ended."""
+        waiting: AsyncResult[Answer] = AsyncResult()
+        self.start(request, waiting.set)
+        return cast(Answer, waiting.get())
+
+    def ask(self, wanted: Call) -> bytes:
+        """Calls a procedure that is not measured.
+
+        Raises:
+            PolyheadError: The call failed.
+        """
+        timeout = self._timeout
+        with translated(target=self._address, rpc=wanted.rpc.name, timeout=timeout, request_id=""):
+            return self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout)
+
+    def close(self) -> None:
+        """Closes the channel; what is under way is cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _procedure(self, path: str) -> "grpc.UnaryUnaryMultiCallable[bytes, bytes]":
+        if (procedure := self._procedures.get(path)) is None:
+            procedure = self._procedures[path] = self._channel.unary_unary(path)
+        return procedure
+
+    def _stream(self, wanted: Stream, on_answer: OnAnswer) -> None:
+        """Takes a reply in parts, and throws them away."""
+        size, message = 0, b""
+        again = Stream(rpc=wanted.rpc, data=wanted.data, deadline=Deadline.after(self._timeout))
+        stream = open_stream(self._channel, again, target=self._address, metadata=())
+        try:
+            with stream.translated():
+                for message in stream.call:
+                    size += len(message)
+        except PolyheadError as error:
+            code = _UNKNOWN if error.code is None else error.code.value[0]
+            on_answer(Answer(done=time.perf_counter(), code=code, details=error.details or "", bytes=size))
+            return
+        done = time.perf_counter()
+        timings = read_timings(message, wanted.rpc.response)
+        on_answer(Answer(done=done, code=OK, bytes=size, timings=timings))
+
+
+def _answered(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
+    done = time.perf_counter()
+    code = future.code()
+    if code is not grpc.StatusCode.OK:
+        on_answer(Answer(done=done, code=code.value[0], details=future.details() or ""))
+        return
+    reply = future.result()
+    timings = read_timings(reply, wanted.rpc.response)
+    on_answer(Answer(done=done, code=OK, bytes=len(reply), timings=timings))

@@ -1,0 +1,63 @@
+"""What is sent: lengths, vectors, token ids and sentences, the same for the same seed.
+
+Shape letters: B batch, T tokens, D d_model.
+"""
+
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_load.plan import Lengths
+
+SPECIAL_TOKENS = 2
+"""What tokenisers put around a text: [CLS] and [SEP]."""
+
+# Frequent enough that the usual English vocabularies have each as one token.
+_WORDS = (
+    "the of and to in is was for on that with as by at from it an were are which this be or had first not "
+    "but after one also their his her they has he she we you who all two into time no there year can more "
+    "been out up when its would may only about other some over most city state world war day life work "
+    "house school family people water small large long high old young good great national many where part"
+)
+
+# Every vocabulary has so many tokens; the server does not say how many more.
+_TOKEN_IDS = 32
+
+
+def draw_lengths(tokens: int | Lengths, count: int, random: np.random.Generator) -> list[int]:
+    """`count` lengths in random order.
+
+    One from each of `count` equally likely ranges of the distribution, so that already a few have its
+    mean and its tail.
+    """
+    if isinstance(tokens, int):
+        return [tokens] * count
+    normal = NormalDist()
+    # Within each range by chance, but never at 0 or 1, where a logarithm has no end.
+    quantiles = np.clip((np.arange(count) + random.random(count)) / count, 1e-9, 1 - 1e-9)
+    factors = np.exp(tokens.sigma * np.array([normal.inv_cdf(quantile) for quantile in quantiles.tolist()]))
+    lengths = np.clip(np.round(tokens.median * factors), tokens.low, tokens.high)
+    return [int(length) for length in random.permutation(lengths)]
+
+
+def texts(lengths: list[int], random: np.random.Generator) -> list[str]:
+    """A text of about so many tokens each, the special ones included."""
+    words = np.array(_WORDS.split())
+    return [" ".join(random.choice(words, max(1, length - SPECIAL_TOKENS))) for length in lengths]
+
+
+def token_ids(lengths: list[int], random: np.random.Generator) -> Any:
+    """Token ids: one array [B, T] where all are of one length, a list of B arrays [T_i] otherwise."""
+    return _together([random.integers(1, _TOKEN_IDS, length) for length in lengths])
+
+
+def vectors(lengths: list[int], d_model: int, random: np.random.Generator) -> Any:
+    """Vectors: one array [B, T, D] where all are of one length, a list of B arrays [T_i, D] otherwise."""
+    return _together([random.standard_normal((length, d_model), dtype=np.float32) for length in lengths])
+
+
+def _together(sequences: list[NDArray[Any]]) -> Any:
+    equal = len({len(sequence) for sequence in sequences}) == 1
+    return np.stack(sequences) if equal else sequences

@@ -1,0 +1,131 @@
+"""The options that polyhead adds to locust's, on the command line and in the web interface.
+
+From the web interface every value comes as text, and an empty one where nothing was filled in.
+"""
+
+import math
+from argparse import Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polyhead_client.defaults import DEFAULT_TARGET
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.options import parse_indices
+from polyhead_load.errors import LoadError
+from polyhead_load.plan import Lengths, Plan
+
+if TYPE_CHECKING:
+    from locust.argument_parser import LocustArgumentParser
+
+T = TypeVar("T")
+
+# What locust asks of an option that its web interface shows.
+_SHOWN = {"include_in_web_ui": True, "is_secret": False, "is_required": False, "is_multiple": False}
+_ENVIRONMENT = "POLYHEAD_LOAD_"
+_LENGTHS = ("median", "sigma", "low", "high")
+
+
+def add_options(parser: "LocustArgumentParser") -> None:
+    """Adds the options, each of which may also be given as POLYHEAD_LOAD_<OPTION>."""
+    group = parser.add_argument_group("polyhead", "What to ask a polyhead server for (--host) and how often.")
+
+    def add(flag: str, text: str, *, shown: bool = True, **more: Any) -> None:
+        variable = _ENVIRONMENT + flag.removeprefix("--").replace("-", "_").upper()
+        action = group.add_argument(flag, help=text, env_var=variable, **more)
+        # Only the parser itself takes these; a group does not pass them on.
+        for name, value in (_SHOWN | {"include_in_web_ui": shown}).items():
+            setattr(action, name, value)
+
+    add("--model", "The family, or several: a,b (in turn). Default: the only one that is served")
+    add("--tokens", "T: 128, or log-normal lengths: median=29,sigma=0.6,low=8,high=128", default="128")
+    add("--batch", "B, sequences in a request", type=int, default=1)
+    add("--text", "Send sentences, which the server tokenises", action="store_true")
+    add(
+        "--attention",
+        "Layers whose attention weights to fetch: 5, or 0,5, or -1 for the last, or all. Default: none",
+    )
+    add("--heads", "Heads of those layers: 3, or 0,3, or 0:4. Default: all")
+    add("--queries", "Rows of those weights: 0, or 0:8. Default: all")
+    add("--dtype", "What the weights cross the wire as: FP32, FP16 or UINT8")
+    add(
+        "--rate",
+        "Requests a second, of all processes together: an open loop. Default: a closed loop of --users",
+    )
+    add("--warm-up", "Seconds in which requests are sent, but not counted", type=float, default=0.0)
+    add(
+        "--max-in-flight",
+        "Of an open loop, in each process: more are not sent, but fail",
+        type=int,
+        default=1000,
+    )
+    add("--timeout", "Seconds that a request may take", type=float, default=30.0)
+    add("--seed", "Of schedule, lengths and contents", type=int, default=0)
+    add("--records", "A folder for the exact times of every request", shown=False)
+
+
+def is_open(options: Namespace) -> bool:
+    """A rate is given."""
+    return bool(options.rate)
+
+
+def models_of(options: Namespace) -> list[str]:
+    """The families that are named; none is the only one that is served."""
+    return [name for name in (options.model or "").split(",") if name]
+
+
+def plan_of(options: Namespace, *, address: str | None, model: str) -> Plan:
+    """The plan that options describe, without an end.
+
+    Raises:
+        LoadError: An option is wrong; the message names it.
+    """
+    rate = _read("rate", options.rate, float)
+    return Plan(
+        address=address or DEFAULT_TARGET,
+        model=model,
+        attention=_read("attention", options.attention, _attention),
+        heads=options.heads or None,
+        queries=options.queries or None,
+        dtype=options.dtype or None,
+        batch=options.batch,
+        tokens=_read("tokens", options.tokens, _tokens) or 128,
+        text=options.text,
+        mode="closed" if rate is None else "open",
+        rate=rate,
+        seconds=math.inf,
+        warm_up_seconds=options.warm_up,
+        seed=options.seed,
+        max_in_flight=options.max_in_flight,
+        timeout_seconds=options.timeout,
+    )
+
+
+def _read(name: str, spelled: str | None, read: Callable[[str], T]) -> T | None:
+    if not spelled:
+        return None
+    try:
+        return read(spelled)
+    except InvalidRequest as error:
+        raise LoadError(str(error)) from None
+    except ValueError:
+        raise LoadError(f"--{name} must be a number, was {spelled!r}") from None
+
+
+def _attention(spelled: str) -> Any:
+    return "all" if spelled == "all" else parse_indices("--attention", spelled)
+
+
+def _tokens(spelled: str) -> int | Lengths:
+    if "=" not in spelled:
+        return int(spelled)
+    given = dict(part.partition("=")[::2] for part in spelled.split(","))
+    if set(given) != set(_LENGTHS):
+        raise LoadError(
+            f"--tokens must be T or {','.join(f'{name}=..' for name in _LENGTHS)}, was {spelled!r}"
+        )
+    return Lengths(
+        median=float(given["median"]),
+        sigma=float(given["sigma"]),
+        low=int(given["low"]),
+        high=int(given["high"]),
+    )

@@ -1,0 +1,156 @@
+"""The requests of a plan, written before the clock starts, as the polyhead client writes them.
+
+Shape letters: B batch, T tokens, D d_model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+
+from polyhead_client.calls import Call, Operation, Stream
+from polyhead_client.models import ModelInfo
+from polyhead_client.operations import Operations
+from polyhead_client.options import parse_indices
+from polyhead_load.connection import Connection, Request
+from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
+from polyhead_load.errors import LoadError
+from polyhead_load.plan import Lengths, Plan
+
+T = TypeVar("T")
+
+# Apart from the schedule's streams of random numbers, which have the same seed.
+_LENGTHS, _CONTENTS = 10, 11
+
+# So many different requests, before they come again: of one length they only differ in their contents.
+_SAME_LENGTH, _LENGTHS_MIN, _LENGTHS_MAX = 16, 16, 256
+_MEMORY_BYTES = 128 << 20
+
+_INFERENCE = frozenset({"ModelInfer", "ModelStreamInfer"})
+_MAY_PASS = frozenset(
+    code.value[0]
+    for code in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+)
+
+
+class Author:
+    """Writes requests to the models behind one connection, and asks for their metadata once.
+
+    Args:
+        connection: To the server.
+        address: The server's, for messages.
+    """
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        self._connection = connection
+        self._operations = Operations(address, None)
+
+    def requests(self, plan: Plan) -> Iterator[Request]:
+        """The requests of a plan, one after the other, so that others may run in between.
+
+        Raises:
+            LoadError: The model does not take them.
+            PolyheadError: The plan asks for what the model does not have, or the server does not answer.
+        """
+        info = self._run(self._operations.model(plan.model or None))
+        plan = replace(plan, model=info.family)
+        _check_length(plan, info)
+        random = np.random.default_rng([plan.seed, _CONTENTS])
+        count = _count(plan, info)
+        lengths = draw_lengths(plan.tokens, count * plan.batch, np.random.default_rng([plan.seed, _LENGTHS]))
+        attention: Any = plan.attention
+        dtype: Any = plan.dtype  # which the client checks
+        for start in range(0, len(lengths), plan.batch):
+            operation = self._operations.encode(
+                _inputs(plan, info, lengths[start : start + plan.batch], random),
+                model=plan.model,
+                attention=True if attention == "all" else attention,
+                heads=None if plan.heads is None else parse_indices("heads", plan.heads),
+                queries=None if plan.queries is None else parse_indices("queries", plan.queries),
+                dtype=dtype,
+            )
+            yield Request(name=label(plan), wanted=self._written(operation))
+
+    def _written(self, operation: Operation[Any]) -> Call | Stream:
+        """What an operation would send to have something computed."""
+        wanted = next(operation)
+        while isinstance(wanted, Call) and wanted.rpc.name not in _INFERENCE:
+            wanted = operation.send(self._connection.ask(wanted))
+        operation.close()
+        if not isinstance(wanted, Call | Stream):
+            raise TypeError(f"an operation must begin with a call or a stream, was {wanted}")
+        return wanted
+
+    def _run(self, operation: Operation[T]) -> T:
+        """Carries out an operation that only calls."""
+        try:
+            wanted = next(operation)
+            while isinstance(wanted, Call):
+                wanted = operation.send(self._connection.ask(wanted))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        raise TypeError(f"an operation must only call, was {wanted}")
+
+
+def label(plan: Plan) -> str:
+    """What a plan asks for, in one line."""
+    tokens = plan.tokens
+    size = (
+        f"~{tokens.median:g} ({tokens.low} to {tokens.high})" if isinstance(tokens, Lengths) else f"{tokens}"
+    )
+    layers = ",".join(map(str, plan.attention)) if isinstance(plan.attention, list) else plan.attention
+    parts = {
+        "B": plan.batch if plan.batch > 1 else None,
+        "T": size,
+        "attention": layers,
+        "heads": plan.heads,
+        "queries": plan.queries,
+        "dtype": plan.dtype,
+    }
+    spelled = [f"{name}={value}" for name, value in parts.items() if value is not None]
+    return " ".join([plan.model, *spelled, *(["text"] if plan.text else [])])
+
+
+def check_first(connection: Connection, request: Request) -> None:
+    """Sends one request, so that what is wrong with all of them is said before the load begins.
+
+    Raises:
+        LoadError: The server does not take it, and never will.
+    """
+    answer = connection.send(request)
+    if answer.code not in _MAY_PASS:
+        raise LoadError(f"{request.name} is refused: {answer.details}")
+
+
+def _check_length(plan: Plan, info: ModelInfo) -> None:
+    limits = [info.max_tokens]
+    if plan.text:
+        spelled = info.properties.get("text_max_tokens", "")
+        limits.append(int(spelled) if spelled.isdecimal() else None)
+    for limit in limits:
+        if limit is not None and plan.longest > limit:
+            raise LoadError(f"tokens must be at most {limit} for {info.name}, was {plan.longest}")
+
+
+def _count(plan: Plan, info: ModelInfo) -> int:
+    """How many different requests there are."""
+    if isinstance(plan.tokens, Lengths):
+        size = 4 * plan.batch * plan.tokens.median * (info.d_model or 1)
+        return int(np.clip(_MEMORY_BYTES // size, _LENGTHS_MIN, _LENGTHS_MAX))
+    size = 4 * plan.batch * plan.tokens * (info.d_model or 1)
+    return int(np.clip(_MEMORY_BYTES // size, 1, _SAME_LENGTH))
+
+
+def _inputs(plan: Plan, info: ModelInfo, lengths: list[int], random: np.random.Generator) -> Any:
+    if plan.text:
+        if not info.takes_text:
+            raise LoadError(f"text must be off for {info.name}: it takes {', '.join(info.inputs)}")
+        return texts(lengths, random)
+    if "input_ids" in info.inputs:
+        return token_ids(lengths, random)
+    if info.d_model is None:
+        raise LoadError(f"{info.name} does not say its d_model, so vectors cannot be made for it")
+    return vectors(lengths, info.d_model, random)

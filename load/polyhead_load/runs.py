@@ -1,0 +1,156 @@
+"""What happens around a run of locust: who sends what, and where the records go.
+
+A run has one process, or a master and workers. The workers have the users; the master tells each of them
+which part of the load is its own, and they tell the master when there is nothing that they can send.
+"""
+
+import logging
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gevent
+from locust import events, stats
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+from polyhead_load.errors import LoadError
+from polyhead_load.options import add_options, is_open, models_of, plan_of
+from polyhead_load.plan import ONLY_FAMILY, Plan
+from polyhead_load.records import NOTHING, Recorder
+from polyhead_load.session import ALONE, Session, Share
+from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser
+
+_LOG = logging.getLogger(__name__)
+
+# Messages: from the master to a worker, and back.
+_SHARE, _REFUSED = "polyhead_share", "polyhead_refused"
+
+_WRONG = 2
+"""The exit code of a run that was asked for wrongly."""
+
+
+@cache
+def register() -> None:
+    """Adds our options and our runs to locust's, once in a process."""
+    runs = Runs()
+    events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser))
+    events.init.add_listener(runs.set_up)
+    events.test_start.add_listener(runs.prepare)
+    events.test_stop.add_listener(runs.finish)
+
+
+class Runs:
+    """The runs of one process of locust, one after the other."""
+
+    def __init__(self) -> None:
+        self._share = ALONE
+        self._recorder: Recorder | None = None
+        self._is_refused = False
+
+    def set_up(self, environment: Environment, **_: Any) -> None:
+        """When locust has started: chooses the users where the command line does not."""
+        options: Any = environment.parsed_options
+        environment.dispatcher_class = Dispatcher
+        # locust keeps two digits, and below 100 ms no fractions of a millisecond.
+        stats.bucket_response_time = _three_digits  # type: ignore[assignment]
+        if isinstance(environment.runner, WorkerRunner):  # which has the options when a run begins
+            environment.runner.register_message(_SHARE, self._take_share)
+            return
+        if isinstance(environment.runner, MasterRunner):
+            environment.runner.register_message(_REFUSED, self._take_refusal)
+        if not options.user_classes and not options.class_picker:
+            unwanted = ClosedLoop if is_open(options) else OpenLoop
+            environment.user_classes = [one for one in environment.user_classes if one is not unwanted]
+        if is_open(options) and options.num_users is None:
+            options.num_users = options.expect_workers if options.master else 1
+        if options.headless:
+            try:
+                _plans(environment)
+            except LoadError as error:
+                _LOG.error("%s", error)
+                sys.exit(_WRONG)
+
+    def prepare(self, environment: Environment, **_: Any) -> None:
+        """Before the users of a run are started: connects, and writes the requests."""
+        options: Any = environment.parsed_options
+        runner = environment.runner
+        self._is_refused = False
+        try:
+            if isinstance(runner, MasterRunner):
+                _plans(environment)
+                _give_shares(runner)
+                return
+            self._recorder = Recorder() if options.records else None
+            PolyheadUser.session = Session(
+                _plans(environment),
+                request_event=environment.events.request,
+                recorder=self._recorder,
+                share=self._share,
+            )
+        except LoadError as error:
+            if isinstance(runner, WorkerRunner):
+                runner.send_message(_REFUSED, {"reason": str(error)})
+            else:
+                self._refuse(environment, str(error))
+
+    def finish(self, environment: Environment, **_: Any) -> None:
+        """When the users of a run have been stopped: writes the records."""
+        session, PolyheadUser.session = PolyheadUser.session, None
+        window = NOTHING if session is None else session.close()
+        options: Any = environment.parsed_options
+        if self._recorder is None or window is NOTHING:
+            return
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(window.started_unix))
+        folder = Path(options.records) / f"{stamp}-{self._share.index}"
+        try:
+            self._recorder.write(folder, window)
+        except OSError as error:
+            _LOG.error("the records cannot be written: %s", error)
+            environment.process_exit_code = _WRONG
+
+    def _take_share(self, environment: Environment, msg: Any, **_: Any) -> None:
+        self._share = Share(**msg.data)
+
+    def _take_refusal(self, environment: Environment, msg: Any, **_: Any) -> None:
+        self._refuse(environment, msg.data["reason"])
+
+    def _refuse(self, environment: Environment, reason: str) -> None:
+        """Ends the run, and says why; once, however many workers say so."""
+        if self._is_refused or environment.runner is None:
+            return
+        self._is_refused = True
+        _LOG.error("%s", reason)
+        environment.process_exit_code = _WRONG
+        options: Any = environment.parsed_options
+        # In a greenlet of its own: this one may be among those that are ended.
+        gevent.spawn(environment.runner.quit if options.headless else environment.runner.stop)
+
+
+def _plans(environment: Environment) -> list[Plan]:
+    """One for each model that is named.
+
+    Raises:
+        LoadError: An option is wrong.
+    """
+    options: Any = environment.parsed_options
+    chosen = environment.user_classes
+    if OpenLoop in chosen and not is_open(options) and not isinstance(environment.runner, WorkerRunner):
+        raise LoadError("--rate must be given for an open loop, in requests a second")
+    return [
+        plan_of(options, address=environment.host, model=model)
+        for model in models_of(options) or [ONLY_FAMILY]
+    ]
+
+
+def _give_shares(runner: MasterRunner) -> None:
+    """To the workers that locust starts users on."""
+    workers = [*runner.clients.ready, *runner.clients.running, *runner.clients.spawning]
+    for index, worker in enumerate(workers):
+        runner.send_message(_SHARE, {"index": index, "count": len(workers)}, client_id=worker.id)
+
+
+def _three_digits(milliseconds: float) -> float:
+    return float(f"{milliseconds:.3g}")

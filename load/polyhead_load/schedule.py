@@ -1,0 +1,80 @@
+"""When an open loop sends: Poisson arrivals, the same for the same seed."""
+
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import NamedTuple
+
+import numpy as np
+
+_CHUNK = 1024
+# Each use of a seed has a stream of random numbers of its own.
+_MEASURED, _WARM_UP, _OWNERS = 0, 1, 2
+
+
+class Arrival(NamedTuple):
+    """A request that is due."""
+
+    number: int
+    """Counted from 0, in the warm-up as well as after it."""
+    planned: float
+    """Seconds from the measured start; less than 0 in the warm-up."""
+
+
+def poisson(rate: float, seed: int, *, stream: int = _MEASURED) -> Iterator[float]:
+    """Arrival times of a Poisson process, in seconds from 0, without end.
+
+    Args:
+        rate: Arrivals a second.
+        seed: The same gives the same times.
+        stream: Others with the same seed are independent.
+    """
+    random = np.random.default_rng([seed, stream])
+    start = 0.0
+    while True:
+        times = start + np.cumsum(random.exponential(1 / rate, _CHUNK))
+        yield from times.tolist()
+        start = float(times[-1])
+
+
+def schedule(
+    rate: float,
+    *,
+    seconds: float,
+    warm_up_seconds: float = 0.0,
+    seed: int = 0,
+    index: int = 0,
+    count: int = 1,
+) -> Iterator[Arrival]:
+    """The arrivals of one of `count` processes that share a load.
+
+    Together they send what one alone would: each arrival is given to one of them by chance. So each has
+    Poisson arrivals, independent of the others', and it does not matter that they start at slightly different
+    times.
+
+    Args:
+        rate: Arrivals a second, of all processes together.
+        seconds: When the measured arrivals end; infinity is never.
+        warm_up_seconds: How long others come before them.
+        seed: The same gives the same schedule.
+        index: Which process this is.
+        count: How many there are.
+    """
+    warm_up = takewhile(lambda time: time < warm_up_seconds, poisson(rate, seed, stream=_WARM_UP))
+    for number, time in _share(warm_up, seed, index, count):
+        yield Arrival(number, time - warm_up_seconds)
+    measured = takewhile(lambda time: time < seconds, poisson(rate, seed))
+    for number, time in _share(measured, seed, index, count):
+        yield Arrival(number, time)
+
+
+def _share(times: Iterator[float], seed: int, index: int, count: int) -> Iterator[tuple[int, float]]:
+    owners = _owners(seed, count)
+    for number, time in enumerate(times):
+        if next(owners) == index:
+            yield number, time
+
+
+def _owners(seed: int, count: int) -> Iterator[int]:
+    random = np.random.default_rng([seed, _OWNERS])
+    while True:
+        yield from random.integers(count, size=_CHUNK).tolist()

@@ -1,0 +1,232 @@
+"""One run in one process: what users send through, and where it is recorded.
+
+Times are seconds from the measured start, so that they are negative in the warm-up.
+"""
+
+import gc
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import gevent
+import grpc
+from gevent.event import Event
+from locust.event import EventHook
+
+from polyhead_client.errors import PolyheadError
+from polyhead_load.connection import OK, Answer, Connection, Request
+from polyhead_load.errors import LoadError
+from polyhead_load.meter import Meter
+from polyhead_load.plan import Plan
+from polyhead_load.records import NOTHING, Recorder, Window
+from polyhead_load.requests import Author, check_first
+from polyhead_load.schedule import Arrival, schedule
+
+_LOG = logging.getLogger(__name__)
+
+_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class CallFailedError(Exception):
+    """A call ended with an error, for locust's table."""
+
+
+class ShedError(Exception):
+    """A request was not sent, because too many were under way; for locust's table."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which of the processes that share a load this is."""
+
+    index: int = 0
+    count: int = 1
+
+
+ALONE = Share()
+
+
+class Session:
+    """One run in one process.
+
+    Args:
+        plans: What to send, in turn; they differ in the model at most.
+        share: Which part of it.
+        request_event: locust's event for requests.
+        recorder: Where every request is recorded; None keeps no records.
+
+    Raises:
+        LoadError: The server does not take such requests, or cannot be reached.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        *,
+        request_event: EventHook,
+        recorder: Recorder | None,
+        share: Share = ALONE,
+    ) -> None:
+        self._plan = plans[0]
+        self._share = share
+        self._request_event = request_event
+        self._recorder = recorder
+        self._connection = Connection(self._plan.address, timeout=self._plan.timeout_seconds)
+        try:
+            self._requests = _written(self._connection, plans)
+        except PolyheadError as error:
+            self._connection.close()
+            raise LoadError(str(error)) from error
+        except BaseException:
+            self._connection.close()
+            raise
+        self._numbers = count(share.index, share.count)
+        self._in_flight = 0
+        self._idle = Event()
+        self._idle.set()
+        self._told: set[int] = set()
+        self._start: float | None = None
+        self._meter: Meter | None = None
+        self._closed = False
+
+    def begin(self) -> None:
+        """Starts the clock, for all users of this process, when the first of them begins."""
+        if self._start is None:
+            # What there is now stays: nobody need look through it again, and hold up the load meanwhile.
+            gc.collect()
+            gc.freeze()
+            self._start = time.perf_counter() + self._plan.warm_up_seconds
+            self._meter = Meter(self._start, self._plan.seconds)
+
+    @property
+    def now(self) -> float:
+        """The time."""
+        return time.perf_counter() - self.start
+
+    @property
+    def start(self) -> float:
+        """The measured start, by `time.perf_counter`."""
+        if self._start is None:
+            raise RuntimeError("the session has not begun")
+        return self._start
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more is to be sent."""
+        return self.now >= self._plan.seconds
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """The part of the schedule that this process has to send.
+
+        Raises:
+            LoadError: There is no rate.
+        """
+        if self._plan.rate is None:
+            raise LoadError("rate must be given for an open loop")
+        return schedule(
+            self._plan.rate,
+            seconds=self._plan.seconds,
+            warm_up_seconds=self._plan.warm_up_seconds,
+            seed=self._plan.seed,
+            index=self._share.index,
+            count=self._share.count,
+        )
+
+    def dispatch(self, arrival: Arrival) -> None:
+        """Sends a request and returns at once; where too many are under way, counts it as shed."""
+        request = self._requests[arrival.number % len(self._requests)]
+        if self._in_flight >= self._plan.max_in_flight:
+            self._shed(request, arrival.planned)
+            return
+        self._in_flight += 1
+        self._idle.clear()
+        sent = self.now
+        self._connection.start(request, partial(self._dispatched, request, arrival.planned, sent))
+
+    def call(self) -> None:
+        """Sends the next request, and returns when it is answered."""
+        request = self._requests[next(self._numbers) % len(self._requests)]
+        sent = self.now
+        self._finish(request, sent, sent, self._connection.send(request))
+
+    def wait_until_idle(self) -> None:
+        """Returns when nothing is under way; every request has a deadline."""
+        self._idle.wait()
+
+    def close(self) -> Window:
+        """Ends the run; what is still under way is given up, and is in no record."""
+        self._closed = True
+        self._connection.close()
+        return NOTHING if self._meter is None else self._meter.stop()
+
+    def _dispatched(self, request: Request, planned: float, sent: float, answer: Answer) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+        self._finish(request, planned, sent, answer)
+
+    def _finish(self, request: Request, planned: float, sent: float, answer: Answer) -> None:
+        done = answer.done - self.start
+        if planned < 0 or self._closed:
+            return
+        if self._recorder is not None:
+            self._recorder.add(
+                planned=planned, sent=sent, done=done, request_bytes=request.bytes, answer=answer
+            )
+        exception = None
+        if answer.code != OK:
+            exception = CallFailedError(_CODES.get(answer.code, str(answer.code)))
+            if answer.code not in self._told:  # once: there may be thousands
+                self._told.add(answer.code)
+                _LOG.warning("%s: %s: %s", request.name, exception, answer.details)
+        self._fire(
+            request,
+            response_time=1e3 * (done - planned),
+            response_length=answer.bytes,
+            exception=exception,
+            context={
+                "planned": planned,
+                "sent": sent,
+                "done": done,
+                "code": answer.code,
+                "request_bytes": request.bytes,
+                **answer.timings,
+            },
+        )
+
+    def _shed(self, request: Request, planned: float) -> None:
+        if planned < 0:
+            return
+        if self._recorder is not None:
+            self._recorder.add_shed(planned=planned, request_bytes=request.bytes)
+        self._fire(
+            request,
+            response_time=None,  # which locust leaves out of its percentiles
+            response_length=0,
+            exception=ShedError(f"not sent: {self._plan.max_in_flight} in flight"),
+            context={"planned": planned},
+        )
+
+    def _fire(self, request: Request, **told: Any) -> None:
+        self._request_event.fire(
+            request_type=request.wanted.rpc.name, name=request.name, response=None, **told
+        )
+
+
+def _written(connection: Connection, plans: Sequence[Plan]) -> list[Request]:
+    """The requests of all plans, in turn, when the first of each has been accepted."""
+    author = Author(connection, plans[0].address)
+    pools: list[list[Request]] = []
+    for plan in plans:
+        pool: list[Request] = []
+        for request in author.requests(plan):
+            pool.append(request)
+            gevent.sleep(0)  # heartbeats of a locust worker are due meanwhile
+        check_first(connection, pool[0])
+        pools.append(pool)
+    longest = max(map(len, pools))
+    return [pool[number % len(pool)] for number in range(longest) for pool in pools]

@@ -1,0 +1,91 @@
+"""locust's users: a closed loop, and the dispatcher of an open one."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from locust import User, task
+from locust.dispatch import UsersDispatcher
+from locust.exception import StopUser
+
+from polyhead_client.defaults import DEFAULT_TARGET
+from polyhead_load.cooperation import sleep_until
+from polyhead_load.schedule import Arrival
+from polyhead_load.session import Session
+
+
+class PolyheadUser(User):
+    """What both have in common: the session of their process."""
+
+    abstract = True
+    host = DEFAULT_TARGET
+
+    session: ClassVar[Session | None] = None
+    """What users send through; None where there is nothing to be sent."""
+
+    def on_start(self) -> None:
+        """Starts the clock with the first user."""
+        self.opened = self.session
+        if self.opened is not None:
+            self.opened.begin()
+
+
+class ClosedLoop(PolyheadUser):
+    """Sends the next request when it has the answer."""
+
+    @task
+    def call(self) -> None:
+        """Sends one request, and waits for the answer."""
+        if self.opened is None or self.opened.is_over:
+            raise StopUser
+        self.opened.call()
+
+
+class OpenLoop(PolyheadUser):
+    """Sends at Poisson times, however long the answers take. There is one in each process."""
+
+    dispatched: ClassVar[Session | None] = None
+    """The session of this process that has a dispatcher."""
+
+    def on_start(self) -> None:
+        """Takes up the schedule."""
+        super().on_start()
+        if OpenLoop.dispatched is self.opened:
+            self.opened = None
+        if self.opened is not None:
+            OpenLoop.dispatched = self.opened
+            self._arrivals: Iterator[Arrival] = self.opened.arrivals()
+
+    @task
+    def dispatch(self) -> None:
+        """Sends the next request when it is due."""
+        if self.opened is None:
+            raise StopUser
+        arrival = next(self._arrivals, None)
+        if arrival is None:
+            self.opened.wait_until_idle()
+            raise StopUser
+        sleep_until(self.opened.start + arrival.planned)
+        self.opened.dispatch(arrival)
+
+    def on_stop(self) -> None:
+        """Where locust has time to stop (--stop-timeout), answers under way are waited for."""
+        if self.opened is not None and self.environment.stop_timeout:
+            self.opened.wait_until_idle()
+
+
+class Dispatcher(UsersDispatcher):
+    """locust's own, but for the open loop, of which there is one in each process at once."""
+
+    def __init__(self, worker_nodes: Any, user_classes: list[type[User]]) -> None:
+        OpenLoop.fixed_count = len(worker_nodes)
+        super().__init__(worker_nodes=worker_nodes, user_classes=user_classes)
+        self._all_classes = user_classes
+
+    def new_dispatch(
+        self, target_user_count: int, spawn_rate: float, user_classes: list[type[User]] | None = None
+    ) -> None:
+        """Begins to start users, or to stop them."""
+        if OpenLoop in (user_classes or self._all_classes) and target_user_count:
+            target_user_count = max(target_user_count, OpenLoop.fixed_count)
+            spawn_rate = max(spawn_rate, OpenLoop.fixed_count)
+        super().new_dispatch(target_user_count, spawn_rate, user_classes)

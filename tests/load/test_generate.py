@@ -1,0 +1,154 @@
+"""The generator, against servers whose service times are known."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.load.conftest import Fake, Generate, Generator, plan_for
+
+from polyhead_load import Plan
+from polyhead_load.schedule import poisson, schedule
+
+Begin = Callable[[Plan], Generator]
+
+OK, DEADLINE_EXCEEDED, SHED = 0, 4, -1
+
+
+def test_an_open_loop_sends_what_the_seed_says(fake: Fake, generate: Generate) -> None:
+    plan = plan_for(fake(), "identity", mode="open", rate=200.0, warm_up_seconds=0.3)
+
+    seen = generate(plan)
+
+    # The warm-up is forgotten, and changes nothing.
+    expected = [arrival.planned for arrival in schedule(200.0, seconds=1.0, seed=7)]
+    np.testing.assert_array_equal(seen["planned"], expected)
+    assert (seen["code"] == OK).all()
+    assert (seen["sent"] >= seen["planned"]).all()
+    assert (seen["done"] > seen["sent"]).all()
+    assert (seen["request_bytes"] > 4 * 4 * 8).all()
+    assert (seen["reply_bytes"] > 64).all()
+    assert (seen["compute_ns"] > 0).all()
+    assert (seen["queue_ns"] == 0).all()
+    assert (seen["serialise_ns"] == -1).all()
+    assert seen.told["planned"] == len(expected)
+    assert (seen.told["shed"], seen.told["errors"]) == (0, 0)
+    assert seen.told["cpu_seconds"] > 0
+    assert seen.told["seconds"] > 0.5
+    assert seen.told["versions"]["locust"]
+
+
+def test_a_closed_loop_sends_when_it_is_answered(fake: Fake, generate: Generate) -> None:
+    seen = generate(plan_for(fake(), "sleep-20", users=3, seconds=0.5))
+
+    np.testing.assert_array_equal(seen["planned"], seen["sent"])
+    # In the order in which they were sent, no more than three are ever under way.
+    assert (seen["sent"][3:] >= np.minimum.accumulate(seen["done"][::-1])[::-1][:-3]).all()
+    assert len(seen["sent"]) > 3
+
+
+def test_a_known_service_time_is_measured_within_a_millisecond(fake: Fake, generate: Generate) -> None:
+    """Against the server's own clock, request by request, so that a busy machine harms neither side."""
+    seen = generate(plan_for(fake(), "known-20", mode="open", rate=60.0, seconds=2.0))
+
+    beside = seen.latency - seen["compute_ns"] / 1e9
+    slow = seen["compute_ns"] >= 19_000_000
+    assert (beside > 0).all()
+    best_slow, best_fast = (float(np.quantile(beside[part], 0.25)) for part in (slow, ~slow))
+    # On a busy machine calls that take no time are slow as well, and say by how much.
+    assert abs(best_slow - best_fast) < 1e-3 + best_fast
+
+
+def test_fast_calls_are_recorded_as_fast_beside_slow_ones(fake: Fake, generate: Generate) -> None:
+    """gevent's pool has ten threads: were each call to hold one, all would end with the slow ones."""
+    seen = generate(plan_for(fake(), "held-10-30", mode="open", rate=100.0, seconds=1.0))
+
+    slow = np.argsort(seen["compute_ns"])[-10:]
+    order = np.argsort(seen["done"])
+    assert len(order) > 40
+    # By what the server has answered first: thirty others, and only then the ten.
+    assert not set(order[:30]) & set(slow)
+    assert seen["done"][order[:30]].max() < seen["done"][slow].min() - 0.1
+
+
+def test_a_stopped_server_shows_in_an_open_loop_and_hides_in_a_closed_one(fake: Fake, begin: Begin) -> None:
+    server = fake(tell_at=150)
+    ways: list[dict[str, Any]] = [{"mode": "open", "rate": 100.0}, {"mode": "closed", "users": 1}]
+    generators = [begin(plan_for(server, "sleep-5", seconds=5.0, **way)) for way in ways]
+    server.wait_until_reached()
+    server.process.send_signal(signal.SIGSTOP)
+    time.sleep(2)  # how long it is stopped, not a wait for anything
+    server.process.send_signal(signal.SIGCONT)
+    seen = [generator.end() for generator in generators]
+
+    # Both have seen the stop. The open loop has more of it: requests were due all the while.
+    stalls = [one.latency.max() for one in seen]
+    open_p99, closed_p99 = (float(np.quantile(one.latency, 0.99)) for one in seen)
+    assert all(stall > 1.9 for stall in stalls)
+    assert open_p99 > 1.5
+    assert closed_p99 < open_p99 / 2
+
+
+def test_an_identity_model_gives_the_floor(fake: Fake, generate: Generate) -> None:
+    server = fake()
+    floor, slow = (generate(plan_for(server, model)) for model in ("identity", "sleep-20"))
+
+    assert 0 < np.median(floor.latency) < np.median(slow.latency)
+    assert len(floor.latency) > len(slow.latency)
+
+
+def test_a_generator_that_is_asked_too_much_shows_it(fake: Fake, generate: Generate) -> None:
+    seen = generate(
+        plan_for(fake(), "identity", mode="open", rate=20_000.0, seconds=0.3, max_in_flight=10**6)
+    )
+
+    lag = seen["sent"] - seen["planned"]
+    assert len(lag) == sum(1 for _ in schedule(20_000.0, seconds=0.3, seed=7))
+    assert np.quantile(lag, 0.99) > 0.01
+    assert np.median(lag[-100:]) > np.median(lag[:100])
+
+
+def test_what_is_over_the_limit_is_counted_and_not_sent(fake: Fake, generate: Generate) -> None:
+    plan = plan_for(fake(), "never", mode="open", rate=100.0, max_in_flight=5, timeout_seconds=2.0)
+
+    seen = generate(plan)
+
+    shed = seen["code"] == SHED
+    assert (~shed).sum() == 5
+    assert (seen["code"][:5] == DEADLINE_EXCEEDED).all()
+    assert np.isnan(seen["sent"][shed]).all()
+    assert np.isnan(seen["done"][shed]).all()
+    assert not np.isnan(seen["planned"]).any()
+    assert (seen.told["shed"], seen.told["errors"]) == (shed.sum(), 5)
+    np.testing.assert_array_equal(seen["planned"][:5], list(islice(poisson(100.0, 7), 5)))
+
+
+def test_what_cannot_be_asked_for_is_said_before_the_load(fake: Fake, begin: Begin) -> None:
+    process = begin(plan_for(fake(), "absent")).process
+
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (1, "there is no model absent\n")
+
+
+def test_no_server_is_said(begin: Begin) -> None:
+    process = begin(plan_for("127.0.0.1:1", "identity", timeout_seconds=1.0)).process
+
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert error.startswith("127.0.0.1:1 is unavailable: ")
+
+
+def test_a_wrong_plan_is_said(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"address": "a", "model": "b", "tokens": 0}')
+    command = [sys.executable, "-m", "polyhead_load.generate", "--plan", str(tmp_path / "plan.json")]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("no plan: ")

@@ -1,0 +1,246 @@
+"""The locustfile, under every runner that locust has."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.load.conftest import Fake, FakeServer, Generated
+
+from polyhead_client.command import main
+from polyhead_load.command import LOCUSTFILE
+from polyhead_load.schedule import schedule
+
+Locust = Callable[..., "subprocess.Popen[str]"]
+
+QUICK = ["--tokens", "4", "--seed", "7", "--loglevel", "INFO"]
+
+
+@pytest.fixture
+def locust(tmp_path: Path) -> Iterator[Locust]:
+    """Starts locust, in an empty folder, with the locustfile."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *QUICK, *arguments]
+        started.append(
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def end(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
+    """Waits for locust; what it has written."""
+    out, error = process.communicate(timeout=90)
+    assert process.returncode == code, error
+    assert "Traceback" not in error
+    return out, error
+
+
+def stop(process: "subprocess.Popen[str]", *, when_reached: FakeServer) -> tuple[str, str]:
+    """Ends locust when the server has received what it waits for."""
+    when_reached.wait_until_reached()
+    process.send_signal(signal.SIGTERM)
+    return end(process)
+
+
+def table(out: str) -> dict[str, Any]:
+    """The one line of locust's table, as JSON has it."""
+    (row,) = json.loads(out[out.index("[") :])
+    return dict(row)
+
+
+def recorded(folder: Path) -> list[Generated]:
+    """The records of each process."""
+    return [Generated.read(one) for one in sorted(folder.iterdir(), key=lambda one: one.name[-1])]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_closed_loop_without_a_rate(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    server = fake(tell_at=50)
+    process = locust(
+        *["--host", server.address, "--headless", "--users", "3", "--spawn-rate", "10"],
+        *["--attention", "0,1", "--dtype", "FP16", "--json", "--records", "out"],
+    )
+    out, _ = stop(process, when_reached=server)
+
+    row = table(out)
+    assert row["name"] == "identity T=4 attention=0,1 dtype=FP16"
+    assert row["num_requests"] > 10
+    assert row["num_failures"] == 0
+    (seen,) = recorded(tmp_path / "out")
+    assert len(seen["planned"]) >= row["num_requests"]
+    np.testing.assert_array_equal(seen["planned"], seen["sent"])
+
+
+def test_processes_share_an_open_loop(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    server = fake(tell_at=100)
+    process = locust(
+        *["--host", server.address, "--headless", "--processes", "2", "--rate", "80", "--records", "out"]
+    )
+    stop(process, when_reached=server)
+
+    shares = recorded(tmp_path / "out")
+    assert len(shares) == 2
+    for index, seen in enumerate(shares):
+        expected = [arrival.planned for arrival in schedule(80, seconds=60.0, seed=7, index=index, count=2)]
+        assert len(seen["planned"]) > 10
+        np.testing.assert_array_equal(seen["planned"], expected[: len(seen["planned"])])
+        assert (seen["code"] == 0).all()
+
+
+def test_workers_take_their_options_from_the_master(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    server, port = fake(tell_at=60), str(free_port())
+    master = locust(
+        *["--master", "--master-bind-port", port, "--expect-workers", "2", "--host", server.address],
+        *["--headless", "--rate", "50", "--model", "known-1", "--records", "out"],
+    )
+    workers = [locust("--worker", "--master-port", port) for _ in range(2)]
+    stop(master, when_reached=server)
+    for worker in workers:
+        end(worker)
+
+    assert {one.name[-1] for one in (tmp_path / "out").iterdir()} == {"0", "1"}
+    assert all(len(seen["planned"]) > 10 for seen in recorded(tmp_path / "out"))
+
+
+def test_a_worker_says_why_it_cannot_send(fake: Fake, locust: Locust) -> None:
+    _, error = end(
+        locust(
+            *["--host", fake().address, "--headless", "--processes", "2"],
+            *["--rate", "80", "--model", "absent"],
+        ),
+        code=2,
+    )
+
+    assert "there is no model absent" in error
+
+
+def test_the_web_interface_starts_and_stops_an_open_loop(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    port = free_port()
+    process = locust("--web-host", "127.0.0.1", "--web-port", str(port), "--class-picker", "--records", "out")
+    base = f"http://127.0.0.1:{port}"
+
+    def ask(path: str, **form: Any) -> Any:
+        data = urllib.parse.urlencode(form).encode() if form else None
+        with urllib.request.urlopen(f"{base}{path}", data, timeout=10) as reply:
+            return json.loads(reply.read())
+
+    def until(path: str, holds: Callable[[Any], bool]) -> Any:
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            try:
+                if holds(answer := ask(path)):
+                    return answer
+            except OSError:  # it does not listen yet
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"{path} has not come so far")
+
+    until("/stats/requests", lambda stats: stats["state"] == "ready")
+    answer = ask(
+        "/swarm",
+        user_count=1,
+        spawn_rate=1,
+        host=fake().address,
+        user_classes="OpenLoop",
+        rate="60",
+        model="identity,known-1",
+        tokens="median=4,sigma=0.5,low=1,high=9",
+        attention="",
+    )
+    assert answer["success"], answer
+    stats = until("/stats/requests", lambda stats: stats["total_rps"] > 10 and len(stats["stats"]) == 3)
+    assert {row["name"] for row in stats["stats"]} == {
+        "identity T=~4 (1 to 9)",
+        "known-1 T=~4 (1 to 9)",
+        "Aggregated",
+    }
+    assert not stats["errors"]
+    assert ask("/stop", now="yes")["success"]
+    until("/stats/requests", lambda stats: stats["state"] == "stopped")
+    (seen,) = recorded(tmp_path / "out")
+    assert len(seen["planned"]) > 10
+    process.terminate()
+    end(process)
+
+
+def test_answers_under_way_are_waited_for_where_there_is_time(
+    fake: Fake, locust: Locust, tmp_path: Path
+) -> None:
+    server = fake(tell_at=20)
+    process = locust(
+        *["--host", server.address, "--headless", "--stop-timeout", "20"],
+        *["--rate", "50", "--model", "sleep-400", "--records", "out"],
+    )
+    stop(process, when_reached=server)
+
+    (seen,) = recorded(tmp_path / "out")
+    expected = [arrival.planned for arrival in schedule(50, seconds=60.0, seed=7)]
+    np.testing.assert_array_equal(seen["planned"], expected[: len(seen["planned"])])
+    assert not np.isnan(seen["done"]).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--model", "absent"], "there is no model absent"),
+        (["OpenLoop"], "--rate must be given for an open loop, in requests a second"),
+    ],
+)
+def test_what_is_wrong_is_said_and_ends_the_run(
+    fake: Fake, locust: Locust, arguments: list[str], told: str
+) -> None:
+    host = ["--host", fake().address, "--headless", "--run-time", "60s"]
+
+    _, error = end(locust(*host, *arguments), code=2)
+
+    assert told in error
+    assert "run-time limit reached" not in error
+
+
+def test_the_command_says_where_the_locustfile_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "--file"]) == 0
+
+    path = Path(capsys.readouterr().out.strip())
+    assert path.name == "locustfile.py"
+    assert path.is_file()
+
+
+def test_the_command_is_locust_with_our_options() -> None:
+    polyhead = Path(sys.executable).with_name("polyhead")
+    done = subprocess.run(
+        [polyhead, "load", "--", "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "Usage: locust" in done.stdout
+    for flag in ("--rate", "--attention", "--headless", "--processes"):
+        assert re.search(rf"^ +{flag}\b", done.stdout, re.MULTILINE)

@@ -1,0 +1,99 @@
+import math
+from argparse import Namespace
+from typing import Any
+
+import configargparse
+import pytest
+
+from polyhead_load import Lengths, LoadError, Plan
+from polyhead_load.options import add_options, is_open, models_of, plan_of
+
+
+def options(*arguments: str, **from_the_web: Any) -> Namespace:
+    parser: Any = configargparse.ArgumentParser()
+    add_options(parser)
+    parsed: Namespace = parser.parse_args(list(arguments))
+    vars(parsed).update(from_the_web)
+    return parsed
+
+
+def plan(*arguments: str, **from_the_web: Any) -> Plan:
+    return plan_of(options(*arguments, **from_the_web), address=None, model="m")
+
+
+def test_nothing_is_a_closed_loop() -> None:
+    assert plan() == Plan(
+        address="127.0.0.1:8001", model="m", tokens=128, mode="closed", seconds=math.inf, max_in_flight=1000
+    )
+    assert not is_open(options())
+    assert models_of(options()) == []
+
+
+def test_everything_can_be_said() -> None:
+    spoken = options(
+        *["--model", "a,b", "--tokens", "median=29,sigma=0.6,low=8,high=128", "--batch", "2", "--text"],
+        *["--attention", "0,-1", "--heads", "0:2", "--queries", "0", "--dtype", "UINT8", "--rate", "12.5"],
+        *["--warm-up", "3", "--max-in-flight", "9", "--timeout", "4", "--seed", "5"],
+    )
+
+    assert models_of(spoken) == ["a", "b"]
+    assert is_open(spoken)
+    assert plan_of(spoken, address="far:1", model="a") == Plan(
+        address="far:1",
+        model="a",
+        attention=[0, -1],
+        heads="0:2",
+        queries="0",
+        dtype="UINT8",
+        batch=2,
+        tokens=Lengths(median=29, sigma=0.6, low=8, high=128),
+        text=True,
+        mode="open",
+        rate=12.5,
+        seconds=math.inf,
+        warm_up_seconds=3,
+        seed=5,
+        max_in_flight=9,
+        timeout_seconds=4,
+    )
+    assert plan("--attention", "all").attention == "all"
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYHEAD_LOAD_WARM_UP", "2.5")
+
+    assert plan().warm_up_seconds == 2.5
+
+
+def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
+    empty = dict.fromkeys(["model", "attention", "heads", "queries", "dtype", "rate", "tokens"], "")
+
+    assert plan(**empty) == plan()
+    assert models_of(options(**empty)) == []
+
+
+def test_the_web_interface_shows_all_but_where_records_go() -> None:
+    parser: Any = configargparse.ArgumentParser()
+    add_options(parser)
+    shown = {action.dest: action.include_in_web_ui for action in parser._actions if action.dest != "help"}
+
+    assert [name for name, is_shown in shown.items() if not is_shown] == ["records"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--tokens", "many"], "--tokens must be a number, was 'many'"),
+        (["--tokens", "median=3"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3'"),
+        (["--tokens", "median=3,sigma=x,low=1,high=5"], "--tokens must be a number, was 'median=3,"),
+        (["--tokens", "median=3,sigma=1,low=9,high=5"], "tokens.high must be low (9) or more, was 5"),
+        (["--attention", "x"], "--attention must be indices such as 5, 0,3 or 0:4, was 'x'"),
+        (["--rate", "fast"], "--rate must be a number, was 'fast'"),
+        (["--rate", "-1"], "rate must be more than 0 requests a second for an open loop, was -1.0"),
+        (["--batch", "0"], "batch must be 1 or more, was 0"),
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], told: str) -> None:
+    with pytest.raises(LoadError) as error:
+        plan(*arguments)
+    assert str(error.value).startswith(told)

@@ -1,0 +1,85 @@
+import json
+from typing import Any
+
+import pytest
+
+from polyhead_load import Lengths, LoadError, Plan
+
+LENGTHS = Lengths(median=29, sigma=0.6, low=8, high=128)
+
+
+def plan(**fields: Any) -> Plan:
+    basis: dict[str, Any] = {"address": "a:1", "model": "m", "tokens": 8, "mode": "closed", "seconds": 2.0}
+    return Plan(**(basis | fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"attention": "all", "dtype": "UINT8", "heads": "0,3", "queries": "0:2"},
+        {"attention": [0, 5], "tokens": LENGTHS, "batch": 4, "text": True},
+        {"mode": "open", "rate": 12.5, "warm_up_seconds": 1, "seconds": 3, "seed": 9, "max_in_flight": 4},
+    ],
+)
+def test_a_plan_survives_json(fields: dict[str, Any]) -> None:
+    one = plan(**fields)
+
+    assert Plan.from_json(one.to_json()) == one
+    assert json.loads(one.to_json())["model"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"mode": "open"}, "rate must be more than 0 requests a second for an open loop, was None"),
+        (
+            {"mode": "open", "rate": 0.0},
+            "rate must be more than 0 requests a second for an open loop, was 0.0",
+        ),
+        ({"users": 0}, "users must be 1 or more, was 0"),
+        ({"tokens": 0}, "tokens must be 1 or more, was 0"),
+        ({"batch": 0}, "batch must be 1 or more, was 0"),
+        ({"seconds": 0.0}, "seconds must be more than 0, was 0.0"),
+        ({"seconds": float("nan")}, "seconds must be more than 0, was nan"),
+        ({"warm_up_seconds": -1.0}, "warm_up_seconds must be 0 or more, was -1.0"),
+        ({"timeout_seconds": 0.0}, "timeout_seconds must be more than 0, was 0.0"),
+        ({"max_in_flight": 0}, "max_in_flight must be 1 or more, was 0"),
+        ({"seed": -1}, "seed must be 0 or more, was -1"),
+    ],
+)
+def test_a_wrong_plan_is_refused(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(LoadError) as error:
+        plan(**fields)
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"sigma": -1.0}, "tokens.sigma must be 0 or more, was -1.0"),
+        ({"low": 0}, "tokens.low must be 1 or more, was 0"),
+        ({"high": 7}, r"tokens.high must be low \(8\) or more, was 7"),
+    ],
+)
+def test_wrong_lengths_are_refused(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(LoadError, match=told):
+        Lengths(**({"median": 29, "sigma": 0.6, "low": 8, "high": 128} | fields))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nothing", "no plan: Invalid JSON"),
+        (plan(tokens=LENGTHS).to_json().replace('"sigma"', '"sig"'), "no plan: tokens: Lengths: sig"),
+        ("{}", "no plan: address: "),
+        (plan().to_json().replace('"seed"', '"seeds"'), "no plan: seeds: "),
+        (plan().to_json().replace('"closed"', '"ajar"'), "no plan: mode: "),
+        (plan().to_json().replace('"batch": 1', '"batch": "1"'), "no plan: batch: "),
+        (plan().to_json().replace('"batch": 1', '"batch": 0'), "batch must be 1 or more, was 0"),
+    ],
+)
+def test_json_that_is_no_plan_is_refused(text: str, told: str) -> None:
+    with pytest.raises(LoadError) as error:
+        Plan.from_json(text)
+    assert str(error.value).startswith(told)

@@ -1,0 +1,62 @@
+import json
+from pathlib import Path
+
+import numpy as np
+
+from polyhead_load.connection import Answer
+from polyhead_load.records import Recorder, Window
+
+COLUMNS = {
+    "planned": "float64",
+    "sent": "float64",
+    "done": "float64",
+    "code": "int16",
+    "request_bytes": "int64",
+    "reply_bytes": "int64",
+    "parse_ns": "int64",
+    "tokenise_ns": "int64",
+    "queue_ns": "int64",
+    "compute_ns": "int64",
+    "serialise_ns": "int64",
+}
+WINDOW = Window(started_unix=5.0, seconds=2.0, cpu_seconds=0.25)
+
+
+def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -> None:
+    recorder = Recorder()
+    good = Answer(done=9.0, code=0, bytes=300, timings={"queue_ns": 2**40, "parse_ns": 0})
+    recorder.add(planned=0.5, sent=0.6, done=0.9, request_bytes=20, answer=good)
+    recorder.add_shed(planned=0.3, request_bytes=21)
+    recorder.add(planned=0.1, sent=0.1, done=0.8, request_bytes=22, answer=Answer(done=9.0, code=14))
+    recorder.write(tmp_path / "new", WINDOW)
+
+    with np.load(tmp_path / "new" / "records.npz", allow_pickle=False) as arrays:
+        assert {name: str(arrays[name].dtype) for name in arrays} == COLUMNS
+        np.testing.assert_array_equal(arrays["planned"], [0.1, 0.3, 0.5])
+        np.testing.assert_array_equal(arrays["sent"], [0.1, np.nan, 0.6])
+        np.testing.assert_array_equal(arrays["done"], [0.8, np.nan, 0.9])
+        np.testing.assert_array_equal(arrays["code"], [14, -1, 0])
+        np.testing.assert_array_equal(arrays["request_bytes"], [22, 21, 20])
+        np.testing.assert_array_equal(arrays["reply_bytes"], [0, 0, 300])
+        np.testing.assert_array_equal(arrays["queue_ns"], [-1, -1, 2**40])
+        np.testing.assert_array_equal(arrays["parse_ns"], [-1, -1, 0])
+        np.testing.assert_array_equal(arrays["compute_ns"], [-1, -1, -1])
+    told = json.loads((tmp_path / "new" / "generator.json").read_text())
+    assert {name: told[name] for name in ("seconds", "cpu_seconds", "planned", "shed", "errors")} == {
+        "seconds": 2.0,
+        "cpu_seconds": 0.25,
+        "planned": 3,
+        "shed": 1,
+        "errors": 1,
+    }
+    assert told["started_unix"] == 5.0
+    assert set(told["versions"]) == {"python", "polyhead", "locust", "gevent", "grpcio", "numpy"}
+
+
+def test_no_requests_are_no_rows(tmp_path: Path) -> None:
+    Recorder().write(tmp_path, WINDOW)
+
+    with np.load(tmp_path / "records.npz") as arrays:
+        assert {name: (str(arrays[name].dtype), len(arrays[name])) for name in arrays} == {
+            name: (dtype, 0) for name, dtype in COLUMNS.items()
+        }

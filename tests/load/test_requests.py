@@ -1,0 +1,133 @@
+"""The requests of a plan are what the client would send, and the same each time."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from tests.load.conftest import plan_for
+from tests.load.fake_server import metadata_of
+
+from polyhead_client.calls import Call
+from polyhead_client.errors import InvalidRequest
+from polyhead_load import Lengths, LoadError, Plan
+from polyhead_load.connection import Connection, Request
+from polyhead_load.requests import Author, label
+from polyhead_proto import messages as pb
+
+LENGTHS = Lengths(median=12, sigma=0.5, low=3, high=40)
+
+
+class FakeConnection:
+    """Answers questions about models."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask(self, wanted: Call) -> bytes:
+        """As the fake server does."""
+        self.asked.append(wanted.rpc.name)
+        if wanted.rpc.name == "RepositoryIndex":
+            model = pb.RepositoryIndexResponse.ModelIndex(name="only", version="1", state="READY")
+            return pb.RepositoryIndexResponse(models=[model]).SerializeToString()
+        return metadata_of(pb.ModelMetadataRequest.FromString(wanted.data).name).SerializeToString()
+
+
+def written(plan: Plan) -> list[Request]:
+    return list(Author(cast(Connection, FakeConnection()), plan.address).requests(plan))
+
+
+def messages(plan: Plan) -> list[Any]:
+    return [pb.ModelInferRequest.FromString(request.wanted.data) for request in written(plan)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tokens": LENGTHS, "batch": 3},
+        {"model": "ids", "tokens": LENGTHS},
+        {"model": "ids", "text": True, "batch": 2},
+        {"attention": "all", "heads": "0", "queries": "0:2", "dtype": "FP16"},
+    ],
+)
+def test_the_same_seed_gives_the_same_bytes(fields: dict[str, Any]) -> None:
+    plan = replace(plan_for("a:1", "x"), **fields)
+    first, second = ([request.wanted.data for request in written(plan)] for _ in range(2))
+
+    assert first == second
+    assert len(set(first)) == len(first)
+    other = replace(plan, seed=8)
+    assert first != [request.wanted.data for request in written(other)]
+
+
+def test_vectors_of_one_length_are_one_tensor() -> None:
+    for message in messages(plan_for("a:1", "x", tokens=5, batch=2)):
+        assert [(tensor.name, list(tensor.shape)) for tensor in message.inputs] == [("x", [2, 5, 8])]
+        assert [output.name for output in message.outputs] == ["output"]
+        assert len(message.raw_input_contents[0]) == 2 * 5 * 8 * 4
+
+
+def test_vectors_of_several_lengths_are_padded() -> None:
+    longest = []
+    for message in messages(plan_for("a:1", "x", tokens=LENGTHS, batch=3)):
+        assert [tensor.name for tensor in message.inputs] == ["x", "lengths"]
+        lengths = np.frombuffer(message.raw_input_contents[1], np.int32)
+        assert message.inputs[0].shape[1] == lengths.max()
+        longest.append(lengths.max())
+    assert len(set(longest)) > 3
+
+
+def test_token_ids_and_texts_are_sent_to_those_who_take_them() -> None:
+    ids = messages(plan_for("a:1", "ids", tokens=6))[0]
+    assert (ids.inputs[0].name, list(ids.inputs[0].shape)) == ("input_ids", [1, 6])
+
+    text = messages(plan_for("a:1", "ids", tokens=6, text=True))[0]
+    assert (text.inputs[0].name, list(text.inputs[0].shape)) == ("text", [1])
+    assert len(text.raw_input_contents[0][4:].split()) == 4
+
+
+def test_attention_is_asked_for_as_the_plan_says() -> None:
+    plan = plan_for("a:1", "x", attention=[1], heads="1,0", queries="0:2", dtype="UINT8")
+    message = messages(plan)[0]
+
+    assert message.model_name == "x.attention"
+    output = message.outputs[-1]
+    assert output.name == "attention.1"
+    assert {name: value.string_param for name, value in output.parameters.items()} == {
+        "heads": "1,0",
+        "queries": "0:2",
+        "dtype": "UINT8",
+    }
+    assert [one.name for one in messages(plan_for("a:1", "x", attention="all"))[0].outputs] == [
+        "output",
+        "attention.0",
+        "attention.1",
+    ]
+
+
+def test_metadata_is_asked_for_once() -> None:
+    connection = FakeConnection()
+    list(Author(cast(Connection, connection), "a:1").requests(plan_for("a:1", "", attention="all")))
+
+    assert connection.asked == ["RepositoryIndex", "ModelMetadata", "ModelMetadata"]
+
+
+def test_what_the_model_cannot_take_is_refused() -> None:
+    with pytest.raises(LoadError, match="tokens must be at most 64 for x, was 65"):
+        written(plan_for("a:1", "x", tokens=Lengths(median=9, sigma=1, low=1, high=65)))
+    with pytest.raises(LoadError, match="text must be off for x: it takes x, lengths"):
+        written(plan_for("a:1", "x", text=True))
+    with pytest.raises(InvalidRequest, match="attention must be layers between 0 and 1"):
+        written(plan_for("a:1", "x", attention=[2]))
+    with pytest.raises(InvalidRequest, match="heads selects from attention"):
+        written(plan_for("a:1", "x", heads="0"))
+
+
+def test_a_label_says_what_is_asked_for() -> None:
+    assert label(plan_for("a:1", "x")) == "x T=4"
+    assert (
+        label(plan_for("a:1", "x", tokens=LENGTHS, batch=2, attention=[0, 1], heads="0:2", dtype="FP16"))
+        == "x B=2 T=~12 (3 to 40) attention=0,1 heads=0:2 dtype=FP16"
+    )
+    assert label(plan_for("a:1", "x", text=True, attention="all")) == "x T=4 attention=all text"
