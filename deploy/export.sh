@@ -3,9 +3,26 @@
 # sentence encoder, and one encoder for each head count. What is there already stays as it is.
 set -eu
 
+# A family that was exported when the image was built. The name with a dot is not served, nor left behind.
+take() {
+  if [ -e "/models/$1" ]; then
+    echo "$1 is there already"
+  elif cp -r "/opt/models/$1" "/models/.$1" && mv "/models/.$1" "/models/$1"; then
+    echo "$1 is there now"
+  else
+    rm -rf "/models/.$1"
+    exit 1
+  fi
+}
+
 if [ "$#" -gt 0 ]; then
   exec polyhead export --models /models "$@"
 fi
-polyhead export --models /models --if-exists skip --checkpoint /opt/polyhead/all-MiniLM-L6-v2 --name minilm
-exec polyhead export --models /models --if-exists skip \
-  --preset "${POLYHEAD_EXPORT_PRESET:-teaching}" --heads "${POLYHEAD_EXPORT_HEADS:-1,2,4,8}"
+take minilm
+if [ -n "${POLYHEAD_EXPORT_PRESET:-}${POLYHEAD_EXPORT_HEADS:-}" ]; then
+  exec polyhead export --models /models --if-exists skip \
+    --preset "${POLYHEAD_EXPORT_PRESET:-teaching}" --heads "${POLYHEAD_EXPORT_HEADS:-1,2,4,8}"
+fi
+for heads in 1 2 4 8; do
+  take "teaching-h$heads"
+done
