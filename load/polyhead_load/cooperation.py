@@ -9,7 +9,6 @@ Hence calls are futures here. Of those, one thread waits for all answers of a ch
 all the same, for what else a locustfile may do beside us.
 """
 
-import time
 from functools import cache
 
 import gevent
@@ -20,11 +19,6 @@ from polyhead_load.errors import LoadError
 
 _THREADS = 256
 """A thread of the pool is started when there is work for it, so a large limit costs nothing."""
-
-# gevent's own timers wait whole milliseconds (they end in epoll_wait), so the last stretch is left to a real
-# thread.
-_FINE_SECONDS = 0.0025
-_sleep = monkey.get_original("time", "sleep")
 
 
 @cache
@@ -41,13 +35,3 @@ def cooperate() -> None:
     pool = gevent.get_hub().threadpool
     pool.maxsize = max(pool.maxsize, _THREADS)
     grpc.experimental.gevent.init_gevent()
-
-
-def sleep_until(moment: float) -> None:
-    """Lets others run until a moment of `time.perf_counter`; returns at once where that has passed."""
-    coarse = moment - time.perf_counter() - _FINE_SECONDS
-    if coarse > 0:
-        gevent.sleep(coarse)
-    fine = moment - time.perf_counter()
-    if fine > 0:
-        gevent.get_hub().threadpool.apply(_sleep, (fine,))

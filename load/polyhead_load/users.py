@@ -8,7 +8,7 @@ from locust.dispatch import UsersDispatcher
 from locust.exception import StopUser
 
 from polyhead_client.defaults import DEFAULT_TARGET
-from polyhead_load.cooperation import sleep_until
+from polyhead_load.alarm import Alarm
 from polyhead_load.schedule import Arrival
 from polyhead_load.session import Session
 
@@ -54,6 +54,7 @@ class OpenLoop(PolyheadUser):
         if self.opened is not None:
             OpenLoop.dispatched = self.opened
             self._arrivals: Iterator[Arrival] = self.opened.arrivals()
+            self._alarm = Alarm()
 
     @task
     def dispatch(self) -> None:
@@ -64,12 +65,15 @@ class OpenLoop(PolyheadUser):
         if arrival is None:
             self.opened.wait_until_idle()
             raise StopUser
-        sleep_until(self.opened.start + arrival.planned)
+        self._alarm.wait_until(self.opened.start + arrival.planned)
         self.opened.dispatch(arrival)
 
     def on_stop(self) -> None:
         """Where locust has time to stop (--stop-timeout), answers under way are waited for."""
-        if self.opened is not None and self.environment.stop_timeout:
+        if self.opened is None:
+            return
+        self._alarm.close()
+        if self.environment.stop_timeout:
             self.opened.wait_until_idle()
 
 

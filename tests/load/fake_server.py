@@ -7,6 +7,7 @@ A model's name says what it does:
     known-20       takes 20 ms for every other request, and answers the others at once
     held-10-30     holds 10 requests until 30 others have been answered, and a while longer
     never          never answers
+    parts          answers in two parts, and breaks off after the first for every other request
 
 The first request is answered at once by all of them: it is the one that is sent to see whether the rest will
 do. Replies carry what the server's own clock says of the service, as `compute_ns`.
@@ -15,8 +16,10 @@ Writes its port, and then `reached` when so many requests as the first argument 
 """
 
 import asyncio
+import math
 import sys
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -53,6 +56,8 @@ def metadata_of(name: str) -> pb.ModelMetadataResponse:
         outputs.append({"name": "tokens", "datatype": "BYTES", "shape": [-1, -1]})
     inputs.append({"name": "lengths", "datatype": "INT32", "shape": [-1]})
     properties = {"d_model": D_MODEL, "heads": 2, "layers": LAYERS, "max_tokens": MAX_TOKENS}
+    if name.startswith("parts"):
+        properties |= {"max_reply_bytes": 100, "max_stream_reply_bytes": 10**9}
     return pb.ModelMetadataResponse(
         name=name,
         versions=["1"],
@@ -100,14 +105,30 @@ class Fake:
         began = time.perf_counter_ns()
         request = pb.ModelInferRequest.FromString(data)
         await self.serve(request.model_name)
+        shape = list(request.inputs[0].shape)
         reply = pb.ModelInferResponse(
             model_name=request.model_name,
             model_version="1",
-            raw_output_contents=[bytes(64)],
+            outputs=[{"name": "output", "datatype": "FP32", "shape": shape}],
+            raw_output_contents=[bytes(4 * math.prod(shape))],
         )
         reply.parameters["compute_ns"].int64_param = time.perf_counter_ns() - began
         reply.parameters["queue_ns"].int64_param = 0
         return reply.SerializeToString()
+
+    async def stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        """Answers in two parts."""
+        async for data in requests:
+            request = pb.ModelInferRequest.FromString(data)
+            assert request.parameters["parts"].bool_param
+            await self.serve(request.model_name)
+            for last in (False, True):
+                if last and not self._received % 2:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
+                part = pb.ModelInferResponse(model_name=request.model_name, raw_output_contents=[bytes(500)])
+                if last:
+                    part.parameters["compute_ns"].int64_param = 5
+                yield pb.ModelStreamInferResponse(infer_response=part).SerializeToString()
 
 
 async def model_metadata(data: bytes, context: Context) -> bytes:
@@ -133,14 +154,12 @@ async def main(tell_at: int) -> None:
         "ModelMetadata": model_metadata,
         "RepositoryIndex": repository_index,
     }
-    assert set(handlers) <= set(RPCS)
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(
-                SERVICE, {name: grpc.unary_unary_rpc_method_handler(call) for name, call in handlers.items()}
-            ),
-        )
-    )
+    procedures: dict[str, Any] = {
+        name: grpc.unary_unary_rpc_method_handler(call) for name, call in handlers.items()
+    }
+    procedures["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(fake.stream)
+    assert set(procedures) <= set(RPCS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, procedures),))
     tell(server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     await server.wait_for_termination()

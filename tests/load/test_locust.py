@@ -23,6 +23,7 @@ from polyhead_load.schedule import schedule
 
 Locust = Callable[..., "subprocess.Popen[str]"]
 
+DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "load.md").read_text()
 QUICK = ["--tokens", "4", "--seed", "7", "--loglevel", "INFO"]
 
 
@@ -31,8 +32,9 @@ def locust(tmp_path: Path) -> Iterator[Locust]:
     """Starts locust, in an empty folder, with the locustfile."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *QUICK, *arguments]
+    def start(*arguments: str, file: Path | None = None) -> "subprocess.Popen[str]":
+        ours = ["-f", str(LOCUSTFILE), *QUICK] if file is None else ["-f", str(file)]
+        command = [sys.executable, "-m", "locust", *ours, *arguments]
         started.append(
             subprocess.Popen(
                 command,
@@ -224,6 +226,21 @@ def test_what_is_wrong_is_said_and_ends_the_run(
 
     assert told in error
     assert "run-time limit reached" not in error
+
+
+def test_a_client_works_in_a_user_as_documented(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENTATION, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    server = fake(tell_at=60)
+    process = locust(
+        *["--host", server.address, "--headless", "--users", "12", "--spawn-rate", "100", "--json"],
+        file=tmp_path / "mine.py",
+    )
+    out, _ = stop(process, when_reached=server)
+
+    row = table(out)
+    assert (row["name"], row["num_failures"]) == ("six vectors", 0)
+    assert row["num_requests"] > 10
 
 
 def test_the_command_says_where_the_locustfile_is(capsys: pytest.CaptureFixture[str]) -> None:

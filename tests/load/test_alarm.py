@@ -1,0 +1,33 @@
+import time
+
+import gevent
+import numpy as np
+import pytest
+
+from polyhead_load.alarm import Alarm
+
+
+@pytest.fixture(params=["kernel", "thread"])
+def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Alarm:
+    """With the kernel's timer, and without, as on other systems."""
+    if request.param == "thread":
+        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())
+    return Alarm()
+
+
+def test_it_never_wakes_early(alarm: Alarm) -> None:
+    for seconds in np.random.default_rng(1).uniform(-0.001, 0.004, 40).tolist():
+        moment = time.perf_counter() + seconds
+        alarm.wait_until(moment)
+        assert time.perf_counter() >= moment
+    alarm.close()
+
+
+def test_others_run_meanwhile(alarm: Alarm) -> None:
+    ran: list[int] = []
+    others = [gevent.spawn(ran.append, number) for number in range(3)]
+    alarm.wait_until(time.perf_counter() + 0.02)
+    alarm.close()
+
+    assert ran == [0, 1, 2]
+    gevent.joinall(others)
