@@ -38,7 +38,7 @@ def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["--help"]) == 0
 
     told = capsys.readouterr().out
-    for name in ("describe", "export", "infer", "serve", "view"):
+    for name in ("describe", "doctor", "export", "infer", "serve", "view"):
         assert f" {name} " in told
     assert "Serve a model repository over gRPC." in told
 

@@ -1,0 +1,51 @@
+"""`polyhead doctor`: whether a server would run here, and what to do where it would not."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+app = App(name="doctor", help="Say what works on this machine, what is missing, and what runs where.")
+
+
+@app.default
+def doctor(
+    name: str | None = None,
+    /,
+    *,
+    models: Path | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Say what works on this machine, what is missing, and what runs where.
+
+    The exit status is 0 where what was asked for works, else 1.
+
+    Parameters
+    ----------
+    name
+        One family of the repository, or one graph of it such as `minilm.attention`; all where not given.
+    models
+        A model repository: what of its graphs would run where.
+    device
+        The device that must work, as for `polyhead serve`. auto takes what there is.
+    as_json
+        Print JSON, for programs.
+    """
+    import json
+
+    from rich.console import Console
+
+    from polyhead_server.doctor.display import show
+    from polyhead_server.doctor.examination import examine
+    from polyhead_server.doctor.machine import ThisMachine
+    from polyhead_server.errors import StartError
+
+    if name is not None and models is None:
+        raise StartError(f"--models must say which repository has {name!r}")
+    report = examine(ThisMachine(), device, models=models, name=name)
+    if as_json:
+        Console().print_json(json.dumps(report.facts()))
+    else:
+        show(report, Console())
+    return 0 if report.works else 1

@@ -1,0 +1,169 @@
+"""From what the machine says to what works on it, and what to do where something does not."""
+
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from polyhead_server.devices import Device, choose_device
+from polyhead_server.doctor.graphs import inspect
+from polyhead_server.doctor.machine import Machine, system_name
+from polyhead_server.doctor.report import Asked, Cuda, GraphReport, Library, Problem, Report, Runtime
+from polyhead_server.errors import DeviceError
+
+_BOTH = ("onnxruntime", "onnxruntime-gpu")
+_DRIVER = "the NVIDIA driver (in a container: the NVIDIA Container Toolkit, and `--gpus all`)"
+
+
+def examine(machine: Machine, asked: Asked, *, models: Path | None = None, name: str | None = None) -> Report:
+    """Finds out what works.
+
+    Args:
+        machine: Who is asked.
+        asked: The device, as for `polyhead serve`.
+        models: A model repository, to see what of its graphs runs where.
+        name: One family of it, or one graph; None is all.
+
+    Raises:
+        StartError: There is no such repository.
+        RepositoryError: It has no such model.
+    """
+    runtime = machine.runtime()
+    cuda = _cuda(machine, runtime)
+    device: Device | None = None
+    try:
+        device = choose_device(asked, problem=lambda: cuda.problem)
+        reason = device.reason
+    except DeviceError as error:
+        reason = str(error)
+    graphs: tuple[GraphReport, ...] = ()
+    if models is not None and device is not None:
+        graphs = tuple(inspect(models, name, device))
+    return Report(
+        polyhead=_version("polyhead"),
+        python=platform.python_version(),
+        system=system_name(),
+        asked=asked,
+        chosen=None if device is None else device.name,
+        reason=reason,
+        processors=machine.processors(),
+        memory=machine.memory(),
+        runtime=runtime,
+        cuda=cuda,
+        graphs=graphs,
+        problems=tuple(_problems(runtime, cuda, device, reason, graphs)),
+        advice=tuple(_advice(runtime, cuda, device)),
+    )
+
+
+def libraries_for(cuda: str) -> tuple[Library, ...]:
+    """What the CUDA provider uses, not looked for yet.
+
+    Args:
+        cuda: The CUDA version that onnxruntime was built for, such as 13.0.
+    """
+    major = int(cuda.partition(".")[0])
+    suffix = "" if major >= 13 else f"-cu{major}"
+    linked = {
+        "libcuda.so.1": _DRIVER,
+        f"libcudart.so.{major}": f"nvidia-cuda-runtime{suffix}",
+        f"libcublas.so.{major}": f"nvidia-cublas{suffix}",
+        f"libcublasLt.so.{major}": f"nvidia-cublas{suffix}",
+        "libcurand.so.10": f"nvidia-curand{suffix}",
+    }
+    # Opened when a kernel wants them. cuDNN has the fastest attention, and compiles some of it by nvrtc.
+    opened = {
+        "libcudnn.so.9": f"nvidia-cudnn-cu{major}",
+        f"libnvrtc.so.{major}": f"nvidia-cuda-nvrtc{suffix}",
+    }
+    return (
+        *(Library(name=name, needed="to start", path=None, brought_by=by) for name, by in linked.items()),
+        *(Library(name=name, needed="for speed", path=None, brought_by=by) for name, by in opened.items()),
+    )
+
+
+def _cuda(machine: Machine, runtime: Runtime) -> Cuda:
+    needed = () if runtime.cuda is None else libraries_for(runtime.cuda)
+    libraries = tuple(replace(library, path=machine.library(library.name)) for library in needed)
+    versions = machine.versions()
+    return Cuda(
+        driver=machine.driver(),
+        highest=versions["driver_cuda"],
+        runtime=versions["cudart"],
+        cublas=versions["cublas"],
+        cudnn=versions["cudnn"],
+        cards=tuple(machine.cards()),
+        libraries=libraries,
+        problem=machine.cuda_problem(),
+    )
+
+
+def _problems(
+    runtime: Runtime, cuda: Cuda, device: Device | None, reason: str, graphs: tuple[GraphReport, ...]
+) -> Iterator[Problem]:
+    if device is None:
+        yield Problem(what=reason, remedy=cuda_remedy(runtime, cuda))
+    if set(_BOTH) <= set(runtime.packages):
+        yield Problem(
+            what="onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
+            remedy="pip uninstall -y onnxruntime onnxruntime-gpu, then pip install 'polyhead[server]'",
+        )
+    for graph in graphs:
+        if graph.problem is not None:
+            remedy = "export it again with this version of polyhead, or serve it with --device cpu"
+            if graph.provider is None:
+                remedy = "export it again with `polyhead export --if-exists replace`"
+            yield Problem(what=f"{graph.model}, version {graph.version}: {graph.problem}", remedy=remedy)
+
+
+def _advice(runtime: Runtime, cuda: Cuda, device: Device | None) -> Iterator[Problem]:
+    slower = [library for library in cuda.libraries if library.path is None and library.needed == "for speed"]
+    if cuda.problem is None and slower:
+        names = ", ".join(library.name for library in slower)
+        yield Problem(
+            what=f"{names} missing: attention runs, on slower kernels", remedy=_install(runtime, slower)
+        )
+    if cuda.problem is not None and cuda.cards and device is not None:
+        yield Problem(
+            what=f"there is a {cuda.cards[0].name}, but CUDA does not work: {cuda.problem}",
+            remedy=cuda_remedy(runtime, cuda),
+        )
+
+
+def cuda_remedy(runtime: Runtime, cuda: Cuda) -> str:
+    """What makes CUDA work, or at least the next step towards it."""
+    if runtime.cuda is None:
+        return "pip uninstall -y onnxruntime, then pip install 'polyhead[server,cuda]'"
+    missing = [library for library in cuda.libraries if library.path is None]
+    driver = [library for library in missing if library.brought_by == _DRIVER]
+    steps = []
+    if driver:
+        steps.append(f"install {_DRIVER}")
+    if len(missing) > len(driver):
+        steps.append(_install(runtime, [library for library in missing if library not in driver]))
+    if not missing and not cuda.cards:
+        steps.append("see that `nvidia-smi` lists a card, and that CUDA_VISIBLE_DEVICES does not hide it")
+    elif not missing and _older(cuda.highest, runtime.cuda):
+        steps.append(f"update the driver: it runs CUDA up to {cuda.highest}, this needs {runtime.cuda}")
+    return "; ".join(steps) or "see what `nvidia-smi` says, and `polyhead serve --log-level debug`"
+
+
+def _install(runtime: Runtime, libraries: Sequence[Library]) -> str:
+    packages = dict.fromkeys(library.brought_by for library in libraries)
+    return (
+        f"pip install 'polyhead[cuda]' (it brings {', '.join(packages)}), "
+        f"or use an image nvidia/cuda:{runtime.cuda}.x-cudnn-runtime"
+    )
+
+
+def _older(version: str | None, than: str) -> bool:
+    """Whether a driver is too old. Within one major version of CUDA every driver serves."""
+    return version is not None and int(version.partition(".")[0]) < int(than.partition(".")[0])
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed: run from its folders"

@@ -1,0 +1,168 @@
+"""From what a machine says to what works on it, and to what its owner should do."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyhead_server.devices import CPU, CUDA
+from polyhead_server.doctor.examination import examine, libraries_for
+from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
+from polyhead_server.errors import RepositoryError, StartError
+
+RUNTIME = Runtime(
+    version="1.31.1", packages=("onnxruntime-gpu",), cuda="13.0", build="", providers=(CUDA, CPU)
+)
+H200 = Card(name="NVIDIA H200", capability="9.0", memory=141 * 2**30, free=140 * 2**30)
+EVERYTHING = frozenset(library.name for library in libraries_for("13.0"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeMachine:
+    """A machine with a card on which everything works."""
+
+    has: frozenset[str] = EVERYTHING
+    installed: Runtime = RUNTIME
+    problem: str | None = None
+    shown: tuple[Card, ...] = (H200,)
+    highest: str | None = "13.0"
+
+    def processors(self) -> Processors:
+        return Processors(in_machine=16, affinity=8, usable=4, concurrent_runs=2)
+
+    def memory(self) -> Memory:
+        return Memory(total=128 * 2**30, available=100 * 2**30, limit=None)
+
+    def runtime(self) -> Runtime:
+        return self.installed
+
+    def driver(self) -> str | None:
+        return "580.159.04" if self.shown else None
+
+    def versions(self) -> dict[str, str | None]:
+        return {"driver_cuda": self.highest, "cudart": "13.0", "cublas": "13.1.0", "cudnn": "9.13.0"}
+
+    def cards(self) -> tuple[Card, ...]:
+        return self.shown
+
+    def library(self, name: str) -> str | None:
+        return f"/lib/{name}" if name in self.has else None
+
+    def cuda_problem(self) -> str | None:
+        return self.problem
+
+
+BARE = FakeMachine(has=frozenset(), problem="missing libcuda.so.1", shown=(), highest=None)
+
+
+def test_a_machine_on_which_all_is_there_runs_on_its_card() -> None:
+    report = examine(FakeMachine(), "auto")
+
+    assert report.works
+    assert (report.chosen, report.problems, report.advice) == ("cuda", (), ())
+    assert report.cuda.cards == (H200,)
+    assert all(library.path == f"/lib/{library.name}" for library in report.cuda.libraries)
+
+
+@pytest.mark.parametrize("asked", ["auto", "cpu"])
+def test_a_machine_without_a_card_runs_on_the_cpu(asked: Any) -> None:
+    report = examine(BARE, asked)
+
+    assert report.works
+    assert report.chosen == "cpu"
+
+
+def test_cuda_that_is_asked_for_and_does_not_work_is_a_problem_with_every_remedy() -> None:
+    (problem,) = examine(BARE, "cuda").problems
+
+    assert problem.what == "--device cuda does not work here: missing libcuda.so.1"
+    for step in ("NVIDIA driver", "--gpus all", "polyhead[cuda]", "nvidia-cublas,", "nvidia/cuda:13.0.x"):
+        assert step in problem.remedy
+
+
+def test_only_what_is_missing_is_to_be_installed() -> None:
+    machine = FakeMachine(has=EVERYTHING - {"libcurand.so.10"}, problem="missing libcurand.so.10")
+
+    (problem,) = examine(machine, "cuda").problems
+
+    assert "(it brings nvidia-curand)" in problem.remedy
+    assert "driver" not in problem.remedy
+
+
+def test_a_card_that_is_not_used_is_advice_where_the_cpu_serves() -> None:
+    machine = FakeMachine(has=EVERYTHING - {"libcurand.so.10"}, problem="missing libcurand.so.10")
+
+    report = examine(machine, "auto")
+
+    assert report.works
+    assert report.advice[0].what == "there is a NVIDIA H200, but CUDA does not work: missing libcurand.so.10"
+
+
+def test_cuda_works_without_cudnn_but_slower() -> None:
+    report = examine(FakeMachine(has=EVERYTHING - {"libcudnn.so.9"}), "cuda")
+
+    assert report.works
+    (advice,) = report.advice
+    assert advice.what == "libcudnn.so.9 missing: attention runs, on slower kernels"
+    assert "nvidia-cudnn-cu13" in advice.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"shown": ()}, "CUDA_VISIBLE_DEVICES"),
+        ({"highest": "12.8"}, "update the driver: it runs CUDA up to 12.8, this needs 13.0"),
+        ({"highest": "13.1"}, "nvidia-smi"),
+        ({"installed": replace(RUNTIME, cuda=None, providers=(CPU,))}, "polyhead[server,cuda]"),
+    ],
+)
+def test_the_remedy_fits_the_cause(changes: dict[str, Any], told: str) -> None:
+    machine = replace(FakeMachine(problem="a test run failed"), **changes)
+
+    (problem,) = examine(machine, "cuda").problems
+
+    assert told in problem.remedy
+
+
+def test_two_onnxruntimes_overwrite_each_other() -> None:
+    both = replace(RUNTIME, packages=("onnxruntime", "onnxruntime-gpu"))
+
+    report = examine(FakeMachine(installed=both), "auto")
+
+    assert not report.works
+    assert "both installed" in report.problems[0].what
+
+
+def test_packages_of_cuda_12_have_its_number() -> None:
+    packages = {library.name: library.brought_by for library in libraries_for("12.8")}
+
+    assert packages["libcublas.so.12"] == "nvidia-cublas-cu12"
+    assert packages["libcudnn.so.9"] == "nvidia-cudnn-cu12"
+
+
+def test_the_graphs_of_a_repository_are_part_of_it(repository: Path) -> None:
+    report = examine(BARE, "cpu", models=repository)
+
+    assert report.works
+    assert {graph.model for graph in report.graphs} >= {"tiny", "tiny.attention", "tiny-tokens"}
+
+
+def test_a_graph_that_cannot_be_served_is_a_problem(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+
+    report = examine(BARE, "cpu", models=tmp_path)
+
+    assert not report.works
+    assert "broken, version 1: manifest.json cannot be read" in report.problems[0].what
+
+
+def test_a_model_or_repository_that_is_not_there_is_an_error(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="has no model 'nobody': it has tiny, "):
+        examine(BARE, "cpu", models=repository, name="nobody")
+    with pytest.raises(StartError, match="must be a folder"):
+        examine(BARE, "cpu", models=tmp_path / "none")
+
+
+def test_where_no_device_works_no_graph_is_looked_at(repository: Path) -> None:
+    assert examine(BARE, "cuda", models=repository).graphs == ()

@@ -1,0 +1,77 @@
+"""What of a graph runs where."""
+
+from pathlib import Path
+
+import pytest
+
+from polyhead_server.devices import CPU, CUDA, on_cpu
+from polyhead_server.doctor.graphs import attention_of, inspect, slow_on_cpu
+from polyhead_server.doctor.report import GraphReport
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [("tiny", {"tiny", "tiny.attention"}), ("tiny.attention", {"tiny.attention"})],
+)
+def test_a_family_or_one_graph_of_it(repository: Path, name: str, models: set[str]) -> None:
+    assert {graph.model for graph in inspect(repository, name, on_cpu(""))} == models
+
+
+def test_the_fast_graph_is_fused_and_the_attention_graph_explicit(repository: Path) -> None:
+    fast, attention = inspect(repository, "tiny", on_cpu(""))
+
+    assert (fast.attention, fast.attention_operators) == ("fused", {"MultiHeadAttention": 2})
+    assert (attention.attention, attention.attention_operators) == ("explicit", {"Softmax": 2})
+    for graph in (fast, attention):
+        assert (graph.provider, graph.precision, graph.problem) == (CPU, "fp32", None)
+        assert graph.on_cpu == {}
+        assert sum(graph.operators[CPU].values()) > 10
+
+
+def test_an_arbitrary_mask_makes_both_explicit(repository: Path) -> None:
+    assert {graph.attention for graph in inspect(repository, "tiny-masked", on_cpu(""))} == {"explicit"}
+
+
+def test_operators_of_all_providers_decide() -> None:
+    assert attention_of({CUDA: {"Attention": 3, "MatMul": 9}, CPU: {"Shape": 2}}) == (
+        "fused",
+        {"Attention": 3},
+    )
+    assert attention_of({CUDA: {"Attention": 3, "Softmax": 1}})[0] == "fused and explicit"
+    assert attention_of({CPU: {"Shape": 2}}) == ("none", {})
+
+
+def test_large_work_on_the_cpu_is_named_and_shapes_are_not() -> None:
+    operators = {CUDA: {"MatMul": 70}, CPU: {"Shape": 4, "MatMul": 2, "MultiHeadAttention": 1}}
+
+    assert slow_on_cpu(operators, CUDA) == {"MatMul": 2, "MultiHeadAttention": 1}
+    assert slow_on_cpu({CPU: {"MatMul": 72}}, CPU) == {}
+
+
+def test_what_a_card_leaves_to_the_cpu() -> None:
+    graph = GraphReport(
+        model="tiny",
+        version=1,
+        precision="fp16",
+        provider=CUDA,
+        attention="fused",
+        attention_operators={},
+        operators={CUDA: {"MatMul": 3}, CPU: {"Shape": 1}},
+        slow_on_cpu={},
+        problem=None,
+    )
+
+    assert graph.on_cpu == {"Shape": 1}
+
+
+def test_a_file_that_was_changed_is_not_loaded(repository: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny" / "1"
+    folder.mkdir(parents=True)
+    for file in (repository / "tiny" / "1").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    with (folder / "weights.bin").open("r+b") as weights:
+        weights.write(b"\xff")
+
+    for graph in inspect(tmp_path, None, on_cpu("")):
+        assert graph.provider is None
+        assert "weights.bin" in str(graph.problem)
