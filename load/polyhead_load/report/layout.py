@@ -10,17 +10,17 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from polyhead_load.report.findings import Findings, Row
-from polyhead_load.report.words import number
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, parse_load
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
@@ -169,7 +169,7 @@ def panels(rows: int, columns: int, *, height: float = _HEIGHT) -> tuple[Figure,
     """A figure as wide as the page, with a grid of axes."""
     width = max(_WIDTH * min(1.0, 0.25 + 0.25 * columns), 5.0)
     figure = Figure(figsize=(width, rows * height + 0.5), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
 def wrapped(count: int, *, across: int = 3, height: float = _HEIGHT) -> tuple[Figure, list[Axes]]:
@@ -182,8 +182,19 @@ def wrapped(count: int, *, across: int = 3, height: float = _HEIGHT) -> tuple[Fi
     return figure, axes[:count]
 
 
-def plain_log(axis: Any) -> None:
-    """A logarithmic axis with plain numbers."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value).rstrip("0").rstrip(".") or "0"))
-    axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
-    axis.set_tick_params(which="minor", labelsize=7)
+def empty(axis: Axes, why: str) -> None:
+    """A panel that has nothing to show."""
+    axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color="#888888")
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def plain_log(axis: XAxis | YAxis) -> None:
+    """A logarithmic axis with plain numbers, as many as its length needs. Call it when all is drawn."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    steps = (1, 1.5, 2, 3, 4, 5, 6, 8) if decades < 0.7 else (1, 2, 3, 5) if decades < 1.5 else (1, 2, 5)
+    axis.set_major_locator(LogLocator(subs=steps if decades < 2.5 else (1,), numticks=100))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_locator(NullLocator())

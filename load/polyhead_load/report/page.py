@@ -9,8 +9,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from polyhead_load.report.findings import QUANTILES, Findings, Row
-from polyhead_load.report.layout import load_title
-from polyhead_load.report.plots import Plot, kernel_of, style
+from polyhead_load.report.layout import load_title, style
+from polyhead_load.report.plots import Plot, kernel_of
 from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, size, spread
 from polyhead_load.sweep.intervals import Interval

@@ -6,18 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from polyhead_load.report.findings import Findings, Row
 from polyhead_load.report.layout import (
     Facet,
     Layout,
+    empty,
     load_title,
     panels,
     plain_log,
     style,
     wrapped,
 )
-from polyhead_load.sweep.spec import parse_load
+from polyhead_load.report.tables import baseline_name
+from polyhead_load.report.words import TOO_FEW
+from polyhead_load.sweep.spec import DIMENSIONS, parse_load
 
 _PARTS = {
     "send lag": "#bdbdbd",
@@ -28,6 +32,7 @@ _PARTS = {
     "network + client": "#CC79A7",
 }
 _LINES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
+_LOADS = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
 _MARKERS = "osD^vP*X"
 
 
@@ -91,6 +96,11 @@ def _latency_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
             )
     _mark_kernels(axis, layout, rows, places)
     axis.set_ylim(bottom=0)
+    _name_values(axis, layout)
+
+
+def _name_values(axis: Axes, layout: Layout) -> None:
+    """What is compared, along the axis."""
     axis.set_xlim(-0.5, len(layout.values) - 0.5)
     ticks = [layout.tick(value) for value in layout.values]
     slanted = sum(map(len, ticks)) > 24
@@ -128,6 +138,66 @@ def kernel_of(findings: Findings, row: Row) -> str:
     return str(graphs.get("fast" if mode.layers is None else "attention", {}).get("kernel", ""))
 
 
+def _ratio(layout: Layout) -> Plot | None:
+    """Quantiles against the baseline's, of the same blocks."""
+    loads = layout.shown_loads
+    names = ("p50", "p99")
+    facets = [
+        facet
+        for facet in layout.facets
+        if any(row.ratios.get("p50") for load in loads for row in layout.rows(facet, load))
+    ]
+    if not facets:
+        return None
+    figure, grid = panels(len(facets), len(names))
+    for axes, facet in zip(grid, facets, strict=True):
+        for axis, name in zip(axes, names, strict=True):
+            axis.set_title(", ".join(filter(None, [facet.title, name])))
+            if not _ratio_panel(axis, layout, facet, loads, name):
+                empty(axis, TOO_FEW)
+                continue
+            axis.axhline(1, color="#555555", linewidth=0.9)
+            axis.set_ylabel("times the baseline")
+            _name_values(axis, layout)
+    for axis in grid[-1]:
+        axis.set_xlabel(layout.axis)
+    handles = [
+        Line2D([], [], marker=_marker(place), color=_LOADS[place], label=load_title(load))
+        for place, load in enumerate(loads)
+    ]
+    figure.legend(handles=handles, loc="outside right upper")
+    return Plot(
+        name="ratio",
+        title=f"Against {baseline_name(layout.findings)}",
+        caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference.",
+        figure=figure,
+    )
+
+
+def _ratio_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str], name: str) -> bool:
+    drawn = False
+    for place, load in enumerate(loads):
+        known = [
+            (layout.values.index(layout.value(row)), interval)
+            for row in layout.rows(facet, load)
+            if (interval := row.ratios.get(name))
+        ]
+        drawn = drawn or bool(known)
+        at = np.array([spot for spot, _ in known]) + 0.14 * (place - (len(loads) - 1) / 2)
+        middle = np.array([interval.value for _, interval in known])
+        low, high = ([getattr(interval, end) for _, interval in known] for end in ("low", "high"))
+        axis.errorbar(
+            at,
+            middle,
+            yerr=np.maximum(0, [middle - low, high - middle]),
+            color=_LOADS[place],
+            fmt=_marker(place),
+            markersize=4,
+            capsize=2,
+        )
+    return drawn
+
+
 def _throughput(layout: Layout) -> Plot | None:
     """Latency against throughput, a curve for each configuration."""
     findings = layout.findings
@@ -138,10 +208,11 @@ def _throughput(layout: Layout) -> Plot | None:
     figure, grid = panels(len(facets), 2)
     for axes, facet in zip(grid, facets, strict=True):
         for axis, name in zip(axes, ("p50", "p99"), strict=True):
-            _throughput_panel(axis, layout, facet, loads, name)
             axis.set_title(", ".join(filter(None, [facet.title, name])))
+            if not _throughput_panel(axis, layout, facet, loads, name):
+                empty(axis, TOO_FEW)
+                continue
             axis.set_ylabel("latency, ms")
-            axis.set_yscale("log")
             plain_log(axis.yaxis)
             axis.set_xlim(left=0)
     for axis in grid[-1]:
@@ -157,7 +228,8 @@ def _throughput(layout: Layout) -> Plot | None:
     )
 
 
-def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str], name: str) -> None:
+def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str], name: str) -> bool:
+    drawn = False
     for value in layout.values:
         known = sorted(
             (rate, interval.value)
@@ -167,6 +239,7 @@ def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[
             and (interval := row.quantiles[name])
             and (rate := row.mean("achieved"))
         )
+        drawn = drawn or bool(known)
         colour = layout.colour(value)
         axis.plot(
             [rate for rate, _ in known],
@@ -177,14 +250,11 @@ def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[
             linewidth=1.2,
             label=layout.name(value),
         )
-        key = tuple(
-            {**facet.labels, **dict(zip(layout.compared, value, strict=True))}[name] for name in _ORDER
-        )
+        labels = {**facet.labels, **dict(zip(layout.compared, value, strict=True))}
+        key = tuple(labels[dimension] for dimension in DIMENSIONS)
         if capacity := layout.findings.capacities.get(key):
             axis.axvline(capacity, color=colour, linewidth=0.8, linestyle=(0, (2, 3)))
-
-
-_ORDER = ("family", "tokens", "batch", "attention")
+    return drawn
 
 
 def _split(layout: Layout) -> Plot | None:
@@ -261,25 +331,33 @@ def _bytes(layout: Layout) -> Plot | None:
                 middle,
                 yerr=np.maximum(0, [middle - low, high - middle]),
                 color=layout.colour(value),
-                fmt=_MARKERS[place % len(_MARKERS)],
+                fmt=_marker(place),
                 markersize=6,
                 capsize=3,
-                label=", ".join(filter(None, [layout.name(value), facet.title])),
             )
-    axis.set_xscale("log")
-    axis.set_yscale("log")
     plain_log(axis.xaxis)
     plain_log(axis.yaxis)
     axis.set_xlabel("reply, KiB")
     axis.set_ylabel("p50 latency, ms")
     axis.set_title(load_title(load))
-    figure.legend(loc="outside right upper", fontsize=7.5)
+    entries = [(layout.name(value), "o", layout.colour(value)) for value in layout.values]
+    if len(facets) > 1:
+        entries += [(facet.title, _marker(place), "#777777") for place, facet in enumerate(facets)]
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, color=colour, label=label)
+        for label, marker, colour in entries
+    ]
+    figure.legend(handles=handles, loc="outside right upper")
     return Plot(
         name="bytes",
         title="Latency against the size of the reply",
         caption="Bars are 95 % intervals.",
         figure=figure,
     )
+
+
+def _marker(place: int) -> str:
+    return _MARKERS[place % len(_MARKERS)]
 
 
 def _ecdf(layout: Layout) -> Plot | None:
@@ -289,14 +367,17 @@ def _ecdf(layout: Layout) -> Plot | None:
     figure, grid = panels(len(facets), len(loads))
     for axes, facet in zip(grid, facets, strict=True):
         for axis, load in zip(axes, loads, strict=True):
-            for row in layout.rows(facet, load):
+            axis.set_title(", ".join(filter(None, [facet.title, load_title(load)])))
+            rows = layout.rows(facet, load)
+            if not rows:
+                empty(axis, "no valid run")
+                continue
+            for row in rows:
                 shares = np.linspace(0, 1, len(row.ecdf))
                 value = layout.value(row)
                 axis.plot(
                     row.ecdf, shares, color=layout.colour(value), linewidth=1.1, label=layout.name(value)
                 )
-            axis.set_title(", ".join(filter(None, [facet.title, load_title(load)])))
-            axis.set_xscale("log")
             plain_log(axis.xaxis)
             axis.set_ylim(0, 1.01)
         axes[0].set_ylabel("share of requests")
@@ -320,4 +401,4 @@ def _two(layout: Layout) -> list[str]:
     return list(dict.fromkeys([loads[0], highest]))
 
 
-_ALL: Sequence[Callable[[Layout], Plot | None]] = (_latency, _throughput, _split, _bytes, _ecdf)
+_ALL: Sequence[Callable[[Layout], Plot | None]] = (_latency, _ratio, _throughput, _split, _bytes, _ecdf)

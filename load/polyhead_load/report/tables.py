@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,9 +29,17 @@ def terminal(findings: Findings) -> Table:
     return table
 
 
+def reasons(findings: Findings) -> list[str]:
+    """Why runs were void, and what was skipped; a line for each reason, the most frequent first."""
+    # Numbers differ from run to run, the kind of reason does not.
+    kinds = Counter(re.sub(r"[\d.,]+", "…", reason) for one in findings.void for reason in one.void)
+    said = [f"void {count} times: {reason}" for reason, count in kinds.most_common()]
+    return said + [f"skipped: {what}: {why}" for what, why in findings.facts.get("skipped", {}).items()]
+
+
 def _cells(row: Row, findings: Findings) -> list[str]:
     if not row.valid:
-        return ["0", "", "void: " + "; ".join(row.reasons), "", "", ""]
+        return ["void", "", "", "", "", ""]
     against = "baseline" if findings.is_baseline(row) else ""
     return [
         f"{len(row.valid)} of {findings.sweep.blocks}",

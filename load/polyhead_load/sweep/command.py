@@ -4,10 +4,15 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from polyhead_load.report.findings import Findings
 
 app = App(name="sweep", help="Measure what each head configuration costs in latency, and report it.")
 
@@ -53,7 +58,6 @@ def sweep(
     """
     from rich.console import Console
 
-    from polyhead_load.report.tables import terminal
     from polyhead_load.report.writing import write_report
     from polyhead_load.sweep.progress import Bar
     from polyhead_load.sweep.reading import read_sweep
@@ -70,9 +74,7 @@ def sweep(
         )
         bar.say("writing the report")
         findings, page = write_report(folder)
-    console = Console()
-    console.print(terminal(findings))
-    console.print(f"{page}, and report.json, report.csv, plots/ beside it", highlight=False)
+    _show(findings, page)
 
 
 @app.command
@@ -84,16 +86,10 @@ def report(run: Path, /) -> None:
     run
         The run's folder.
     """
-    from rich.console import Console
-
-    from polyhead_load.report.tables import terminal
     from polyhead_load.report.writing import write_report
     from polyhead_load.sweep.folder import RunFolder
 
-    findings, page = write_report(RunFolder(run))
-    console = Console()
-    console.print(terminal(findings))
-    console.print(str(page), highlight=False)
+    _show(*write_report(RunFolder(run)))
 
 
 @app.command
@@ -109,8 +105,6 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
     json
         Write JSON.
     """
-    from rich.console import Console
-
     from polyhead_load.report import compare as comparing
     from polyhead_load.report.findings import QUANTILES
     from polyhead_load.sweep.errors import SweepError
@@ -123,7 +117,7 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
 
         sys.stdout.write(encoder.dumps(comparison.facts(), indent=1) + "\n")
         return
-    console = Console()
+    console = _console()
     console.print(comparing.comparison_table(comparison))
     for name in QUANTILES:
         agreeing, known = comparison.agreeing(name)
@@ -160,6 +154,26 @@ def presets(name: str | None = None, /) -> None:
         _, what = read_sweep(preset)
         console.print(f"[bold]{preset}[/]: {what.title}", highlight=False)
         console.print(f"  {what.about}", highlight=False, style="dim")
+
+
+def _show(findings: "Findings", page: Path) -> None:
+    from polyhead_load.report.tables import reasons, terminal
+
+    console = _console()
+    console.print(terminal(findings))
+    for reason in reasons(findings):
+        console.print(reason, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{page}, and report.json, report.csv, plots/ beside it", highlight=False)
+
+
+def _console() -> "Console":
+    """Wide enough for a table where there is no terminal."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140
+    return console
 
 
 def _end(number: int, _: object) -> NoReturn:

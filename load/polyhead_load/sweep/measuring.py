@@ -22,7 +22,7 @@ from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp, warm_up
 
 Generate = Callable[[Plan, Path], Run]
-WarmingUp = Callable[[Client, Plan, float], WarmUp]
+WarmingUp = Callable[[Client, Plan, float, float], WarmUp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def measure(
     """
     started = now()
     with Client(plan.address, timeout=plan.timeout_seconds) as client:
-        warmed = warm(client, plan, sweep.warm_up_seconds)
+        warmed = warm(client, plan, sweep.warm_up_seconds, sweep.gates.warm_up)
     before = server.cpu_seconds()
     with tempfile.TemporaryDirectory(prefix=".generator-", dir=folder.path) as scratch:
         try:

@@ -52,13 +52,15 @@ class Bar:
         if measurement is not None and measurement.void:
             self.void += 1
             what = f"{', '.join(measurement.cell)}, block {measurement.block}"
-            self._console.print(f"void: {what}: {'; '.join(measurement.void)}", highlight=False, markup=False)
+            self._console.print(
+                f"void: {what}: {'; '.join(measurement.void)}", highlight=False, markup=False, soft_wrap=True
+            )
             return  # it comes again, or not: the bar counts cells
         self._progress.advance(self._task)
 
     def skipped(self, what: str, why: str) -> None:
         """What will not be measured."""
-        self._console.print(f"skipped: {what}: {why}", highlight=False, markup=False)
+        self._console.print(f"skipped: {what}: {why}", highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -65,7 +65,7 @@ class Records:
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which requests were answered well."""
-        return self.code == 0
+        return np.equal(self.code, 0)
 
     @property
     def latency_ms(self) -> NDArray[np.float64]:

@@ -170,6 +170,8 @@ EncoderFields = Annotated[dict[str, bool | int | float | str], AfterValidator(_c
 class Gates(_Model):
     """When a run says nothing about the server, and is void."""
 
+    warm_up: Annotated[float, Field(gt=0)] = 0.1
+    """Most by which three windows of the warm-up may differ."""
     send_lag_ms: Annotated[float, Field(ge=0)] = 1.0
     """Open loop: 99 % of the requests must leave at most this late ..."""
     send_lag_share: Annotated[float, Field(ge=0)] = 0.05

@@ -18,7 +18,6 @@ _WINDOWS = 3
 _WINDOW_SECONDS = 0.3
 _WINDOW_REQUESTS = 2
 _ENOUGH_REQUESTS = 50
-_SPREAD = 0.10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +27,20 @@ class WarmUp:
     seconds: float
     requests: int
     stable: bool
-    """The medians of the last three windows were within 10 % of each other."""
+    """The medians of the last three windows agreed."""
 
 
-def warm_up(client: Client, plan: Plan, most_seconds: float) -> WarmUp:
+def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1) -> WarmUp:
     """Calls what a plan calls, one request after the other, until three windows agree.
 
-    A window is 0.3 s, and two requests at least; together they have 50 requests, or took half of
+    A window is 0.3 s (less where `most_seconds` is less than 1.8), and two requests at least; together they have 50 requests, or took half of
     `most_seconds`. This is the rule of Triton's perf_analyzer, over medians.
 
     Args:
         client: Of the plan's server.
         plan: What is called.
         most_seconds: When to give up; three windows are tried in any case.
+        spread: Most by which the windows' medians may differ.
 
     Raises:
         PolyheadError: A call failed.
@@ -49,12 +49,13 @@ def warm_up(client: Client, plan: Plan, most_seconds: float) -> WarmUp:
     info = client.model(f"{plan.model}.attention" if asked else plan.model)
     inputs = _inputs(info, plan)
     started = time.perf_counter()
+    window_seconds = min(_WINDOW_SECONDS, most_seconds / (2 * _WINDOWS))
     medians: list[float] = []
     requests = 0
     while True:
         window: list[float] = []
         opened = time.perf_counter()
-        while len(window) < _WINDOW_REQUESTS or time.perf_counter() - opened < _WINDOW_SECONDS:
+        while len(window) < _WINDOW_REQUESTS or time.perf_counter() - opened < window_seconds:
             sent = time.perf_counter()
             client.encode(
                 inputs,
@@ -71,7 +72,7 @@ def warm_up(client: Client, plan: Plan, most_seconds: float) -> WarmUp:
         seconds = time.perf_counter() - started
         last = medians[-_WINDOWS:]
         enough = requests >= _ENOUGH_REQUESTS or seconds >= most_seconds / 2
-        stable = len(last) == _WINDOWS and max(last) <= (1 + _SPREAD) * min(last)
+        stable = len(last) == _WINDOWS and max(last) <= (1 + spread) * min(last)
         if (stable and enough) or (len(last) == _WINDOWS and seconds >= most_seconds):
             return WarmUp(seconds=seconds, requests=requests, stable=stable)
 

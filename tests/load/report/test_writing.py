@@ -70,6 +70,7 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
     assert reader.headings == [
         "Latency",
         "Latency against H, attention heads",
+        "Against family tiny",
         "Latency against throughput",
         "Where the time goes",
         "Distribution of latencies",
@@ -78,7 +79,7 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
         "Void and skipped",
         "How it was measured",
     ]
-    assert len(reader.sources) == 4
+    assert len(reader.sources) == 5
     assert all(source.startswith("data:image/svg+xml;base64,") for source in reader.sources)
     for part in (
         "Small &lt;encoders&gt;",
@@ -105,7 +106,7 @@ def test_the_files_beside_it(folder: RunFolder) -> None:
     assert rows[0]["ratio_p50_value"] == ""
     assert 1.4 < float(rows[1]["ratio_p50_value"]) < 1.6
     names = {path.name for path in (folder.path / "plots").iterdir()}
-    assert names == {"latency.svg", "throughput.svg", "split.svg", "ecdf.svg"}
+    assert names == {"latency.svg", "ratio.svg", "throughput.svg", "split.svg", "ecdf.svg"}
 
 
 def test_the_same_numbers_give_the_same_report(folder: RunFolder) -> None:

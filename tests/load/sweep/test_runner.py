@@ -120,7 +120,7 @@ class Lab:
         return self.folder.journal().measurements
 
 
-def once(client: Client, plan: Plan, _: float) -> WarmUp:
+def once(client: Client, plan: Plan, *_: float) -> WarmUp:
     """Warming up is tested elsewhere; here the server is asked only whether it takes such requests."""
     assert isinstance(plan.tokens, int)
     inputs = np.full((1, plan.tokens), 3) if plan.model == "tiny-tokens" else np.zeros((plan.tokens, 16))

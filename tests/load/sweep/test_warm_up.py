@@ -19,10 +19,17 @@ def client(repository: Path) -> Iterator[Client]:
 
 
 def test_it_ends_when_windows_agree(client: Client) -> None:
-    warm = warm_up(client, a_plan(), most_seconds=60)
+    warm = warm_up(client, a_plan(), most_seconds=60, spread=100)
 
     assert warm.stable
     assert warm.requests >= 50
+
+
+def test_it_ends_when_they_never_do(client: Client) -> None:
+    warm = warm_up(client, a_plan(), most_seconds=0, spread=-1)
+
+    assert not warm.stable
+    assert warm.requests >= 6
 
 
 @pytest.mark.parametrize(
