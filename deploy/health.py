@@ -9,6 +9,7 @@ import socket
 import ssl
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -62,7 +63,7 @@ def _name(certificate: Path, port: int, timeout: float) -> str:
         socket.create_connection((HOST, port), timeout) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
-        names = (connection.getpeercert() or {}).get("subjectAltName", ())
+        names: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
     name = next((name for _, name in names), "localhost")
     return str(name).replace("*", "any")
 

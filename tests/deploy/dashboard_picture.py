@@ -82,9 +82,8 @@ def _series(axes: Axes, panel: dict[str, Any], ask: Ask, start: float, end: floa
         for one in ask(query, start=str(start), end=str(end), step="2"):
             points = [(float(at) - start, float(value)) for at, value in one["values"] if value != "NaN"]
             if points:
-                lines.append(
-                    (_named(target["legendFormat"], one["metric"]), *map(list, zip(*points, strict=True)))
-                )
+                times, values = [at for at, _ in points], [value for _, value in points]
+                lines.append((_named(target["legendFormat"], one["metric"]), times, values))
     below: dict[float, float] = {}
     for name, times, values in lines:
         if stacked:

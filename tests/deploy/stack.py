@@ -33,7 +33,7 @@ def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: 
         **more,
     )
     assert done.returncode == 0 or not check, f"{command} ended with {done.returncode}:\n{done.stdout}"
-    return done.stdout
+    return str(done.stdout)
 
 
 def engine_answers() -> bool:

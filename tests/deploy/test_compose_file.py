@@ -142,7 +142,8 @@ def test_what_is_mounted_exists() -> None:
 
 def test_the_example_lists_every_variable_with_its_default() -> None:
     lines = (ROOT / ".env.example").read_text().splitlines()
-    listed = dict(match.groups() for line in lines if (match := re.fullmatch(r"#([A-Z_]+)=(.*)", line)))
+    matches = (re.fullmatch(r"#([A-Z_]+)=(.*)", line) for line in lines)
+    listed = {match[1]: match[2] for match in matches if match}
     defaults = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", TEXT))
 
     exported = set(services()["export"]["environment"])

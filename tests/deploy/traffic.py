@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import numpy as np
@@ -87,12 +88,12 @@ class UntilRefused:
 
     def _run(self, address: str) -> None:
         with grpc.insecure_channel(address, [("grpc.enable_retries", 0)]) as channel:
-            method = channel.unary_unary(RPCS["ModelInfer"].path)
+            method: Any = channel.unary_unary(RPCS["ModelInfer"].path)
             while True:
                 try:
                     method(self._request, timeout=60)
                 except grpc.RpcError as error:
-                    self.ended.append((error.code().name, error.details()))
+                    self.ended.append((error.code().name, error.details() or ""))
                     return
                 self._answered.release()
 
