@@ -13,7 +13,7 @@ from polyhead_load.report.layout import load_title, style
 from polyhead_load.report.plots import Plot, kernel_of
 from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, size, spread
-from polyhead_load.sweep.intervals import Interval
+from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 
 
 def svg(plot: Plot) -> str:
@@ -79,6 +79,11 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
 def summary(findings: Findings) -> list[str]:
     """What the numbers say, in sentences."""
     said = []
+    if findings.sweep.blocks < FEWEST_BLOCKS:
+        said.append(
+            f"There are fewer than {FEWEST_BLOCKS} blocks: intervals know nothing of how the machine differs "
+            "from one to the next, and nothing can be compared."
+        )
     ratios = [interval for row in findings.rows if (interval := row.ratios.get("p50"))]
     if ratios:
         same = sum(1.0 in interval for interval in ratios)

@@ -21,6 +21,9 @@ Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 
+FEWEST_BLOCKS = 3
+"""Fewer say next to nothing of how blocks differ: two give an interval seven times as wide as five do."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
@@ -68,33 +71,33 @@ def quantile_interval(values: Values, share: float, *, confidence: float = CONFI
 def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
     """A quantile of several blocks' values together; None where there are too few values.
 
-    The interval holds that of the order statistics, and with two blocks or more also that of their quantiles.
+    The interval holds that of the order statistics, and from three blocks on also that of their quantiles.
     """
     filled = [block for block in blocks if len(block)]
     if not filled:
         return None
     within = quantile_interval(np.concatenate(filled), share)
-    if within is None or len(filled) < 2:
+    if within is None or len(filled) < FEWEST_BLOCKS:
         return within
     between = _mean_of_logs([_quantile(block, share) for block in filled])
     return Interval(value=within.value, low=min(within.low, between.low), high=max(within.high, between.high))
 
 
 def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
-    """The ratio of values that were measured in the same blocks; None for fewer than two.
+    """The ratio of values that were measured in the same blocks; None for fewer than three.
 
     What slows a whole block down is in both, and cancels.
     """
     if len(ours) != len(baselines):
         raise ValueError(f"both must have as many blocks, were {len(ours)} and {len(baselines)}")
-    if len(ours) < 2:
+    if len(ours) < FEWEST_BLOCKS:
         return None
     return _mean_of_logs([own / base for own, base in zip(ours, baselines, strict=True)])
 
 
 def independent_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
-    """The ratio of values of two runs (Welch's t of logarithms); None for fewer than two blocks."""
-    if min(len(ours), len(baselines)) < 2:
+    """The ratio of values of two runs (Welch's t of logarithms); None for fewer than three blocks."""
+    if min(len(ours), len(baselines)) < FEWEST_BLOCKS:
         return None
     one, other = np.log(ours), np.log(baselines)
     difference = float(one.mean() - other.mean())

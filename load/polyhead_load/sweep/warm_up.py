@@ -33,7 +33,7 @@ class WarmUp:
 def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1) -> WarmUp:
     """Calls what a plan calls, one request after the other, until three windows agree.
 
-    A window is 0.3 s (less where `most_seconds` is less than 1.8), and two requests at least; together they
+    A window is 0.3 s (less where `most_seconds` is below 1.8), and two requests at least; together they
     have 50 requests, or took half of `most_seconds`. The rule of Triton's perf_analyzer, over medians.
 
     Args:

@@ -76,7 +76,7 @@ def test_paired_ratio_is_students_t_of_logarithms() -> None:
 
     assert ratio is not None
     assert (ratio.low, ratio.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)))
-    assert paired_ratio([1.0], [1.0]) is None
+    assert paired_ratio([1.0, 1.0], [1.0, 1.0]) is None
     with pytest.raises(ValueError, match="both must have as many blocks, were 1 and 2"):
         paired_ratio([1.0], [1.0, 1.0])
 
@@ -89,8 +89,8 @@ def test_independent_ratio_is_welchs_t_of_logarithms() -> None:
 
     assert ratio is not None
     assert (ratio.low, ratio.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)))
-    assert independent_ratio([1.0], [1.0, 2.0]) is None
-    assert independent_ratio([2.0, 2.0], [1.0, 1.0]) == Interval(value=2.0, low=2.0, high=2.0)
+    assert independent_ratio([1.0, 2.0], [1.0, 2.0, 3.0]) is None
+    assert independent_ratio([2.0] * 3, [1.0] * 3) == Interval(value=2.0, low=2.0, high=2.0)
 
 
 def test_a_pooled_interval_holds_both_parts() -> None:

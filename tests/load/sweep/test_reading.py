@@ -52,7 +52,7 @@ def test_the_fields_of_an_encoder_are_known() -> None:
 def test_overrides_win_over_the_file() -> None:
     _, sweep = read_sweep("smoke", blocks=7, seconds=None)
 
-    assert (sweep.blocks, sweep.seconds) == (7, 0.6)
+    assert (sweep.blocks, sweep.seconds) == (7, 0.5)
 
 
 def test_lengths_have_a_name(tmp_path: Path) -> None:
