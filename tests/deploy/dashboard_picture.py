@@ -11,7 +11,7 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter
 from tests.deploy.compose_file import ROOT
 
 Series = list[dict[str, Any]]
@@ -136,7 +136,7 @@ def _table(axes: Axes, panel: dict[str, Any], ask: Ask, start: float, end: float
 
 def _formatter(unit: str | None) -> Any:
     if unit == "percentunit":
-        return PercentFormatter(1, decimals=1)
+        return FuncFormatter(lambda value, _: f"{value:.1%}")
     if unit == "s":
         return FuncFormatter(lambda value, _: f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s")
     if unit == "bytes":

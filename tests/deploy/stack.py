@@ -72,6 +72,7 @@ class Stack:
 
     def __init__(self, name: str, *, tag: str, files: Sequence[Path] = (), **settings: str) -> None:
         self.name = name
+        self.started = time.time()
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         self.settings = {"POLYHEAD_TAG": tag} | settings
         self._files = [ROOT / "docker-compose.yml", *files]
