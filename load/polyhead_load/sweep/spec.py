@@ -173,7 +173,7 @@ class Gates(_Model):
     warm_up: Annotated[float, Field(gt=0)] = 0.1
     """Most by which three windows of the warm-up may differ."""
     send_lag_ms: Annotated[float, Field(ge=0)] = 1.0
-    """Open loop: 99 % of the requests must leave at most this late ..."""
+    """Open loop: 99 % of the requests must leave at most this late (beyond chance) ..."""
     send_lag_share: Annotated[float, Field(ge=0)] = 0.05
     """... or at most this share of the median latency, where that is more."""
     generator_cpu: Annotated[float, Field(gt=0)] = 0.8

@@ -42,8 +42,8 @@ def test_the_generator_gets_the_plan_and_leaves_records(tmp_path: Path) -> None:
     [
         ("sys.exit('first\\nno server at there:1\\n')", "ended with 1: no server at there:1"),
         ("import os; os.kill(os.getpid(), 9)", "ended by signal 9"),
-        ("", r"it left no records: .*No such file"),
-        ("(out / 'generator.json').write_text('{')", r"it left no records: .*generator\.json must be JSON"),
+        ("", r"left no records: .*No such file"),
+        ("(out / 'generator.json').write_text('{')", r"left no records: .*generator\.json must be JSON"),
     ],
 )
 def test_how_a_generator_fails_is_told(body: str, message: str, tmp_path: Path) -> None:
