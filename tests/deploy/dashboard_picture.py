@@ -17,7 +17,7 @@ from tests.deploy.compose_file import ROOT
 Series = list[dict[str, Any]]
 Ask = Callable[..., Series]
 
-COLUMNS, UNIT_INCHES = 24, (0.75, 0.36)
+COLUMNS, UNIT_INCHES = 24, (0.68, 0.3)
 
 
 def dashboard() -> dict[str, Any]:
@@ -58,8 +58,9 @@ def draw(ask: Ask, out: Path, *, start: float, end: float) -> None:
         if panel["type"] == "row":
             figure.text(left + 0.004, bottom + 0.2 * height, panel["title"], fontsize=12, weight="bold")
             continue
-        # Room for the title and the axes.
-        inner = (left + 0.035, bottom + 0.28 * height, width - 0.045, 0.52 * height)
+        # Room for the axes, and for the title.
+        below, above = 0.9 / rows, 1.2 / rows
+        inner = (left + 0.045, bottom + below, width - 0.055, height - below - above)
         axes = figure.add_axes(inner)
         axes.set_title(panel["title"], fontsize=8, loc="left")
         _PANELS[panel["type"]](axes, panel, ask, start, end)
@@ -96,6 +97,7 @@ def _series(axes: Axes, panel: dict[str, Any], ask: Ask, start: float, end: floa
     axes.set_xlim(0, end - start)
     axes.set_ylim(bottom=0)
     axes.tick_params(labelsize=6)
+    axes.set_xticks([])
     axes.yaxis.set_major_formatter(_formatter(defaults.get("unit")))
     axes.grid(alpha=0.3)
     if lines:
@@ -119,7 +121,7 @@ def _bars(axes: Axes, panel: dict[str, Any], ask: Ask, start: float, end: float)
         for one in found
         if one["value"][1] != "NaN"
     }
-    axes.barh(list(bars), list(bars.values()))
+    axes.barh(sorted(bars), [bars[name] for name in sorted(bars)])
     axes.invert_yaxis()
     axes.tick_params(labelsize=6)
     axes.xaxis.set_major_formatter(_formatter(panel["fieldConfig"]["defaults"].get("unit")))

@@ -76,7 +76,8 @@ class UntilRefused:
         self.ended: list[tuple[str, str]] = []
         """Status and details with which each has ended."""
         self._answered = threading.Semaphore(0)
-        x = np.random.default_rng(0).standard_normal((2, 64, 256), dtype=np.float32)
+        # Large enough that some are always under way.
+        x = np.random.default_rng(0).standard_normal((4, 512, 256), dtype=np.float32)
         self._request = pb.ModelInferRequest(
             model_name="teaching-h4",
             inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
