@@ -107,7 +107,9 @@ def test_requirements_are_locked_and_light(target: str, tmp_path: Path) -> None:
     locked = {line.split("==")[0].lower() for line in (folder / "constraints.txt").read_text().splitlines()}
 
     assert first == "--constraint constraints.txt"
-    assert {name.replace("_", "-") for name in wanted} <= {name.replace("_", "-") for name in locked}
+    # The GPU image is x86-64: the marker of its other line, for other processors, does not hold there.
+    needed = wanted - ({"onnxruntime"} if target == "server-gpu" else set())
+    assert {name.replace("_", "-") for name in needed} <= {name.replace("_", "-") for name in locked}
     assert ("torch" in wanted) is (target == "export")
     assert ("onnxruntime-gpu" in wanted) is (target == "server-gpu")
     assert ("onnxruntime" in wanted) is (target in {"server", "server-gpu", "export"})
