@@ -1,7 +1,6 @@
 """The scheduler of one model: admits work, has it run in the cheapest batches, answers everyone once."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from threading import Lock
 from polyhead_server.engine import Runner
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.scheduling import refusals
+from polyhead_server.scheduling.appointments import Appointments
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import CostTable
 from polyhead_server.scheduling.driver import Driver, EngineThreads
@@ -22,8 +22,6 @@ from polyhead_server.scheduling.planning import cut
 from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
-_LONGEST_RETRY_MS = 5000
-_SPREAD = (0.5, 1.5)
 _WINDOW = 64
 """How many requests a batch is chosen from. The time to plan grows with its square."""
 _GAIN = 1.02
@@ -84,6 +82,7 @@ class Scheduler:
         self._observer = observer or NoObserver()
         self._driver = driver or EngineThreads(f"engine-{name}", limits.runs)
         self._pace = Pace()
+        self._appointments = Appointments()
         self._queue = Queue()
         self._choosing = Lock()
         self._batches = 0
@@ -122,7 +121,7 @@ class Scheduler:
             raise UnavailableError(
                 f"{self._name}'s queue is full: {waiting} tokens wait, {work.tokens} more would pass "
                 f"{self._limits.max_queued_tokens}; try again later",
-                retry_after_ms=self._retry_after_ms(),
+                retry_after_ms=self._retry_after_ms(work),
             )
         if self._inline.takes(work):
             return self._inline.submit(work)
@@ -209,7 +208,7 @@ class Scheduler:
             self._observer.on_drop(Drop.UNREACHABLE)
             raise UnavailableError(
                 f"{self._name} is busy for about {wait * 1e3:.0f} ms more, longer than this request can wait",
-                retry_after_ms=self._retry_after_ms(),
+                retry_after_ms=self._retry_after_ms(work),
             )
 
     def _until_free(self, now: float) -> float:
@@ -217,11 +216,15 @@ class Scheduler:
         ends = list(self._running.values())
         return max(0.0, min(ends) - now) if len(ends) >= self._limits.runs else 0.0
 
-    def _retry_after_ms(self) -> int:
-        """About when half of what waits will be gone; spread, so that not all return at once."""
-        seconds = self._until_free(self._loop.time()) + self._queue.seconds(PRIORITIES - 1)
-        estimate = round(self._pace.likely(seconds) * 1000 / 2 * random.uniform(*_SPREAD))  # noqa: S311 - no secret
-        return min(max(estimate, refusals.SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
+    def _retry_after_ms(self, work: Work) -> int:
+        """From when half of what waits will be gone, one caller after the other."""
+        now = self._loop.time()
+        waiting = self._until_free(now) + self._queue.seconds(PRIORITIES - 1)
+        own = self._costs.share(work.batch, work.tokens // work.batch)
+        seconds = self._appointments.give(
+            now, room_at=now + self._pace.likely(waiting) / 2, seconds=self._pace.likely(own)
+        )
+        return round(seconds * 1000)
 
     def _too_late(self, entry: Entry) -> None:
         """The first of its two limits has passed: its turn did not come, or the caller stops waiting."""
