@@ -31,8 +31,8 @@ class Appointments:
             seconds: How long the refused work takes.
 
         Returns:
-            Seconds from now. When the next hours are taken, by callers who may never come, a random time in
-            the later half of what there is.
+            Seconds from now. When all the time that there is has been given away, maybe to callers who never
+            come: a random time in its later half.
         """
         appointment = max(self._next, room_at)
         last = now + LONGEST_SECONDS
