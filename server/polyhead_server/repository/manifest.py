@@ -31,6 +31,7 @@ FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-
 
 Datatype = Literal["BOOL", "INT32", "INT64", "FP16", "FP32"]
 GraphName = Literal["fast", "attention"]
+Precision = Literal["fp32", "fp16", "bf16"]
 Size = Annotated[int, Field(ge=1)]
 
 
@@ -52,6 +53,8 @@ class Graph(_Model):
 
     file: FileName
     outputs: Annotated[list[Tensor], Field(min_length=1)]
+    operators: dict[str, int] = {}
+    """How many of which operators it has; none are said by manifests before there was `--precision`."""
 
 
 class Encoder(_Model):
@@ -107,7 +110,7 @@ class Manifest(_Model):
     name: str
     version: Annotated[int, Field(ge=1)]
     encoder: Encoder
-    precision: str
+    precision: Precision
     inputs: Annotated[list[Tensor], Field(min_length=1)]
     graphs: Annotated[dict[GraphName, Graph], Field(min_length=1)]
     tokenizer: TokenizerFile | None = None
@@ -150,6 +153,11 @@ class Manifest(_Model):
     def digest(self) -> str:
         """SHA-256 of the manifest's own bytes, and so, by the hashes in it, of the whole version."""
         return self._digest
+
+    @property
+    def needs_cuda(self) -> bool:
+        """Whether the graphs compute in 16 bits, for which the CPU provider has no kernels."""
+        return self.precision != "fp32"
 
     @property
     def text_max_tokens(self) -> int | None:
