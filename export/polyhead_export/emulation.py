@@ -1,8 +1,8 @@
-"""A graph of 16 bits, computed in single precision, where a CPU has kernels for it.
+"""A graph of 16 bits, computed in single precision.
 
-onnxruntime's CPU provider lacks half of the operators in fp16 and all of them in bf16. So every value
-of 16 bits is given 32, and, to see what 16 bits would have made of it, is rounded back to what fits 16
-after each operator. That is what a GPU does too: its kernels add up in fp32 and round what they give.
+onnxruntime's CPU provider has no kernels for bf16, and computes most of fp16 in fp32 without rounding in
+between. So every value of 16 bits is given 32, and, to see what 16 bits make of it, is rounded to 16 after
+each operator. That is what a GPU does: its kernels add up in fp32 and round what they give.
 """
 
 from typing import Any

@@ -80,8 +80,8 @@ def export_family(
         name: The family's name. A dot would be taken for the name of a graph.
         repository: The folder of all families; made where it is missing.
         version: The version's number, 1 or more.
-        precision: What the graphs compute in; their inputs and outputs are the same in each. Graphs of 16
-            bits are for CUDA: the CPU has no kernels for them.
+        precision: What the graphs compute in; their inputs and outputs are the same in each. Those of 16
+            bits are for CUDA: a CPU cannot compute in bf16, and gains nothing in fp16.
         tokenizer: Where the encoder takes token ids, and text should be served too.
         if_exists: What to do with a version that is there already.
         on_step: Called with a few words before each of the `STEPS` steps.

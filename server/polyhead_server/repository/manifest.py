@@ -156,7 +156,7 @@ class Manifest(_Model):
 
     @property
     def needs_cuda(self) -> bool:
-        """Whether the graphs compute in 16 bits, for which the CPU provider has no kernels."""
+        """Whether the graphs compute in 16 bits: the CPU cannot in bf16, and gains nothing in fp16."""
         return self.precision != "fp32"
 
     @property

@@ -35,6 +35,21 @@ def test_text_is_limited_by_the_tokeniser_and_by_the_graph(repository: Path) -> 
     assert manifest.model_copy(update={"tokenizer": generous}).text_max_tokens == 32
 
 
+def test_what_graphs_are_made_of_may_be_unsaid(folder: Path, edit: Edit) -> None:
+    assert read(folder).graphs["fast"].operators["MultiHeadAttention"] == 2
+
+    edit(lambda fields: fields["graphs"]["fast"].pop("operators"))
+
+    assert read(folder).graphs["fast"].operators == {}
+
+
+@pytest.mark.parametrize(("precision", "needs"), [("fp32", False), ("fp16", True), ("bf16", True)])
+def test_families_of_16_bits_need_cuda(folder: Path, edit: Edit, precision: str, needs: bool) -> None:
+    edit(lambda fields: fields.update(precision=precision))
+
+    assert read(folder).needs_cuda is needs
+
+
 def test_unknown_fields_of_the_same_format_are_passed_over(folder: Path, edit: Edit) -> None:
     edit(lambda fields: fields.update(colour="red"))
 
@@ -58,6 +73,7 @@ def test_a_newer_format_is_refused_with_what_to_do(folder: Path, edit: Edit) -> 
         ({"format": "1"}, "not valid: format"),
         ({"encoder": {"d_model": 16}}, r"not valid: encoder\.heads: Field required"),
         ({"inputs": []}, "not valid: inputs"),
+        ({"precision": "int8"}, "not valid: precision: Input should be 'fp32', 'fp16' or 'bf16'"),
         ({"graphs": {}}, "not valid: graphs"),
         ({"graphs": {"other": {"file": "a", "outputs": []}}}, r"not valid: graphs\.other"),
         ({"files": {}}, r"files must list model\.onnx"),

@@ -1,0 +1,146 @@
+"""Families of 16 bits: another precision between the same inputs and outputs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+
+from polyhead_export import ExportError, ParityError, Precision, export_family
+from polyhead_export.family import STEPS
+from polyhead_export.parity import TOLERANCE, deviation
+from polyhead_model import Encoder, EncoderConfig, load_checkpoint
+
+BLOCKS = EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=32)
+TOKENS = EncoderConfig(
+    d_model=24,
+    heads=2,
+    layers=2,
+    feed_forward=32,
+    vocabulary=32,
+    positions=40,
+    types=2,
+    embedding_norm=True,
+    pooling="mean",
+    normalise=True,
+)
+
+
+def build(config: EncoderConfig) -> Encoder:
+    torch.manual_seed(31)
+    return Encoder(config).eval()
+
+
+def manifest_of(version: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((version / "manifest.json").read_text())
+    return manifest
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("config", [BLOCKS, TOKENS], ids=["vectors", "tokens"])
+def test_only_the_inside_of_a_family_changes(
+    config: EncoderConfig, precision: Precision, tmp_path: Path
+) -> None:
+    wide = export_family(build(config), "wide", tmp_path).folder
+    steps: list[str] = []
+    narrow = export_family(
+        build(config), "narrow", tmp_path, precision=precision, on_step=steps.append
+    ).folder
+
+    said, expected = manifest_of(narrow), manifest_of(wide)
+    assert (said["precision"], expected["precision"]) == (precision, "fp32")
+    assert said["encoder"] == expected["encoder"]
+    assert said["inputs"] == expected["inputs"]
+    assert set(said["files"]) == {path.name for path in narrow.iterdir()} - {"manifest.json"}
+    assert len(steps) == STEPS
+    assert expected["parity"]["drift"] is None
+    for name, graph in said["graphs"].items():
+        assert graph["outputs"] == expected["graphs"][name]["outputs"]
+        model, its_model = (
+            onnx.load(folder / graph["file"], load_external_data=False) for folder in (narrow, wide)
+        )
+        onnx.checker.check_model(model)
+        assert list(model.graph.input) == list(its_model.graph.input)
+        assert list(model.graph.output) == list(its_model.graph.output)
+        weights = {tensor.data_type for tensor in model.graph.initializer if len(tensor.dims) == 2}
+        assert weights == {onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.BFLOAT16}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_weights_are_named_and_shared(precision: Precision, tmp_path: Path) -> None:
+    folder = export_family(build(BLOCKS), "blocks", tmp_path, precision=precision).folder
+
+    large = [
+        {
+            tensor.name
+            for tensor in onnx.load(folder / graph, load_external_data=False).graph.initializer
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+        }
+        for graph in ("model.onnx", "attention.onnx")
+    ]
+
+    assert large[0] == large[1]
+    assert "layers.0.attention.w_qkv.weight.T" in large[0]
+
+
+@pytest.mark.parametrize(("precision", "epsilon"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
+def test_drift_is_that_of_pytorch_in_16_bits(precision: Precision, epsilon: float, tmp_path: Path) -> None:
+    """Another implementation of 16 bits, which rounds elsewhere, drifts about as far."""
+    encoder = build(BLOCKS)
+    parity = export_family(encoder, "blocks", tmp_path, precision=precision).parity
+    assert parity.drift is not None
+    assert parity.worst <= TOLERANCE
+
+    narrow = encoder.fuse().to(torch.float16 if precision == "fp16" else torch.bfloat16)
+    x = torch.randn(9, 40, 16, generator=torch.Generator().manual_seed(32))
+    with torch.inference_mode():
+        theirs = deviation(
+            narrow(x.to(next(narrow.parameters()).dtype)).output.float().numpy(), encoder(x).output.numpy()
+        )
+
+    ours = parity.drift.deviations["fast"]["output"]
+    assert theirs / 4 <= ours <= theirs * 4
+    assert epsilon < ours < parity.drift.limit
+
+
+def test_a_sentence_encoder_in_fp16(minilm_checkpoint: Path, tmp_path: Path) -> None:
+    encoder = load_checkpoint(minilm_checkpoint).encoder
+    exported = export_family(encoder, "minilm", tmp_path, precision="fp16")
+
+    assert exported.parity.drift is not None
+    assert all(graph["pooled"] <= 1e-3 for graph in exported.parity.drift.deviations.values())
+    operators = manifest_of(exported.folder)["graphs"]["fast"]["operators"]
+    assert {"Attention": 6, "SkipLayerNormalization": 12, "BiasGelu": 6}.items() <= operators.items()
+
+    # onnxruntime computes fp16 in fp32 here, so this sees what rounded weights do.
+    random = np.random.default_rng(33)
+    feed = {
+        "input_ids": random.integers(0, 30_000, (3, 50)),
+        "token_type_ids": np.zeros((3, 50), np.int64),
+        "lengths": np.array([50, 17, 1], np.int32),
+    }
+    session = ort.InferenceSession(exported.folder / "model.onnx", providers=["CPUExecutionProvider"])
+    (pooled,) = session.run(["pooled"], feed)
+    with torch.inference_mode():
+        expected = encoder(torch.from_numpy(feed["input_ids"]), torch.from_numpy(feed["lengths"])).pooled
+    np.testing.assert_allclose(pooled, expected.numpy(), atol=1e-3)
+
+
+def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
+    encoder = build(EncoderConfig(d_model=8, heads=2, layers=2))
+    with torch.no_grad():
+        encoder.layers[0].w_o.weight.mul_(1e6)
+
+    with pytest.raises(ParityError, match=r"'output' in fp16 must be within 0\.02 of fp32, is off by inf"):
+        export_family(encoder, "loud", tmp_path, precision="fp16")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_precisions_have_names(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="precision must be one of fp32, fp16, bf16, was 'int8'"):
+        export_family(build(BLOCKS), "blocks", tmp_path, precision="int8")  # type: ignore[arg-type]
