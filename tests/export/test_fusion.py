@@ -1,5 +1,6 @@
 """Fused graphs compute what the encoder does, and are made of the operators that they should be."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,9 @@ def build(variant: str) -> Encoder:
     return encoder
 
 
-def fused(encoder: Encoder, kind: GraphKind) -> ir.Model:
-    model = build_graph(encoder.fuse(), kind)
+@cache
+def fused(variant: str, kind: GraphKind) -> ir.Model:
+    model = build_graph(build(variant).fuse(), kind)
     fuse(model)
     return model
 
@@ -66,7 +68,7 @@ def fused(encoder: Encoder, kind: GraphKind) -> ir.Model:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_fused_graphs_agree_with_pytorch(variant: str, kind: GraphKind, tmp_path: Path) -> None:
     encoder, config = build(variant), VARIANTS[variant]
-    ir.save(fused(encoder, kind), tmp_path / "fused.onnx")
+    ir.save(fused(variant, kind), tmp_path / "fused.onnx")
     session = ort.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"])
     random = torch.Generator().manual_seed(22)
 
@@ -108,7 +110,7 @@ def test_fused_graphs_agree_with_pytorch(variant: str, kind: GraphKind, tmp_path
     ],
 )
 def test_what_fused_graphs_are_made_of(variant: str, kind: GraphKind, operators: dict[str, int]) -> None:
-    counted = count_operators(fused(build(variant), kind))
+    counted = count_operators(fused(variant, kind))
 
     assert {operator: counted.get(operator, 0) for operator in operators} == operators
     check_operators(counted, required_operators(VARIANTS[variant], kind, "fp16"), kind.file)
@@ -116,7 +118,7 @@ def test_what_fused_graphs_are_made_of(variant: str, kind: GraphKind, operators:
 
 def test_norms_write_a_sum_only_where_it_is_read() -> None:
     def outputs(variant: str) -> list[list[bool]]:
-        nodes = [node for node in fused(build(variant), FAST).graph if node.op_type.startswith("Skip")]
+        nodes = [node for node in fused(variant, FAST).graph if node.op_type.startswith("Skip")]
         return [[bool(output.name) for output in node.outputs] for node in nodes]
 
     assert outputs("post-norm") == [[True]] * 4

@@ -9,25 +9,19 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from onnx import TensorProto
 
 from polyhead_export import ExportError, ParityError, Precision, export_family
 from polyhead_export.family import STEPS
 from polyhead_export.parity import TOLERANCE, deviation
 from polyhead_model import Encoder, EncoderConfig, load_checkpoint
 
-BLOCKS = EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=32)
-TOKENS = EncoderConfig(
-    d_model=24,
-    heads=2,
-    layers=2,
-    feed_forward=32,
-    vocabulary=32,
-    positions=40,
-    types=2,
-    embedding_norm=True,
-    pooling="mean",
-    normalise=True,
-)
+SMALL = EncoderConfig(d_model=8, heads=2, layers=2)
+
+EPSILON: dict[Precision, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Half a unit in the last place of 1: what rounding a number takes away at most, relative to it."""
+
+SIXTEEN_BITS = [(name, precision) for name in ("tiny", "tiny-tokens") for precision in EPSILON]
 
 
 def build(config: EncoderConfig) -> Encoder:
@@ -35,50 +29,54 @@ def build(config: EncoderConfig) -> Encoder:
     return Encoder(config).eval()
 
 
+@pytest.fixture(scope="module")
+def narrow(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of families like those of `repository`, called tiny-fp16 and so on."""
+    folder = tmp_path_factory.mktemp("narrow")
+    for name, precision in SIXTEEN_BITS:
+        config = EncoderConfig(**manifest_of(repository / name / "1")["encoder"])
+        export_family(build(config), f"{name}-{precision}", folder, precision=precision)
+    return folder
+
+
 def manifest_of(version: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((version / "manifest.json").read_text())
     return manifest
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("config", [BLOCKS, TOKENS], ids=["vectors", "tokens"])
+@pytest.mark.parametrize(("name", "precision"), SIXTEEN_BITS)
 def test_only_the_inside_of_a_family_changes(
-    config: EncoderConfig, precision: Precision, tmp_path: Path
+    repository: Path, narrow: Path, name: str, precision: Precision
 ) -> None:
-    wide = export_family(build(config), "wide", tmp_path).folder
-    steps: list[str] = []
-    narrow = export_family(
-        build(config), "narrow", tmp_path, precision=precision, on_step=steps.append
-    ).folder
+    folder, wide = narrow / f"{name}-{precision}" / "1", repository / name / "1"
+    said, expected = manifest_of(folder), manifest_of(wide)
 
-    said, expected = manifest_of(narrow), manifest_of(wide)
     assert (said["precision"], expected["precision"]) == (precision, "fp32")
     assert said["encoder"] == expected["encoder"]
     assert said["inputs"] == expected["inputs"]
-    assert set(said["files"]) == {path.name for path in narrow.iterdir()} - {"manifest.json"}
-    assert len(steps) == STEPS
+    assert set(said["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
     assert expected["parity"]["drift"] is None
-    for name, graph in said["graphs"].items():
-        assert graph["outputs"] == expected["graphs"][name]["outputs"]
+    for graph, about in said["graphs"].items():
+        assert about["outputs"] == expected["graphs"][graph]["outputs"]
         model, its_model = (
-            onnx.load(folder / graph["file"], load_external_data=False) for folder in (narrow, wide)
+            onnx.load(each / about["file"], load_external_data=False) for each in (folder, wide)
         )
         onnx.checker.check_model(model)
         assert list(model.graph.input) == list(its_model.graph.input)
         assert list(model.graph.output) == list(its_model.graph.output)
-        weights = {tensor.data_type for tensor in model.graph.initializer if len(tensor.dims) == 2}
-        assert weights == {onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.BFLOAT16}
+        matrices = {tensor.data_type for tensor in model.graph.initializer if len(tensor.dims) == 2}
+        assert matrices == {TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16}
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_weights_are_named_and_shared(precision: Precision, tmp_path: Path) -> None:
-    folder = export_family(build(BLOCKS), "blocks", tmp_path, precision=precision).folder
-
+@pytest.mark.parametrize("precision", EPSILON)
+def test_weights_are_named_and_shared(narrow: Path, precision: Precision) -> None:
     large = [
         {
             tensor.name
-            for tensor in onnx.load(folder / graph, load_external_data=False).graph.initializer
-            if tensor.data_location == onnx.TensorProto.EXTERNAL
+            for tensor in onnx.load(
+                narrow / f"tiny-{precision}" / "1" / graph, load_external_data=False
+            ).graph.initializer
+            if tensor.data_location == TensorProto.EXTERNAL
         }
         for graph in ("model.onnx", "attention.onnx")
     ]
@@ -87,30 +85,29 @@ def test_weights_are_named_and_shared(precision: Precision, tmp_path: Path) -> N
     assert "layers.0.attention.w_qkv.weight.T" in large[0]
 
 
-@pytest.mark.parametrize(("precision", "epsilon"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
-def test_drift_is_that_of_pytorch_in_16_bits(precision: Precision, epsilon: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", EPSILON)
+def test_drift_is_that_of_pytorch_in_16_bits(narrow: Path, precision: Precision) -> None:
     """Another implementation of 16 bits, which rounds elsewhere, drifts about as far."""
-    encoder = build(BLOCKS)
-    parity = export_family(encoder, "blocks", tmp_path, precision=precision).parity
-    assert parity.drift is not None
-    assert parity.worst <= TOLERANCE
-
-    narrow = encoder.fuse().to(torch.float16 if precision == "fp16" else torch.bfloat16)
+    manifest = manifest_of(narrow / f"tiny-{precision}" / "1")
+    ours = manifest["parity"]["drift"]["graphs"]["fast"]["output"]
+    encoder = build(EncoderConfig(**manifest["encoder"]))
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     x = torch.randn(9, 40, 16, generator=torch.Generator().manual_seed(32))
     with torch.inference_mode():
-        theirs = deviation(
-            narrow(x.to(next(narrow.parameters()).dtype)).output.float().numpy(), encoder(x).output.numpy()
-        )
+        expected = encoder(x).output
+        theirs = deviation(encoder.to(dtype)(x.to(dtype)).output.float().numpy(), expected.numpy())
 
-    ours = parity.drift.deviations["fast"]["output"]
     assert theirs / 4 <= ours <= theirs * 4
-    assert epsilon < ours < parity.drift.limit
+    assert EPSILON[precision] < ours < manifest["parity"]["drift"]["limit"]
+    assert max(manifest["parity"]["graphs"]["fast"].values()) <= TOLERANCE
 
 
 def test_a_sentence_encoder_in_fp16(minilm_checkpoint: Path, tmp_path: Path) -> None:
     encoder = load_checkpoint(minilm_checkpoint).encoder
-    exported = export_family(encoder, "minilm", tmp_path, precision="fp16")
+    steps: list[str] = []
+    exported = export_family(encoder, "minilm", tmp_path, precision="fp16", on_step=steps.append)
 
+    assert len(steps) == STEPS
     assert exported.parity.drift is not None
     assert all(graph["pooled"] <= 1e-3 for graph in exported.parity.drift.deviations.values())
     operators = manifest_of(exported.folder)["graphs"]["fast"]["operators"]
@@ -131,7 +128,7 @@ def test_a_sentence_encoder_in_fp16(minilm_checkpoint: Path, tmp_path: Path) -> 
 
 
 def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
-    encoder = build(EncoderConfig(d_model=8, heads=2, layers=2))
+    encoder = build(SMALL)
     with torch.no_grad():
         encoder.layers[0].w_o.weight.mul_(1e6)
 
@@ -143,4 +140,4 @@ def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
 
 def test_precisions_have_names(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="precision must be one of fp32, fp16, bf16, was 'int8'"):
-        export_family(build(BLOCKS), "blocks", tmp_path, precision="int8")  # type: ignore[arg-type]
+        export_family(build(SMALL), "small", tmp_path, precision="int8")  # type: ignore[arg-type]
