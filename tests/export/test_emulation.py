@@ -52,7 +52,7 @@ def test_every_result_is_rounded(narrow: int, tmp_path: Path) -> None:
     def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
         return values.astype(dtype).astype(np.float32)
 
-    b = rounded(np.float32([1 / 3]))
+    b = rounded(np.array([1 / 3], np.float32))
     expected = rounded(rounded(rounded(rounded(x) + b) * b) + b)
 
     np.testing.assert_array_equal(run(widen(scaled_sum(narrow), rounding=True), x, tmp_path), expected)
@@ -61,7 +61,7 @@ def test_every_result_is_rounded(narrow: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("narrow", NARROW)
 def test_only_weights_are_rounded(narrow: int, tmp_path: Path) -> None:
     x = np.random.default_rng(5).standard_normal(500, dtype=np.float32)
-    b = np.float32([1 / 3]).astype(NARROW[narrow]).astype(np.float32)
+    b = np.array([1 / 3], np.float32).astype(NARROW[narrow]).astype(np.float32)
 
     result = run(widen(scaled_sum(narrow), rounding=False), x, tmp_path)
 
