@@ -19,9 +19,12 @@ from polyhead_export.precision import Precision, in_precision
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder
 
-LIMITS: Mapping[Precision, float] = {"fp16": 2e-2, "bf16": 1.6e-1}
-"""The largest drift that is accepted, as a `deviation`. It is several times what layer norms leave of
-24 layers' rounding; what goes beyond has overflowed, or lives on differences that 16 bits do not see."""
+LIMITS: Mapping[Precision, float] = {"fp16": 5e-2, "bf16": 4e-1}
+"""The largest drift that is accepted, as a `deviation`.
+
+Rounding alone stays well below: twelve layers of 768/12 drift by 0.008 in fp16, and bf16 has three bits
+fewer. What goes beyond has overflowed, or lives on differences that 16 bits do not see.
+"""
 
 
 def measure_drift(

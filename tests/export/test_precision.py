@@ -132,7 +132,7 @@ def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         encoder.get_parameter("layers.0.w_o.weight").mul_(1e6)
 
-    with pytest.raises(ParityError, match=r"'output' in fp16 must be within 0\.02 of fp32, is off by inf"):
+    with pytest.raises(ParityError, match=r"'output' in fp16 must be within 0\.05 of fp32, is off by inf"):
         export_family(encoder, "loud", tmp_path, precision="fp16")
 
     assert list(tmp_path.iterdir()) == []
