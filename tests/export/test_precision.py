@@ -62,8 +62,10 @@ def test_only_the_inside_of_a_family_changes(
             onnx.load(each / about["file"], load_external_data=False) for each in (folder, wide)
         )
         onnx.checker.check_model(folder / about["file"])
-        assert list(model.graph.input) == list(its_model.graph.input)
-        assert list(model.graph.output) == list(its_model.graph.output)
+        for side in ("input", "output"):
+            assert [(value.name, value.type) for value in getattr(model.graph, side)] == [
+                (value.name, value.type) for value in getattr(its_model.graph, side)
+            ]
         matrices = {tensor.data_type for tensor in model.graph.initializer if len(tensor.dims) == 2}
         assert matrices == {TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16}
 
