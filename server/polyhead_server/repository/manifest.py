@@ -53,8 +53,6 @@ class Graph(_Model):
 
     file: FileName
     outputs: Annotated[list[Tensor], Field(min_length=1)]
-    operators: dict[str, int] = {}
-    """How many of which operators it has; none are said by manifests before there was `--precision`."""
 
 
 class Encoder(_Model):
@@ -153,11 +151,6 @@ class Manifest(_Model):
     def digest(self) -> str:
         """SHA-256 of the manifest's own bytes, and so, by the hashes in it, of the whole version."""
         return self._digest
-
-    @property
-    def needs_cuda(self) -> bool:
-        """Whether the graphs compute in 16 bits: the CPU cannot in bf16, and gains nothing in fp16."""
-        return self.precision != "fp32"
 
     @property
     def text_max_tokens(self) -> int | None:
