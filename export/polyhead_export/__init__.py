@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from polyhead_export.errors import ExportError, FamilyExistsError, ParityError
     from polyhead_export.family import ExportedFamily, TokenizerFile, export_family
-    from polyhead_export.parity import Parity
+    from polyhead_export.parity import Drift, Parity
+    from polyhead_export.precision import Precision
     from polyhead_export.sources import Source, from_checkpoint, from_description, from_preset
 
 __all__ = [
+    "Drift",
     "ExportError",
     "ExportedFamily",
     "FamilyExistsError",
     "Parity",
     "ParityError",
+    "Precision",
     "Source",
     "TokenizerFile",
     "export_family",
@@ -25,11 +28,13 @@ __all__ = [
 
 # Names resolve when they are used: the command line imports this package to list its commands, without torch.
 _HOMES = {
+    "Drift": "parity",
     "ExportError": "errors",
     "ExportedFamily": "family",
     "FamilyExistsError": "errors",
     "Parity": "parity",
     "ParityError": "errors",
+    "Precision": "precision",
     "Source": "sources",
     "TokenizerFile": "family",
     "export_family": "family",

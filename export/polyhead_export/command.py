@@ -34,6 +34,7 @@ def export(
     heads: Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)] = (),
     layers: _AtLeastOne | None = None,
     mask: bool = False,
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32",
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
     models: Path = Path("models"),
     version: _AtLeastOne = 1,
@@ -59,6 +60,8 @@ def export(
         Another number of layers than the preset's.
     mask
         Let requests bring a mask of their own (presets only).
+    precision
+        What is computed in; inputs and outputs stay as they are. fp16 and bf16 are for CUDA only.
     seed
         Of the random weights.
     models
@@ -121,6 +124,7 @@ def export(
                     source.name,
                     models,
                     version=version,
+                    precision=precision,
                     tokenizer=tokenizer,
                     if_exists="replace" if if_exists == "replace" else "fail",
                     on_step=step,
@@ -186,8 +190,11 @@ def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
         table = Table(
             "family", "version", Column("folder", overflow="fold"), "MB", "off PyTorch by", "at most"
         )
+        if narrow := any(family.parity.drift for family in exported):
+            table.add_column("16 bits change")
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
+            drift = family.parity.drift
             table.add_row(
                 family.name,
                 str(family.version),
@@ -195,6 +202,7 @@ def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
                 f"{megabytes:.1f}",
                 f"{family.parity.worst:.1e}",
                 f"{family.parity.tolerance:.0e}",
+                *([f"{drift.worst:.1e}" if drift else ""] if narrow else []),
             )
         console.print(table)
     for name in skipped:

@@ -10,11 +10,15 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from polyhead_export.drift import measure_drift
 from polyhead_export.errors import ExportError, FamilyExistsError
+from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
 from polyhead_export.manifest import write_manifest
+from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Parity, measure_parity
-from polyhead_export.signature import GRAPH_KINDS
+from polyhead_export.precision import DTYPES, Precision, in_precision
+from polyhead_export.signature import GRAPH_KINDS, GraphKind
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder
@@ -64,6 +68,7 @@ def export_family(
     repository: Path,
     *,
     version: int = 1,
+    precision: Precision = "fp32",
     tokenizer: TokenizerFile | None = None,
     if_exists: Literal["fail", "replace"] = "fail",
     on_step: Callable[[str], None] = lambda _: None,
@@ -75,18 +80,22 @@ def export_family(
         name: The family's name. A dot would be taken for the name of a graph.
         repository: The folder of all families; made where it is missing.
         version: The version's number, 1 or more.
+        precision: What the graphs compute in; their inputs and outputs are the same in each. Those of 16
+            bits are for CUDA: a CPU cannot compute in bf16, and gains nothing in fp16.
         tokenizer: Where the encoder takes token ids, and text should be served too.
         if_exists: What to do with a version that is there already.
         on_step: Called with a few words before each of the `STEPS` steps.
 
     Raises:
-        ExportError: The name or the version is not valid.
+        ExportError: The name, the version or the precision is not valid, or a fusion was lost.
         FamilyExistsError: The version is there already, and `if_exists` is "fail".
-        ParityError: A graph deviates from PyTorch; the repository is as it was.
+        ParityError: A graph deviates from PyTorch, or 16 bits are too few; the repository is as it was.
     """
     check_name(name)
     if version < 1:
         raise ExportError(f"the version must be 1 or more, was {version}")
+    if precision not in DTYPES:
+        raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
     target = repository / name / str(version)
     if target.exists() and if_exists == "fail":
         raise FamilyExistsError(
@@ -99,7 +108,13 @@ def export_family(
     try:
         staging.chmod(0o755)
         parity = _write_version(
-            encoder, staging, name=name, version=version, tokenizer=tokenizer, on_step=on_step
+            encoder,
+            staging,
+            name=name,
+            version=version,
+            precision=precision,
+            tokenizer=tokenizer,
+            on_step=on_step,
         )
         _move(staging, target)
     finally:
@@ -114,31 +129,44 @@ def _write_version(
     *,
     name: str,
     version: int,
+    precision: Precision,
     tokenizer: TokenizerFile | None,
     on_step: Callable[[str], None],
 ) -> Parity:
-    models: dict[str, ir.Model] = {}
+    served = in_precision(encoder, precision)
+    traced: dict[GraphKind, ir.Model] = {}
+    models: dict[GraphKind, ir.Model] = {}
+    operators: dict[str, dict[str, int]] = {}
     for kind in GRAPH_KINDS:
         on_step(f"{name}: tracing the {kind.name} graph")
-        models[kind.file] = build_graph(encoder, kind)
+        traced[kind] = models[kind] = build_graph(served, kind)
+        if precision != "fp32":
+            models[kind] = traced[kind].clone()
+            fuse(models[kind])
+        operators[kind.name] = count_operators(models[kind])
+        check_operators(operators[kind.name], required_operators(encoder.config, kind, precision), kind.file)
     on_step(f"{name}: writing weights")
-    share_weights(models.values(), folder, names_of(encoder))
-    for file, model in models.items():
-        ir.save(model, folder / file)
+    share_weights(models.values(), folder, names_of(served))
+    for kind, model in models.items():
+        ir.save(model, folder / kind.file)
     if tokenizer is not None:
         shutil.copyfile(tokenizer.path, folder / "tokenizer.json")
-    parity = measure_parity(
-        encoder,
-        folder,
-        GRAPH_KINDS,
-        lambda kind: on_step(f"{name}: comparing the {kind.name} graph with PyTorch"),
-    )
+
+    def comparing(kind: GraphKind) -> None:
+        on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
+
+    if precision == "fp32":
+        parity = measure_parity(encoder, folder, GRAPH_KINDS, comparing)
+    else:
+        parity = measure_drift(encoder, folder, traced, precision, comparing)
     on_step(f"{name}: hashing files")
     write_manifest(
         folder,
         name=name,
         version=version,
         config=encoder.config,
+        precision=precision,
+        operators=operators,
         parity=parity,
         text_max_tokens=None if tokenizer is None else tokenizer.max_tokens,
     )

@@ -14,18 +14,16 @@ import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 
+from polyhead_export.attending import explicit_attention, fused_attention
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, inputs_of, outputs_of
-from polyhead_model import Attend, Encoder, EncoderConfig, attend_explicitly
+from polyhead_model import Encoder, EncoderConfig
 
 OPSET = 20
 """The exporter's default. From 23 on it writes ONNX `Attention`, which wants an expanded mask."""
 
 TRACED_SIZE = (3, 7)
 """(B, T) of the example input. Above 1 and distinct, or the exporter takes sizes for constants."""
-
-_MASKED_SCORE = -3.0e38
-"""The score of a masked key. The operator's default, −10,000, is within reach of large activations."""
 
 
 class _TracedEncoder(nn.Module):
@@ -46,48 +44,28 @@ class _TracedEncoder(nn.Module):
         mask: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         config = self.encoder.config
+        dtype = next(self.encoder.parameters()).dtype
         # An arbitrary mask has no lengths to stand for it: there the fast graph is explicit, too.
         fused = not self.kind.weights and mask is None
+        vectors = x if x is None or dtype == x.dtype else x.to(dtype)
         result = self.encoder(
-            x if input_ids is None else input_ids,
+            vectors if input_ids is None else input_ids,
             lengths,
             mask=mask,
             token_type_ids=token_type_ids,
             need_weights=self.kind.weights,
-            attend=_fused_attention(lengths, causal=config.causal) if fused else attend_explicitly,
+            attend=fused_attention(lengths, causal=config.causal) if fused else explicit_attention(dtype),
         )
-        pooled = () if result.pooled is None else (result.pooled,)
-        return (result.output, *pooled, *(result.attention or ()))
-
-
-def _fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
-    """Attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
-
-    Lengths, not a mask: that is the form for which the operator has its best kernels.
-    """
-
-    def attend(
-        q: Tensor,  # (B, T, H·K)
-        k: Tensor,
-        v: Tensor,
-        heads: int,
-        mask: Tensor | None,
-    ) -> tuple[Tensor, None]:
-        context = torch.onnx.ops.symbolic(
-            "com.microsoft::MultiHeadAttention",
-            (q, k, v, None, lengths),
-            {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
-            dtype=q.dtype,
-            shape=q.shape,
-            version=1,
-        )
-        return context, None
-
-    return attend
+        output, pooled = result.output, result.pooled
+        if dtype != torch.float32:
+            # Pooling adds up what layers have rounded, so it is done in fp32, and costs little.
+            output = output.float()
+            pooled = self.encoder.pool(output, lengths)
+        return (output, *(() if pooled is None else (pooled,)), *(result.attention or ()))
 
 
 def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
-    """Traces one graph of the encoder, with dynamic B and T.
+    """Traces one graph of the encoder, with dynamic B and T, in the precision of its parameters.
 
     Its weights still refer to the encoder's memory; `polyhead_export.weights` writes them out.
     """

@@ -6,11 +6,13 @@ docs/model-repository.md describes every field for those who read it.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from polyhead_export.parity import Parity
+from polyhead_export.parity import Drift, Parity
+from polyhead_export.precision import Precision
 from polyhead_export.signature import GRAPH_KINDS, inputs_of, outputs_of
 from polyhead_model import EncoderConfig, parameters
 
@@ -28,6 +30,8 @@ def write_manifest(
     name: str,
     version: int,
     config: EncoderConfig,
+    precision: Precision,
+    operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
     text_max_tokens: int | None,
 ) -> None:
@@ -38,6 +42,8 @@ def write_manifest(
         name: The family's name.
         version: The version's number.
         config: The encoder's configuration.
+        precision: What the graphs compute in.
+        operators: How many of which operators each graph has, by the graph's name.
         parity: What was measured.
         text_max_tokens: The number of tokens at which text is refused or cut; None where the family
             has no tokenizer.
@@ -47,12 +53,13 @@ def write_manifest(
         "name": name,
         "version": version,
         "encoder": dataclasses.asdict(config),
-        "precision": "fp32",
+        "precision": precision,
         "inputs": [dataclasses.asdict(spec) for spec in inputs_of(config)],
         "graphs": {
             kind.name: {
                 "file": kind.file,
                 "outputs": [dataclasses.asdict(spec) for spec in outputs_of(config, kind)],
+                "operators": operators[kind.name],
             }
             for kind in GRAPH_KINDS
         },
@@ -65,11 +72,16 @@ def write_manifest(
             "tolerance": parity.tolerance,
             "sizes": parity.sizes,
             "graphs": parity.deviations,
+            "drift": None if parity.drift is None else _describe_drift(parity.drift),
         },
         "numbers": {"parameters": parameters(config)},
         "tools": {tool: metadata.version(tool) for tool in _TOOLS} | {"onnxruntime": _onnxruntime_version()},
     }
     (folder / FILE).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _describe_drift(drift: Drift) -> dict[str, Any]:
+    return {"emulated": True, "limit": drift.limit, "graphs": drift.deviations}
 
 
 def _describe_file(path: Path) -> dict[str, int | str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from torch import nn
+from onnx_ir.tensor_adapters import TorchTensor
+from torch import Tensor, nn
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -71,12 +72,17 @@ def names_of(module: nn.Module) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for name, parameter in module.named_parameters():
-        names.setdefault(_fingerprint(parameter.detach().numpy()), name)
+        names.setdefault(_fingerprint(_array(parameter)), name)
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
-            transposed = np.ascontiguousarray(part.weight.detach().numpy().T)
+            transposed = np.ascontiguousarray(_array(part.weight).T)
             names.setdefault(_fingerprint(transposed), f"{name}.weight.T")
     return names
+
+
+def _array(parameter: Tensor) -> Array:
+    # numpy alone has no bfloat16.
+    return TorchTensor(parameter.detach()).numpy()
 
 
 def _fingerprint(array: Array) -> str:

@@ -111,11 +111,25 @@ class Encoder(nn.Module):
         if self.final_norm is not None:
             x = self.final_norm(x)
         output = _zero_padding(x, valid)
-        pooled = None
-        if self.config.pooling is not None:
-            pooled = pool(output, valid, self.config.pooling)
-            pooled = F.normalize(pooled, dim=-1) if self.config.normalise else pooled
-        return EncoderOutput(output, pooled, tuple(attention) if need_weights else None)
+        return EncoderOutput(output, self._pool(output, valid), tuple(attention) if need_weights else None)
+
+    def pool(self, output: Tensor, lengths: Tensor | None = None) -> Tensor | None:
+        """Pool an output as `forward` does, in the output's own precision.
+
+        Args:
+            output: [B, T, D], zero in padding.
+            lengths: Integers [B]; None = all T.
+
+        Returns:
+            [B, D], or None where the encoder does not pool.
+        """
+        return self._pool(output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1]))
+
+    def _pool(self, output: Tensor, valid: Tensor | None) -> Tensor | None:
+        if self.config.pooling is None:
+            return None
+        pooled = pool(output, valid, self.config.pooling)
+        return F.normalize(pooled, dim=-1) if self.config.normalise else pooled
 
     def _check(
         self, x: Tensor, lengths: Tensor | None, mask: Tensor | None, token_type_ids: Tensor | None

@@ -69,6 +69,14 @@ def test_refusals_leave_nothing(
     assert "building" not in capsys.readouterr().err
 
 
+def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export("--preset", "teaching", "--layers", "1", "--precision", "bf16", "--models", tmp_path)
+
+    manifest = json.loads((tmp_path / "teaching" / "1" / "manifest.json").read_text())
+    assert manifest["precision"] == "bf16"
+    assert "16 bits change" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_description(tmp_path: Path) -> None:
     file = tmp_path / "encoder.json"
     file.write_text('{"d_model": 12, "heads": 3, "head_width": 8, "layers": 1, "bias": false}')
@@ -114,11 +122,12 @@ def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
     ("flag", "value", "message"),
     [
         ("--heads", "1,two", "must be head counts such as 1,2,4,8, was '1,two'"),
+        ("--precision", "int8", "--precision"),
         ("--seed", "-1", "--seed"),
         ("--seed", str(2**63), "--seed"),
     ],
 )
-def test_numbers_must_be_numbers_in_range(
+def test_values_must_be_in_range(
     flag: str, value: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,14 @@ def test_fast_graph_is_fused_and_attention_graph_explicit(repository: Path, name
     assert "Softmax" not in fast
     assert explicit.count("Softmax") == layers
     assert "MultiHeadAttention" not in explicit
+
+
+def test_manifest_counts_operators(repository: Path) -> None:
+    graphs = manifest_of(repository / "tiny" / "1")["graphs"]
+
+    for graph in graphs.values():
+        nodes = onnx.load(repository / "tiny" / "1" / graph["file"], load_external_data=False).graph.node
+        assert graph["operators"] == Counter(node.op_type for node in nodes)
 
 
 @pytest.mark.parametrize("name", EXPORTED)

@@ -248,6 +248,17 @@ def test_fusing_and_splitting_lose_nothing(name: str) -> None:
     assert all(torch.equal(back[key], tensor) for key, tensor in original.items())
 
 
+@pytest.mark.parametrize("name", ["post norm", "attention only"])
+def test_an_output_is_pooled_as_in_forward(name: str) -> None:
+    encoder, lengths = build(VECTORS[name]), torch.tensor([7, 3])
+    result = encoder(torch.randn(2, 7, 12), lengths)
+
+    pooled = encoder.pool(result.output, lengths)
+
+    assert (pooled is None) == (result.pooled is None)
+    assert pooled is None or torch.equal(pooled, result.pooled)
+
+
 def test_half_precision() -> None:
     encoder = build(VECTORS["post norm"]).to(torch.bfloat16)
     result = encoder(torch.randn(2, 5, 12, dtype=torch.bfloat16), torch.tensor([5, 0]), need_weights=True)

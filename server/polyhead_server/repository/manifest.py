@@ -31,6 +31,7 @@ FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-
 
 Datatype = Literal["BOOL", "INT32", "INT64", "FP16", "FP32"]
 GraphName = Literal["fast", "attention"]
+Precision = Literal["fp32", "fp16", "bf16"]
 Size = Annotated[int, Field(ge=1)]
 
 
@@ -107,7 +108,7 @@ class Manifest(_Model):
     name: str
     version: Annotated[int, Field(ge=1)]
     encoder: Encoder
-    precision: str
+    precision: Precision
     inputs: Annotated[list[Tensor], Field(min_length=1)]
     graphs: Annotated[dict[GraphName, Graph], Field(min_length=1)]
     tokenizer: TokenizerFile | None = None

@@ -35,6 +35,13 @@ def test_text_is_limited_by_the_tokeniser_and_by_the_graph(repository: Path) -> 
     assert manifest.model_copy(update={"tokenizer": generous}).text_max_tokens == 32
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_precisions(folder: Path, edit: Edit, precision: str) -> None:
+    edit(lambda fields: fields.update(precision=precision))
+
+    assert read(folder).precision == precision
+
+
 def test_unknown_fields_of_the_same_format_are_passed_over(folder: Path, edit: Edit) -> None:
     edit(lambda fields: fields.update(colour="red"))
 
@@ -58,6 +65,7 @@ def test_a_newer_format_is_refused_with_what_to_do(folder: Path, edit: Edit) -> 
         ({"format": "1"}, "not valid: format"),
         ({"encoder": {"d_model": 16}}, r"not valid: encoder\.heads: Field required"),
         ({"inputs": []}, "not valid: inputs"),
+        ({"precision": "int8"}, "not valid: precision: Input should be 'fp32', 'fp16' or 'bf16'"),
         ({"graphs": {}}, "not valid: graphs"),
         ({"graphs": {"other": {"file": "a", "outputs": []}}}, r"not valid: graphs\.other"),
         ({"files": {}}, r"files must list model\.onnx"),

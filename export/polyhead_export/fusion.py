@@ -1,0 +1,96 @@
+"""Puts onnxruntime's fused operators into a traced graph, in the form that its CUDA kernels run fastest.
+
+| in the trace | becomes |
+|---|---|
+| projection of q, k and v, Split, MultiHeadAttention | `Attention`, which projects, too |
+| Add of a bias, Add of the residual, LayerNormalization | `SkipLayerNormalization` |
+| Add of a bias, Gelu | `BiasGelu`, or `FastGelu` for the tanh approximation |
+
+A pattern that is not found changes nothing and says nothing: `polyhead_export.operators` counts.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnxscript.rewriter.ort_fusions.bias_gelu import bias_gelu_rules
+from onnxscript.rewriter.ort_fusions.skip_normalization import skip_layer_normalization_ruleset
+from onnxscript.rewriter.pattern import RewriteRule, RewriteRuleSet
+
+CONTRIB = "com.microsoft"
+
+
+def fuse(model: ir.Model) -> None:
+    """Fuses what can be fused, in place."""
+    for rules in (_ATTENTION_RULES, skip_layer_normalization_ruleset, bias_gelu_rules, _FAST_GELU_RULES):
+        rules.apply_to_model(model)
+    _drop_unused_outputs(model)
+    RemoveUnusedNodesPass()(model)
+    model.opset_imports.setdefault(CONTRIB, 1)
+
+
+def _projected_attention(op: Any, x: Any, weight: Any, bias: Any, lengths: Any) -> Any:
+    q, k, v = op.Split(op.Add(op.MatMul(x, weight), bias), num_outputs=3, _outputs=3)
+    return op.MultiHeadAttention(q, k, v, None, lengths, _domain=CONTRIB, _outputs=["attended"])
+
+
+def _attention(op: Any, *, x: Any, weight: Any, bias: Any, lengths: Any, attended: ir.Value) -> Any:
+    node = attended.producer()
+    attributes = {} if node is None else {name: attr.value for name, attr in node.attributes.items()}
+    return op.Attention(x, weight, bias, lengths, _domain=CONTRIB, **attributes)
+
+
+def _projected_attention_without_bias(op: Any, x: Any, weight: Any, lengths: Any) -> Any:
+    q, k, v = op.Split(op.MatMul(x, weight), num_outputs=3, _outputs=3)
+    return op.MultiHeadAttention(q, k, v, None, lengths, _domain=CONTRIB, _outputs=["attended"])
+
+
+def _attention_with_zero_bias(op: Any, *, weight: Any, **rest: Any) -> Any:
+    # The bias is optional, but the operator's CPU kernel crashes without (onnxruntime 1.31).
+    matrix: NDArray[Any] = weight.const_value.numpy()
+    bias = op.initializer(ir.Tensor(np.zeros_like(matrix[0])), name=f"{weight.name}_no_bias")
+    return _attention(op, weight=weight, bias=bias, **rest)
+
+
+def _gelu_of_sum(op: Any, x: Any, bias: Any) -> Any:
+    return op.Gelu(op.Add(x, bias), approximate="tanh")
+
+
+def _fast_gelu(op: Any, x: Any, bias: Any) -> Any:
+    return op.FastGelu(x, bias, _domain=CONTRIB)
+
+
+def _are_weights(
+    *_: object, weight: ir.Value | None = None, bias: ir.Value | None = None, **__: object
+) -> bool:
+    """Whether the matrix and the bias, where there are such, are constants of the right rank."""
+    return all(
+        value is None or (value.const_value is not None and len(value.const_value.shape) == rank)
+        for value, rank in ((weight, 2), (bias, 1))
+    )
+
+
+_ATTENTION_RULES = RewriteRuleSet(
+    [
+        RewriteRule(_projected_attention, _attention, _are_weights),
+        RewriteRule(_projected_attention_without_bias, _attention_with_zero_bias, _are_weights),
+    ]
+)
+_FAST_GELU_RULES = RewriteRuleSet([RewriteRule(_gelu_of_sum, _fast_gelu, _are_weights)])
+
+
+def _drop_unused_outputs(model: ir.Model) -> None:
+    """Leaves out what no other node reads of a fused norm: the mean, the deviation, mostly the sum.
+
+    An output that has a name is written, whether or not anything reads it.
+    """
+    results = set(model.graph.outputs)
+    for node in model.graph:
+        if node.op_type == "SkipLayerNormalization":
+            read = [output for output in node.outputs if output.uses() or output in results]
+            node.resize_outputs(1 + max(node.outputs.index(output) for output in read))
+            for output in node.outputs:
+                if output not in read:
+                    output.name = ""

@@ -1,0 +1,142 @@
+"""Fused graphs compute what the encoder does, and are made of the operators that they should be."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+
+from polyhead_export import ExportError, export_family
+from polyhead_export.fusion import fuse
+from polyhead_export.graphs import build_graph
+from polyhead_export.operators import check_operators, count_operators, required_operators
+from polyhead_export.signature import ATTENTION, FAST, GRAPH_KINDS, GraphKind
+from polyhead_model import Encoder, EncoderConfig
+
+VARIANTS = {
+    "post-norm": EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=24),
+    "causal, pre-norm": EncoderConfig(
+        d_model=24,
+        heads=3,
+        layers=3,
+        feed_forward=40,
+        causal=True,
+        norm="pre",
+        final_norm=True,
+        activation="gelu_tanh",
+    ),
+    "own head width, no bias": EncoderConfig(
+        d_model=20, heads=3, layers=2, head_width=8, feed_forward=12, bias=False
+    ),
+    "attention only, fused before": EncoderConfig(d_model=12, heads=2, layers=3, fused=True),
+    "max-pooled tokens, ReLU": EncoderConfig(
+        d_model=16,
+        heads=1,
+        layers=1,
+        feed_forward=16,
+        activation="relu",
+        vocabulary=11,
+        types=2,
+        embedding_norm=True,
+        pooling="max",
+    ),
+    "a mask of the caller's": EncoderConfig(d_model=12, heads=4, layers=2, feed_forward=16, mask_input=True),
+}
+
+
+def build(variant: str) -> Encoder:
+    torch.manual_seed(21)
+    encoder = Encoder(VARIANTS[variant]).eval()
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if name.endswith("bias") or "norm" in name:  # PyTorch draws zeros and ones for some
+                parameter.normal_(0.5, 0.2)
+    return encoder
+
+
+@cache
+def fused(variant: str, kind: GraphKind) -> ir.Model:
+    model = build_graph(build(variant).fuse(), kind)
+    fuse(model)
+    return model
+
+
+@pytest.mark.parametrize("kind", GRAPH_KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fused_graphs_agree_with_pytorch(variant: str, kind: GraphKind, tmp_path: Path) -> None:
+    encoder, config = build(variant), VARIANTS[variant]
+    ir.save(fused(variant, kind), tmp_path / "fused.onnx")
+    session = ort.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"])
+    random = torch.Generator().manual_seed(22)
+
+    for batch, tokens in [(4, 19), (1, 2), (7, 1)]:
+        lengths = torch.randint(0, tokens + 1, (batch,), generator=random, dtype=torch.int32)
+        feed = {"lengths": lengths}
+        types = mask = None
+        if config.vocabulary is None:
+            x = feed["x"] = torch.randn(batch, tokens, config.d_model, generator=random)
+        else:
+            x = feed["input_ids"] = torch.randint(config.vocabulary, (batch, tokens), generator=random)
+            types = feed["token_type_ids"] = torch.randint(config.types, (batch, tokens), generator=random)
+        if config.mask_input:
+            mask = feed["mask"] = torch.rand(batch, tokens, tokens, generator=random) < 0.5
+        with torch.inference_mode():
+            expected = encoder(x, lengths, mask=mask, token_type_ids=types, need_weights=kind.weights)
+        pooled = [] if expected.pooled is None else [expected.pooled]
+        results = session.run(None, {name: value.numpy() for name, value in feed.items()})
+        for actual, wanted in zip(
+            results, (expected.output, *pooled, *(expected.attention or ())), strict=True
+        ):
+            np.testing.assert_allclose(actual, wanted.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind", "operators"),
+    [
+        ("post-norm", FAST, {"Attention": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "MatMul": 6}),
+        ("post-norm", ATTENTION, {"Softmax": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "Attention": 0}),
+        # The first norm has no residual before it.
+        (
+            "causal, pre-norm",
+            FAST,
+            {"Attention": 3, "SkipLayerNormalization": 6, "LayerNormalization": 1, "FastGelu": 3},
+        ),
+        ("own head width, no bias", FAST, {"Attention": 2, "SkipLayerNormalization": 4, "Gelu": 2}),
+        ("attention only, fused before", FAST, {"Attention": 3, "MatMul": 3, "Split": 0}),
+        ("a mask of the caller's", FAST, {"Softmax": 2, "Attention": 0, "SkipLayerNormalization": 4}),
+    ],
+)
+def test_what_fused_graphs_are_made_of(variant: str, kind: GraphKind, operators: dict[str, int]) -> None:
+    counted = count_operators(fused(variant, kind))
+
+    assert {operator: counted.get(operator, 0) for operator in operators} == operators
+    check_operators(counted, required_operators(VARIANTS[variant], kind, "fp16"), kind.file)
+
+
+def test_norms_write_a_sum_only_where_it_is_read() -> None:
+    def outputs(variant: str) -> list[list[bool]]:
+        nodes = [node for node in fused(variant, FAST).graph if node.op_type.startswith("Skip")]
+        return [[bool(output.name) for output in node.outputs] for node in nodes]
+
+    assert outputs("post-norm") == [[True]] * 4
+    assert outputs("causal, pre-norm") == [[True, False, False, True]] * 5 + [[True]]
+
+
+def test_a_lost_fusion_fails_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyhead_export.family.fuse", lambda _: None)
+
+    with pytest.raises(ExportError, match=r"model\.onnx must have 2 Attention, has 0: torch or onnxscript"):
+        export_family(build("post-norm"), "lost", tmp_path, precision="fp16")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fast_graph_in_fp32_must_be_fused_too() -> None:
+    required = required_operators(VARIANTS["post-norm"], FAST, "fp32")
+
+    check_operators({"MultiHeadAttention": 2, "MatMul": 9}, required, "model.onnx")
+    with pytest.raises(ExportError, match="must have 2 MultiHeadAttention, has 1"):
+        check_operators({"MultiHeadAttention": 1, "Softmax": 1}, required, "model.onnx")

@@ -1,0 +1,145 @@
+"""Families of 16 bits: another precision between the same inputs and outputs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import TensorProto
+
+from polyhead_export import ExportError, ParityError, Precision, export_family
+from polyhead_export.family import STEPS
+from polyhead_export.parity import TOLERANCE, deviation
+from polyhead_model import Encoder, EncoderConfig, load_checkpoint
+
+SMALL = EncoderConfig(d_model=8, heads=2, layers=2)
+
+EPSILON: dict[Precision, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Half a unit in the last place of 1: what rounding a number takes away at most, relative to it."""
+
+SIXTEEN_BITS = [(name, precision) for name in ("tiny", "tiny-tokens") for precision in EPSILON]
+
+
+def build(config: EncoderConfig) -> Encoder:
+    torch.manual_seed(31)
+    return Encoder(config).eval()
+
+
+@pytest.fixture(scope="module")
+def narrow(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of families like those of `repository`, called tiny-fp16 and so on."""
+    folder = tmp_path_factory.mktemp("narrow")
+    for name, precision in SIXTEEN_BITS:
+        config = EncoderConfig(**manifest_of(repository / name / "1")["encoder"])
+        export_family(build(config), f"{name}-{precision}", folder, precision=precision)
+    return folder
+
+
+def manifest_of(version: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((version / "manifest.json").read_text())
+    return manifest
+
+
+@pytest.mark.parametrize(("name", "precision"), SIXTEEN_BITS)
+def test_only_the_inside_of_a_family_changes(
+    repository: Path, narrow: Path, name: str, precision: Precision
+) -> None:
+    folder, wide = narrow / f"{name}-{precision}" / "1", repository / name / "1"
+    said, expected = manifest_of(folder), manifest_of(wide)
+
+    assert (said["precision"], expected["precision"]) == (precision, "fp32")
+    assert said["encoder"] == expected["encoder"]
+    assert said["inputs"] == expected["inputs"]
+    assert set(said["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
+    assert expected["parity"]["drift"] is None
+    for graph, about in said["graphs"].items():
+        assert about["outputs"] == expected["graphs"][graph]["outputs"]
+        model, its_model = (
+            onnx.load(each / about["file"], load_external_data=False) for each in (folder, wide)
+        )
+        onnx.checker.check_model(folder / about["file"])
+        for side in ("input", "output"):
+            assert [(value.name, value.type) for value in getattr(model.graph, side)] == [
+                (value.name, value.type) for value in getattr(its_model.graph, side)
+            ]
+        matrices = {tensor.data_type for tensor in model.graph.initializer if len(tensor.dims) == 2}
+        assert matrices == {TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16}
+
+
+@pytest.mark.parametrize("precision", EPSILON)
+def test_weights_are_named_and_shared(narrow: Path, precision: Precision) -> None:
+    large = [
+        {
+            tensor.name
+            for tensor in onnx.load(
+                narrow / f"tiny-{precision}" / "1" / graph, load_external_data=False
+            ).graph.initializer
+            if tensor.data_location == TensorProto.EXTERNAL
+        }
+        for graph in ("model.onnx", "attention.onnx")
+    ]
+
+    assert large[0] == large[1]
+    assert "layers.0.attention.w_qkv.weight.T" in large[0]
+
+
+@pytest.mark.parametrize("precision", EPSILON)
+def test_drift_is_that_of_pytorch_in_16_bits(narrow: Path, precision: Precision) -> None:
+    """Another implementation of 16 bits, which rounds elsewhere, drifts about as far."""
+    manifest = manifest_of(narrow / f"tiny-{precision}" / "1")
+    ours = manifest["parity"]["drift"]["graphs"]["fast"]["output"]
+    encoder = build(EncoderConfig(**manifest["encoder"]))
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    x = torch.randn(9, 40, 16, generator=torch.Generator().manual_seed(32))
+    with torch.inference_mode():
+        expected = encoder(x).output
+        theirs = deviation(encoder.to(dtype)(x.to(dtype)).output.float().numpy(), expected.numpy())
+
+    assert theirs / 4 <= ours <= theirs * 4
+    assert EPSILON[precision] < ours < manifest["parity"]["drift"]["limit"]
+    assert max(manifest["parity"]["graphs"]["fast"].values()) <= TOLERANCE
+
+
+def test_a_sentence_encoder_in_fp16(minilm_checkpoint: Path, tmp_path: Path) -> None:
+    encoder = load_checkpoint(minilm_checkpoint).encoder
+    steps: list[str] = []
+    exported = export_family(encoder, "minilm", tmp_path, precision="fp16", on_step=steps.append)
+
+    assert len(steps) == STEPS
+    assert exported.parity.drift is not None
+    assert all(graph["pooled"] <= 1e-3 for graph in exported.parity.drift.deviations.values())
+    operators = manifest_of(exported.folder)["graphs"]["fast"]["operators"]
+    assert {"Attention": 6, "SkipLayerNormalization": 12, "BiasGelu": 6}.items() <= operators.items()
+
+    # onnxruntime computes fp16 in fp32 here, so this sees what rounded weights do.
+    random = np.random.default_rng(33)
+    feed = {
+        "input_ids": random.integers(0, 30_000, (3, 50)),
+        "token_type_ids": np.zeros((3, 50), np.int64),
+        "lengths": np.array([50, 17, 1], np.int32),
+    }
+    session = ort.InferenceSession(exported.folder / "model.onnx", providers=["CPUExecutionProvider"])
+    (pooled,) = session.run(["pooled"], feed)
+    with torch.inference_mode():
+        expected = encoder(torch.from_numpy(feed["input_ids"]), torch.from_numpy(feed["lengths"])).pooled
+    np.testing.assert_allclose(pooled, expected.numpy(), atol=1e-3)
+
+
+def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
+    encoder = build(SMALL)
+    with torch.no_grad():
+        encoder.get_parameter("layers.0.w_o.weight").mul_(1e6)
+
+    with pytest.raises(ParityError, match=r"'output' in fp16 must be within 0\.05 of fp32, is off by inf"):
+        export_family(encoder, "loud", tmp_path, precision="fp16")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_precisions_have_names(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="precision must be one of fp32, fp16, bf16, was 'int8'"):
+        export_family(build(SMALL), "small", tmp_path, precision="int8")  # type: ignore[arg-type]
