@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from polyhead_server.devices import CPU, CUDA, on_cpu
-from polyhead_server.doctor.graphs import attention_of, inspect, slow_on_cpu
+from polyhead_server.doctor.graphs import attention_of, inspect
 from polyhead_server.doctor.report import GraphReport
 
 
@@ -39,13 +39,6 @@ def test_operators_of_all_providers_decide() -> None:
     )
     assert attention_of({CUDA: {"Attention": 3, "Softmax": 1}})[0] == "fused and explicit"
     assert attention_of({CPU: {"Shape": 2}}) == ("none", {})
-
-
-def test_large_work_on_the_cpu_is_named_and_shapes_are_not() -> None:
-    operators = {CUDA: {"MatMul": 70}, CPU: {"Shape": 4, "MatMul": 2, "MultiHeadAttention": 1}}
-
-    assert slow_on_cpu(operators, CUDA) == {"MatMul": 2, "MultiHeadAttention": 1}
-    assert slow_on_cpu({CPU: {"MatMul": 72}}, CPU) == {}
 
 
 def test_what_a_card_leaves_to_the_cpu() -> None:

@@ -54,7 +54,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine(repository, manifest(repository))
-    session = one._session
+    session = one._runs._session  # type: ignore[attr-defined]
     shrunk: list[bool] = []
 
     class Watched:
@@ -67,7 +67,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
             values: list[Any] = session.run(names, inputs, options)
             return values
 
-    monkeypatch.setattr(one, "_session", Watched())
+    monkeypatch.setattr(one._runs, "_session", Watched())
     monkeypatch.setattr("polyhead_server.arena._KEPT_BYTES", 100_000)
     for tokens in (5, 64, 64, 5, 5):
         one.run(feeds(tokens=tokens), ["output"])
