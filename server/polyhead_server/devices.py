@@ -33,6 +33,8 @@ class Device:
     """Why this one, for the log."""
     options: Mapping[str, str] = field(default_factory=dict)
     """onnxruntime's options of the provider."""
+    card: int = 0
+    """The GPU's number, among those that CUDA_VISIBLE_DEVICES leaves."""
     packed: bool = True
     """Each session copies its weights into the form that its kernels read best; else it maps the file."""
 

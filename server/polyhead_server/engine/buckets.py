@@ -1,7 +1,7 @@
 """The sizes that a device computes: a run's (B, T) is rounded up to one of few.
 
-Attention kernels want T as a multiple of 8; and what is chosen or prepared for a size (matrix kernels, attention
-plans, buffers, CUDA graphs) is used again only at the same size.
+Attention kernels want T as a multiple of 8; and what is chosen or prepared for a size (matrix kernels,
+attention plans, CUDA graphs) is used again only at the same size.
 """
 
 _TOKENS_STEP = 8

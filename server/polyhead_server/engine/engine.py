@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from polyhead_server.arena import Arena
 from polyhead_server.devices import CPU, Device
 from polyhead_server.engine.failures import translate
-from polyhead_server.engine.plain import PlainRuns, Runs
 from polyhead_server.engine.runner import Arrays
+from polyhead_server.engine.runs import runs_of
 from polyhead_server.engine.session import open_session
 from polyhead_server.engine.shapes import DTYPES, shape_of
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
@@ -58,7 +58,7 @@ class Engine:
         self._lock = Lock()
         self._lost = lost
         self._check_names(path.name, session)
-        self._runs: Runs = PlainRuns(session)
+        self._runs = runs_of(session, signature, device)
         self._warm_up(path.name)
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:

@@ -21,8 +21,11 @@ _LOST = (
     "fallen off the bus",
 )
 _LOST_CODES = frozenset({3, 4, 46, 100, 201, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 802, 999})
-"""CUDA's numbers of errors after which a process cannot use the device any more: they are about the device or its
-driver (3, 4, 46, 100, 802), its memory (214, 220, 226), its context (201, 709) or a kernel (700 and up)."""
+"""CUDA's numbers of errors after which a process cannot use the device any more.
+
+They are about the device or its driver (3, 4, 46, 100, 802), its memory (214, 220, 226), its context (201,
+709) or a kernel (the others).
+"""
 
 
 def translate(error: Exception, name: str) -> ServerError:
