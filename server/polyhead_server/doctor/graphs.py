@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from polyhead_server.devices import Device
+from polyhead_server.devices import Device, check_precision
 from polyhead_server.doctor.report import GraphReport
 from polyhead_server.engine.placement import FUSED_ATTENTION, Operators, placed, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError
@@ -67,6 +67,7 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
     manifest = version.manifest
     model, precision = manifest.served_name(graph), manifest.precision
     try:
+        check_precision(precision, device)
         verify(version.folder, manifest)
         session = open_recording(version.folder / manifest.graphs[graph].file, device.providers)
     except RepositoryError as error:

@@ -1,8 +1,8 @@
 """Runs on a device of its own memory: inputs and outputs are bound to buffers that are used again.
 
 onnxruntime reads inputs from device memory and writes outputs to it; what is copied is what the caller sends
-and asks for. Each run has a size out of few (see `buckets`): rows that pad it have length 0, and what is padding
-is cut off what comes back.
+and asks for. Each run has a size out of few (see `buckets`): rows that pad it have length 0, and what is
+padding is cut off what comes back.
 """
 
 from collections import deque

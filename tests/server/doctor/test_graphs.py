@@ -1,5 +1,7 @@
 """What of a graph runs where."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,16 @@ def test_what_a_card_leaves_to_the_cpu() -> None:
     )
 
     assert graph.on_cpu == {"Shape": 1}
+
+
+def test_sixteen_bits_on_the_cpu_are_a_problem(repository: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(repository / "tiny", tmp_path / "tiny") / "1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"precision": "fp16"}))
+
+    for graph in inspect(tmp_path, None, on_cpu("")):
+        assert (graph.provider, graph.precision) == (None, "fp16")
+        assert "which runs on CUDA only" in str(graph.problem)
 
 
 def test_a_file_that_was_changed_is_not_loaded(repository: Path, tmp_path: Path) -> None:

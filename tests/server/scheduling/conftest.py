@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead_server.engine import Arrays
-from polyhead_server.errors import EngineError, TooLargeError
+from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.scheduling import CostTable, Drop, Execution, Layout, Limits, Scheduler, Work
 from polyhead_server.scheduling.driver import Lane
 from polyhead_server.scheduling.queue import Entry
@@ -59,10 +59,14 @@ class VirtualEngine:
         self.shapes: list[tuple[int, int]] = []
         self.times: list[float] = []
         self.stopped = False
+        self.lost = False
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         if self.stopped:
             raise EngineError("stopped")
+        if self.lost:
+            self.runs.append([])
+            raise DeviceLostError("lost", retry_after_ms=1000)
         x = feeds["x"]
         numbers = [int(row[0]) for row in x]
         self.runs.append(numbers)
