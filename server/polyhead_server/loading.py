@@ -64,7 +64,14 @@ def load(
         try:
             check_precision(manifest.precision, device)
             with private_copy(version.folder, manifest) as folder:
-                yield from _load_graphs(folder, manifest, device, threads, tuning or Tuning(), lost)
+                yield from _load_graphs(
+                    folder,
+                    manifest,
+                    device=device,
+                    threads=threads,
+                    tuning=tuning or Tuning(),
+                    lost=lost,
+                )
         except Exception as error:
             reason = _reason(error)
             yield from (
@@ -76,6 +83,7 @@ def load(
 def _load_graphs(
     folder: Path,
     manifest: Manifest,
+    *,
     device: Device,
     threads: int,
     tuning: Tuning,

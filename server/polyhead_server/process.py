@@ -17,7 +17,6 @@ from polyhead_server.openness import warn_of_openness
 from polyhead_server.repository import remove_private_copies
 from polyhead_server.settings import Settings
 
-
 LOST = 75
 """The exit code where the device failed for good: start it again (`EX_TEMPFAIL` of sysexits.h)."""
 

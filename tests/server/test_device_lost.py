@@ -37,8 +37,7 @@ def test_the_caller_may_try_elsewhere_and_the_process_ends(
         process = asyncio.create_task(serve(quick_settings(repository, metrics=False)))
         server, port = await made
         await server.loaded()
-        while not server.lifecycle.ready:
-            await asyncio.sleep(0.01)
+        assert server.lifecycle.ready
         monkeypatch.setattr(PlainRuns, "run", fail)
         request = pb.ModelInferRequest(model_name="tiny.attention", raw_input_contents=[X.tobytes()])
         request.inputs.add(name="x", datatype="FP32", shape=X.shape)

@@ -4,8 +4,16 @@ Attention kernels want T as a multiple of 8; and what is chosen or prepared for 
 attention plans, CUDA graphs) is used again only at the same size.
 """
 
+Size = tuple[int, int]
+"""(B, T) of a run."""
+
 _TOKENS_STEP = 8
 _EXACT_ROWS = 8
+
+
+def bucket(batch: int, tokens: int, max_tokens: int | None = None) -> Size:
+    """The size that is computed for (B, T); see `bucket_rows` and `bucket_tokens`."""
+    return bucket_rows(batch), bucket_tokens(tokens, max_tokens)
 
 
 def bucket_tokens(tokens: int, max_tokens: int | None = None) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from polyhead_server.engine.memory import Buffer, Bytes
 
 _TO_DEVICE, _TO_HOST = 1, 2
+_RELAXED = 2
 _PORTABLE = 1
 """Page-locked for every device of the process, not for the current one only."""
 
@@ -34,7 +35,7 @@ class CudaMemory:
         address = ctypes.c_void_p()
         self._call("cudaMalloc", ctypes.byref(address), ctypes.c_size_t(size))
         buffer = Buffer(address.value or 0, size, None)
-        _release(buffer, self._runtime.cudaFree, address)
+        self._release_with(buffer, "cudaFree", address)
         return buffer
 
     def allocate_host(self, size: int) -> Bytes:
@@ -43,7 +44,7 @@ class CudaMemory:
         self._call("cudaHostAlloc", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_uint(_PORTABLE))
         content = (ctypes.c_uint8 * size).from_address(address.value or 0)
         block: Bytes = np.frombuffer(memoryview(content), np.uint8)
-        _release(content, self._runtime.cudaFreeHost, address)
+        self._release_with(content, "cudaFreeHost", address)
         return block
 
     def upload(self, array: NDArray[np.generic], address: int) -> None:
@@ -62,6 +63,11 @@ class CudaMemory:
             ctypes.c_size_t(size),
             ctypes.c_int(kind),
         )
+
+    def _release_with(self, thing: object, function: str, address: ctypes.c_void_p) -> None:
+        """Has memory freed when what holds it is gone; at the process's end the driver does that."""
+        freeing = weakref.finalize(thing, _free, self.device[1], function, address)
+        freeing.atexit = False
 
     def _call(self, function: str, *arguments: object) -> None:
         """Calls the runtime library on this card, which is the current one of each thread for itself.
@@ -86,6 +92,12 @@ def _runtime() -> ctypes.CDLL:
     return library
 
 
-def _release(thing: object, free: object, address: ctypes.c_void_p) -> None:
-    """Has memory freed when what holds it is gone; at the process's end the driver does that."""
-    weakref.finalize(thing, free, address).atexit = False  # type: ignore[arg-type]
+def _free(card: int, function: str, address: ctypes.c_void_p) -> None:
+    """Frees memory, in whatever thread and at whatever time its holder went."""
+    runtime = _runtime()
+    # While another thread captures a CUDA graph, CUDA lets this one free memory only in this mode.
+    mode = ctypes.c_int(_RELAXED)
+    runtime.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    runtime.cudaSetDevice(ctypes.c_int(card))
+    getattr(runtime, function)(address)
+    runtime.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))

@@ -7,6 +7,7 @@ import onnxruntime as ort
 
 from polyhead_server.devices import CPU, Device
 from polyhead_server.engine.bound import BoundRuns
+from polyhead_server.engine.captured import CapturedRuns
 from polyhead_server.engine.cuda_memory import CudaMemory
 from polyhead_server.engine.runner import Arrays
 from polyhead_server.signature import Signature
@@ -39,4 +40,5 @@ def runs_of(session: ort.InferenceSession, signature: Signature, device: Device)
     """How a session on this device is run."""
     if device.provider == CPU:
         return PlainRuns(session)
-    return BoundRuns(session, signature, CudaMemory(device.card))
+    memory = CudaMemory(device.card)
+    return (CapturedRuns if device.graphs else BoundRuns)(session, signature, memory)

@@ -1,12 +1,15 @@
 """Opens an onnxruntime session that is where it must be, as a whole."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime as ort
 
 from polyhead_server.devices import CPU, Device, check_provider
+from polyhead_server.engine.gate import GATE
 from polyhead_server.engine.placement import placed, slow_on_cpu, spell
 from polyhead_server.errors import DeviceError, RepositoryError
+from polyhead_server.logs import LOGGER
 
 
 def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSession:
@@ -32,7 +35,7 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     if device.provider != CPU:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        session = ort.InferenceSession(str(path), options, providers=device.providers)
+        session = _create(path, options, device)
     except Exception as error:
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
@@ -40,6 +43,21 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     if device.provider != CPU:
         _check_placement(path.name, session, device)
     return session
+
+
+def _create(path: Path, options: ort.SessionOptions, device: Device) -> ort.InferenceSession:
+    if not device.graphs:
+        return ort.InferenceSession(str(path), options, providers=device.providers)
+    with GATE.together():
+        try:
+            return ort.InferenceSession(str(path), options, providers=device.providers)
+        except Exception as error:
+            # Not every graph can be captured; all the same it can be run.
+            session = ort.InferenceSession(
+                str(path), options, providers=replace(device, graphs=False).providers
+            )
+            LOGGER.warning("%s runs without CUDA graphs: %s", path.name, error)
+            return session
 
 
 def _check_placement(file: str, session: ort.InferenceSession, device: Device) -> None:
