@@ -50,6 +50,7 @@ class Engine:
         session = open_session(path, device=device, threads=threads)
         self.provider: str = session.get_providers()[0]
         self.packed = device.packed
+        self.graphs = device.graphs
         self._signature = signature
         self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()
