@@ -231,6 +231,8 @@ class Server:
                 runs=self._runs,
             ),
             small=result.small,
+            # On a GPU the smallest work waits for the largest that runs there, and the event loop with it.
+            inline=self._device.provider == CPU,
             observer=statistics,
         )
         return Model(

@@ -17,6 +17,9 @@ from polyhead_server.engine.memory import Memory
 from polyhead_server.engine.runner import Arrays
 from polyhead_server.signature import Signature
 
+_KEPT_BYTES = 2**28
+"""What a lane's buffers may keep for the next run; what larger ones took is given back at once."""
+
 
 class BoundRuns:
     """Runs of a session whose inputs and outputs are in a device's memory.
@@ -47,6 +50,8 @@ class BoundRuns:
             lane.bind(outputs, size)
             lane.compute(options)
             values = lane.download(outputs, size, batch, tokens)
+            if lane.held_bytes > _KEPT_BYTES:
+                lane.drop()
         except Exception:
             lane.drop()  # what went wrong may be a lack of memory
             raise

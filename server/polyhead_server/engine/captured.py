@@ -1,7 +1,7 @@
 """Runs whose sizes come often are captured as CUDA graphs, and replayed: one launch for all kernels of a run.
 
 What onnxruntime and CUDA ask for: a captured run has its size, its buffers and its outputs for good; graphs
-belong to the thread that captured them; a session runs one at a time; and as no graph is freed, there are few.
+belong to the thread that captured them; a session runs one at a time; no graph is freed, so there are few.
 """
 
 from collections import Counter

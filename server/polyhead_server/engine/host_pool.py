@@ -16,6 +16,7 @@ from polyhead_server.engine.memory import Bytes
 from polyhead_server.logs import LOGGER
 
 _SMALLEST = 4096
+_LARGEST = 2**28
 
 
 class HostPool:
@@ -23,7 +24,7 @@ class HostPool:
 
     Args:
         allocate: Takes a block of so many bytes.
-        most_bytes: What it may hold in all; arrays beyond that are in ordinary memory.
+        most_bytes: What it may hold in all. Arrays beyond that, or of over 256 MiB, are in ordinary memory.
     """
 
     def __init__(self, allocate: Callable[[int], Bytes], *, most_bytes: int = 2**30) -> None:
@@ -37,7 +38,7 @@ class HostPool:
         """An array with anything in it. Its memory is used again when it and every view on it are gone."""
         kind = np.dtype(dtype)
         size = int(np.prod(shape)) * kind.itemsize
-        block = self._block(max(_SMALLEST, 1 << (size - 1).bit_length())) if size else None
+        block = self._block(max(_SMALLEST, 1 << (size - 1).bit_length())) if 0 < size <= _LARGEST else None
         if block is None:
             return np.empty(shape, kind)
         # Views point to the array at the end of their chain: this one, not the block.

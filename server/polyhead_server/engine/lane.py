@@ -78,6 +78,11 @@ class Lane:
             for tensor in tensors
         )
 
+    @property
+    def held_bytes(self) -> int:
+        """What its buffers take now."""
+        return sum(buffer.size for buffer in self._buffers.values())
+
     def drop(self) -> None:
         """Gives the device its memory back."""
         self._binding.clear_binding_inputs()

@@ -94,6 +94,17 @@ def test_buffers_are_used_again(open_graph: "Open") -> None:
     assert len(card.taken) == 5  # lengths are as many as before
 
 
+def test_what_a_huge_run_took_is_given_back(open_graph: "Open", monkeypatch: pytest.MonkeyPatch) -> None:
+    session, signature = open_graph("tiny", "fast")
+    card = Card()
+    runs = BoundRuns(session, signature, card)
+    monkeypatch.setattr("polyhead_server.engine.bound._KEPT_BYTES", 10_000)
+    for seed in range(2):
+        runs.run(ragged(signature, 8, 64, seed), ["output"], ort.RunOptions())
+
+    assert len(card.taken) == 6
+
+
 def test_results_stay_as_they_are_while_others_are_computed(open_graph: "Open") -> None:
     session, signature = open_graph("tiny", "fast")
     runs = BoundRuns(session, signature, Card())

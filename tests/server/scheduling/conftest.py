@@ -145,7 +145,13 @@ class Bench:
     TINY = TINY
 
     def __init__(
-        self, costs: CostTable = FLAT, *, most: int = 10_000, wait: float = 1000.0, runs: int = 1
+        self,
+        costs: CostTable = FLAT,
+        *,
+        most: int = 10_000,
+        wait: float = 1000.0,
+        runs: int = 1,
+        inline: bool = True,
     ) -> None:
         self.engine = VirtualEngine(costs)
         self.counter = Counter()
@@ -155,6 +161,7 @@ class Bench:
             layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
             costs=costs,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, runs=runs),
+            inline=inline,
             observer=self.counter,
             driver=VirtualDriver(self._seconds, runs),
         )
