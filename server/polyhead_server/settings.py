@@ -92,7 +92,7 @@ class Settings:
 
     runs: Annotated[int, Parameter(validator=Number(gte=0))] = 0
     """Batches of one model that are computed at once. 0 chooses: 2, or a quarter of the threads where that
-    is more; 1 where there is one thread."""
+    is more; 1 where there is one thread. On a GPU 2, or 1 with cuda-graphs."""
 
     weights: Literal["packed", "mapped"] = "packed"
     """packed: each graph keeps a copy of its weights as its kernels read them best. mapped: the graphs of an
