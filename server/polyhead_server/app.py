@@ -234,6 +234,9 @@ class Server:
             # On a GPU the smallest work waits for the largest that runs there, and the event loop with it.
             inline=self._device.provider == CPU,
             observer=statistics,
+            on_broken=lambda: self.registry.fail(
+                signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
+            ),
         )
         return Model(
             signature=signature,
@@ -306,11 +309,12 @@ async def create_server(
     found = scan(settings.models, may_be_empty=settings.repository_mode != "none")
     if place.agreement is not None:
         found = as_agreed(found, place.agreement)
+    device = choose(settings.device)
     device = replace(
-        choose(settings.device),
+        device,
         packed=settings.weights == "packed",
         memory_limit=settings.gpu_memory,
-        graphs=settings.cuda_graphs,
+        graphs=settings.cuda_graphs and device.provider != CPU,
     )
     server = Server(settings, device=device, found=found, registry=Registry(board=place.board), place=place)
     return server, server.port

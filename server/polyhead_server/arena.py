@@ -1,7 +1,7 @@
 """When a session's memory arena is to be shrunk.
 
-onnxruntime's arena keeps what its largest runs took. Bursts would raise that again and again over a server's life;
-so it keeps only what runs of the last minute or so needed.
+onnxruntime's arena keeps what its largest runs took. Bursts would raise that again and again over a server's
+life; so it keeps only what runs of the last minute or so needed.
 """
 
 import time
