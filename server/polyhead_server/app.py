@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import grpc
@@ -12,7 +13,7 @@ from polyhead_server.address import bind, format_address
 from polyhead_server.connections import server_options
 from polyhead_server.counters.board import Board
 from polyhead_server.counters.statistics import Statistics
-from polyhead_server.devices import Device, choose_device
+from polyhead_server.devices import CPU, Device, choose_device
 from polyhead_server.errors import StartError
 from polyhead_server.gauges import Gauges
 from polyhead_server.lifecycle import Lifecycle
@@ -85,7 +86,8 @@ class Server:
         self._settings = settings
         self._device = device
         self._threads = settings.threads or available_cpus()
-        self._runs = settings.runs or concurrent_runs(self._threads)
+        self._runs = settings.runs or _default_runs(device, self._threads)
+        self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
         self._gauges = Gauges(registry)
@@ -203,8 +205,17 @@ class Server:
     def _load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         """Runs in a thread."""
         return load(
-            [version], device=self._device, threads=self._threads, tuning=_tuning(self._settings, self._runs)
+            [version],
+            device=self._device,
+            threads=self._threads,
+            tuning=_tuning(self._settings, self._runs),
+            lost=self._lost,
         )
+
+    def _lost(self) -> None:
+        """Called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
+            self._loop.call_soon_threadsafe(self.lifecycle.lose_device)
 
     def _build(self, result: Loaded) -> Model:
         signature = result.signature
@@ -220,6 +231,8 @@ class Server:
                 runs=self._runs,
             ),
             small=result.small,
+            # On a GPU the smallest work waits for the largest that runs there, and the event loop with it.
+            inline=self._device.provider == CPU,
             observer=statistics,
             on_broken=lambda: self.registry.fail(
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
@@ -296,9 +309,23 @@ async def create_server(
     found = scan(settings.models, may_be_empty=settings.repository_mode != "none")
     if place.agreement is not None:
         found = as_agreed(found, place.agreement)
-    device = replace(choose(settings.device), packed=settings.weights == "packed")
+    device = choose(settings.device)
+    device = replace(
+        device,
+        packed=settings.weights == "packed",
+        memory_limit=settings.gpu_memory,
+        graphs=settings.cuda_graphs and device.provider != CPU,
+    )
     server = Server(settings, device=device, found=found, registry=Registry(board=place.board), place=place)
     return server, server.port
+
+
+def _default_runs(device: Device, threads: int) -> int:
+    """How many batches of a model are computed at once where nobody says."""
+    if device.provider == CPU:
+        return concurrent_runs(threads)
+    # On a GPU a second run's copies pass while the first computes. CUDA graphs run one at a time.
+    return 1 if device.graphs else 2
 
 
 def _tuning(settings: Settings, runs: int) -> Tuning:

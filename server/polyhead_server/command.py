@@ -5,6 +5,7 @@ from pathlib import Path
 from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.config import Env, Toml
 
+from polyhead_server.cards import cards_for
 from polyhead_server.settings import Settings
 
 
@@ -40,10 +41,11 @@ def serve(settings: Settings, *, config: Path | None = None) -> int:
 
     configure(settings.log_level, settings.log_format)
     try:
-        if settings.workers > 1:
+        cards = cards_for(settings.device)
+        if settings.workers > 1 or len(cards) > 1:
             from polyhead_server.workers.supervisor import supervise
 
-            return supervise(settings)
+            return supervise(settings, cards)
         from polyhead_server.process import run
 
         return run(settings)

@@ -67,6 +67,10 @@ class UnavailableError(RequestError):
         self.retry_after_ms = retry_after_ms
 
 
+class DeviceLostError(UnavailableError):
+    """The device failed in a way that this process cannot recover from; the next one can."""
+
+
 class ExpiredError(RequestError):
     """The caller's deadline passed before there was an answer."""
 
@@ -92,6 +96,7 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
         TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         ReplyTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         UnavailableError: StatusCode.UNAVAILABLE,
+        DeviceLostError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,
         NotLoadedError: StatusCode.FAILED_PRECONDITION,
         UnsupportedError: StatusCode.UNIMPLEMENTED,

@@ -27,6 +27,8 @@ class Lifecycle:
     def __init__(self, registry: Registry, on_change: Callable[[], None] = lambda: None) -> None:
         self.on_change = on_change
         self.draining = asyncio.Event()
+        self.lost = asyncio.Event()
+        """The device failed for good: this process cannot answer any more."""
         self._registry = registry
         self._statistics = registry.unattributed
         self._loaded = False
@@ -48,6 +50,11 @@ class Lifecycle:
         """Loading is over."""
         self._loaded = True
         self.on_change()
+
+    def lose_device(self) -> None:
+        """The device is of no use to this process any more: accepts nothing from now on."""
+        self.lost.set()
+        self.drain()
 
     def drain(self) -> None:
         """Accepts nothing from now on."""

@@ -1,10 +1,10 @@
 """Loads a repository's models in a thread of their own, while the server already listens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polyhead_server.devices import CPU, Device
+from polyhead_server.devices import CPU, Device, check_precision
 from polyhead_server.engine import Engine
 from polyhead_server.errors import DeviceError, RepositoryError
 from polyhead_server.logs import LOGGER
@@ -40,7 +40,12 @@ class Failed:
 
 
 def load(
-    versions: Sequence[VersionFolder], *, device: Device, threads: int, tuning: Tuning | None = None
+    versions: Sequence[VersionFolder],
+    *,
+    device: Device,
+    threads: int,
+    tuning: Tuning | None = None,
+    lost: Callable[[], None] = lambda: None,
 ) -> Iterator[Loaded | Failed]:
     """Loads every graph of every version, one after the other. Blocks while it does.
 
@@ -49,6 +54,7 @@ def load(
         device: Where sessions run.
         threads: Threads of one run on the CPU.
         tuning: How the costs of runs are measured.
+        lost: Called, from any thread, when the device is lost to this process.
 
     Yields:
         One result for each graph, as soon as it is there.
@@ -56,8 +62,16 @@ def load(
     for version in versions:
         manifest = version.manifest
         try:
+            check_precision(manifest.precision, device)
             with private_copy(version.folder, manifest) as folder:
-                yield from _load_graphs(folder, manifest, device, threads, tuning or Tuning())
+                yield from _load_graphs(
+                    folder,
+                    manifest,
+                    device=device,
+                    threads=threads,
+                    tuning=tuning or Tuning(),
+                    lost=lost,
+                )
         except Exception as error:
             reason = _reason(error)
             yield from (
@@ -67,7 +81,13 @@ def load(
 
 
 def _load_graphs(
-    folder: Path, manifest: Manifest, device: Device, threads: int, tuning: Tuning
+    folder: Path,
+    manifest: Manifest,
+    *,
+    device: Device,
+    threads: int,
+    tuning: Tuning,
+    lost: Callable[[], None],
 ) -> Iterator[Loaded | Failed]:
     verify(folder, manifest)
     tokeniser = None
@@ -77,7 +97,7 @@ def _load_graphs(
         signature = signature_of(manifest, graph)
         try:
             path = folder / record.file
-            engine = Engine(path, signature=signature, device=device, threads=threads)
+            engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
             costs = tune(engine, signature, threads=threads, tuning=tuning)
             small = _small(path, signature, device, threads, tuning) if has_small_work(costs) else None
         except Exception as error:

@@ -17,6 +17,12 @@ from polyhead_server.openness import warn_of_openness
 from polyhead_server.repository import remove_private_copies
 from polyhead_server.settings import Settings
 
+LOST = 75
+"""The exit code where the device failed for good: start it again (`EX_TEMPFAIL` of sysexits.h)."""
+
+_LONGEST_LAST_STEPS = 10.0
+"""Seconds that a server without a device may take to end."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Leash:
@@ -29,7 +35,7 @@ class Leash:
     """Called when every model is loaded or has failed."""
 
 
-async def serve(settings: Settings, leash: Leash | None = None) -> bool:
+async def serve(settings: Settings, leash: Leash | None = None) -> int:
     """Serves until SIGTERM or SIGINT, then drains. SIGINT ends it at once then; SIGTERM changes nothing.
 
     Args:
@@ -37,7 +43,7 @@ async def serve(settings: Settings, leash: Leash | None = None) -> bool:
         leash: For a worker among several; None serves alone.
 
     Returns:
-        Whether every accepted request was finished.
+        The exit code: 0 when every accepted request was finished, `LOST` when the device failed, else 1.
 
     Raises:
         StartError: It could not start, or has nothing to serve.
@@ -58,7 +64,7 @@ async def serve(settings: Settings, leash: Leash | None = None) -> bool:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, stopped, number)
         await server.start()
-        stopping = asyncio.ensure_future(stopped.wait())
+        stopping = asyncio.ensure_future(_first(stopped, server.lifecycle.lost))
         loading = asyncio.ensure_future(server.loaded())
         try:
             await asyncio.wait((stopping, loading), return_when=asyncio.FIRST_COMPLETED)
@@ -72,24 +78,39 @@ async def serve(settings: Settings, leash: Leash | None = None) -> bool:
             raise
         finally:
             loading.cancel()
+        if server.lifecycle.lost.is_set():
+            LOGGER.error("the device failed for good; this process ends, and is to be started again")
+            ending = asyncio.ensure_future(server.drain(0))
+            await asyncio.wait((ending,), timeout=_LONGEST_LAST_STEPS)  # a run may hang on the device
+            return LOST
         LOGGER.info("draining: %d requests to finish", server.lifecycle.accepted)
         finished = await server.drain(settings.drain_seconds)
         LOGGER.info("stopped")
-        return finished
+        return 0 if finished else 1
 
 
 def run(settings: Settings, leash: Leash | None = None) -> NoReturn:
-    """Serves as a process of its own, and ends it: with 0 when every accepted request was finished, else 1.
+    """Serves as a process of its own, and ends it with the exit code of `serve`.
 
     Raises:
         StartError: It could not start, or has nothing to serve.
     """
-    code = 0 if asyncio.run(serve(settings, leash)) else 1
+    code = asyncio.run(serve(settings, leash))
     # All is done. Taking the interpreter down around gRPC's and onnxruntime's threads takes a second,
     # and aborts the process where a thread is still loading.
     remove_private_copies()
     logging.shutdown()
     os._exit(code)
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Waits for any of these."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
+from polyhead_server.cards import check_device
+
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LARGEST_MESSAGE = 2**31 - 1
 
@@ -38,11 +40,16 @@ def _convert_size(_type: object, tokens: Sequence[Token]) -> int:
     return parse_size(tokens[0].value)
 
 
+def _check_device(_type: object, device: str) -> None:
+    check_device(device)
+
+
 _AtLeastOne = Parameter(validator=Number(gte=1))
 _Limits = Parameter(group="Connections", validator=Number(gte=0))
 _Security = Parameter(group="Security")
 _Observation = Parameter(group="Observation")
 _Size = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=1))
+_SizeOrNone = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=0))
 _MessageSize = Parameter(
     converter=_convert_size, show_default=format_size, validator=Number(gte=1024, lte=_LARGEST_MESSAGE)
 )
@@ -73,21 +80,30 @@ class Settings:
     """How often the repository is looked at, where repository-mode is poll."""
 
     workers: Annotated[int, _AtLeastOne] = 1
-    """Processes that serve on the port. Each loads every model, and takes some of the connections."""
+    """Processes that serve on the port, for each GPU. Each loads every model, and takes some of the
+    connections."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the models run. cuda fails at the start when it does not work; auto says what it chose."""
+    device: Annotated[str, Parameter(validator=_check_device)] = "auto"
+    """Where the models run: auto, cpu, cuda, or cuda:0,2 for some of the GPUs. cuda is all of them, and fails
+    at the start when it does not work; auto takes the first GPU or the CPU, and says which."""
 
     threads: Annotated[int, Parameter(validator=Number(gte=0))] = 0
     """Threads of one run on the CPU. 0 shares what affinity and container quota allow among the workers."""
 
     runs: Annotated[int, Parameter(validator=Number(gte=0))] = 0
     """Batches of one model that are computed at once. 0 chooses: 2, or a quarter of the threads where that
-    is more; 1 where there is one thread."""
+    is more; 1 where there is one thread. On a GPU 2, or 1 with cuda-graphs."""
 
     weights: Literal["packed", "mapped"] = "packed"
     """packed: each graph keeps a copy of its weights as its kernels read them best. mapped: the graphs of an
     encoder read one mapped file, for half the memory and slower runs, most of all short ones."""
+
+    gpu_memory: Annotated[int, _SizeOrNone] = 0
+    """Most memory of a GPU that each graph may take for weights and runs, in each worker. 0 is no limit."""
+
+    cuda_graphs: bool = False
+    """On a GPU, replay runs of sizes that come often as CUDA graphs: small batches take less time, and each
+    such size keeps memory."""
 
     max_request_bytes: Annotated[int, _MessageSize] = 64 * 2**20
     """Largest request message, in bytes or as 64MiB."""

@@ -107,7 +107,7 @@ def _key(engine: Engine, signature: Signature, threads: int, runs: int) -> Key:
     return Key(
         manifest=hashlib.sha256(manifest).hexdigest(),
         graph=signature.graph,
-        provider=engine.provider,
+        provider=f"{engine.provider} with CUDA graphs" if engine.graphs else engine.provider,
         library=ort.__version__,
         processor=processor(),
         cpus=available_cpus(),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import polyhead_server.process
+import polyhead_server.workers.supervisor
 from polyhead_server import Settings
 from polyhead_server.command import app
 from polyhead_server.errors import StartError
@@ -36,6 +37,31 @@ def test_flags_are_read(served: list[Settings]) -> None:
     assert served == [Settings(models=Path("m"), port=0, max_reply_bytes=8 * 2**20, device="cpu")]
 
 
+def test_settings_of_a_gpu(served: list[Settings]) -> None:
+    run("--models", "m", "--device", "cuda:1", "--gpu-memory", "2GiB", "--cuda-graphs")
+
+    assert served == [Settings(models=Path("m"), device="cuda:1", gpu_memory=2 * 2**30, cuda_graphs=True)]
+
+
+def test_each_of_several_cards_has_workers(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:
+    seen: list[tuple[int, tuple[int, ...]]] = []
+
+    def supervise(settings: Settings, cards: tuple[int, ...]) -> int:
+        seen.append((settings.workers, cards))
+        return 0
+
+    monkeypatch.setattr(polyhead_server.workers.supervisor, "supervise", supervise)
+    monkeypatch.setattr(
+        "polyhead_server.command.cards_for", lambda device: {"cuda": (0, 1, 2)}.get(device, ())
+    )
+    run("--models", "m", "--device", "cuda")
+    run("--models", "m", "--device", "cpu", "--workers", "2")
+    run("--models", "m", "--device", "cpu")
+
+    assert seen == [(1, (0, 1, 2)), (2, ())]
+    assert len(served) == 1
+
+
 def test_a_flag_wins_over_the_environment_which_wins_over_the_file(
     served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -62,6 +88,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(
         (["--models", "m", "--max-reply-bytes", "much"], "a size must be a number of bytes"),
         (["--models", "m", "--max-reply-bytes", "2GiB"], "Must be <="),
         (["--models", "m", "--device", "tpu"], "tpu"),
+        (["--models", "m", "--device", "cuda:0,0"], "a device must be auto, cpu, cuda or cuda:0,2"),
         (["--models", "m", "--config", "missing.toml"], "--config must be a TOML file, missing.toml is none"),
     ],
 )

@@ -61,3 +61,16 @@ def test_while_it_drains_nothing_is_accepted() -> None:
         pass
     assert caught.value.retry_after_ms
     assert one.accepted == 0
+
+
+def test_without_its_device_it_is_not_ready_and_accepts_nothing() -> None:
+    seen: list[bool] = []
+    one = lifecycle("a")
+    one.loaded()
+    one.on_change = lambda: seen.append(one.ready)
+    one.lose_device()
+
+    assert seen == [False]
+    assert one.lost.is_set()
+    with pytest.raises(UnavailableError), one.accept():
+        pass

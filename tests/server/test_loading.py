@@ -71,6 +71,17 @@ def test_a_wrong_tokeniser_fails_its_family(models: Path) -> None:
     assert "2 special tokens" in failed[0].reason
 
 
+def test_sixteen_bits_are_not_for_the_cpu(models: Path) -> None:
+    folder = models / "tiny" / "1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"precision": "bf16"}))
+
+    failed = {name: one.reason for name, one in results(models).items() if isinstance(one, Failed)}
+
+    assert set(failed) == {"tiny", "tiny.attention"}
+    assert all("it is bf16, which runs on CUDA only" in reason for reason in failed.values())
+
+
 def test_what_nobody_foresaw_fails_its_family_and_tells_no_secrets(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

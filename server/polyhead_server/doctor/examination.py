@@ -33,7 +33,7 @@ def examine(machine: Machine, asked: Asked, *, models: Path | None = None, name:
     cuda = _cuda(machine, runtime)
     device: Device | None = None
     try:
-        device = choose_device(asked, problem=lambda: cuda.problem)
+        device = choose_device(asked, problem=lambda _card: cuda.problem)
         reason = device.reason
     except DeviceError as error:
         reason = str(error)

@@ -6,32 +6,11 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from polyhead_server.devices import CPU, Device
+from polyhead_server.devices import Device, check_precision
 from polyhead_server.doctor.report import GraphReport
+from polyhead_server.engine.placement import FUSED_ATTENTION, Operators, placed, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository import GraphName, VersionFolder, scan, verify
-
-FUSED_ATTENTION = frozenset(
-    {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention"}
-)
-"""Operators that compute scores, softmax and the weighted sum in one."""
-
-_SLOW = FUSED_ATTENTION | {
-    "BiasGelu",
-    "FastGelu",
-    "FusedGemm",
-    "FusedMatMul",
-    "Gelu",
-    "Gemm",
-    "LayerNormalization",
-    "MatMul",
-    "SimplifiedLayerNormalization",
-    "SkipLayerNormalization",
-    "Softmax",
-}
-"""Operators over whole activations. What else CUDA leaves to the CPU are shapes: a few numbers."""
-
-Operators = Mapping[str, Mapping[str, int]]
 
 
 def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphReport]:
@@ -74,20 +53,6 @@ def attention_of(operators: Operators) -> tuple[str, Mapping[str, int]]:
     return ("explicit", {"Softmax": total["Softmax"]}) if total["Softmax"] else ("none", {})
 
 
-def slow_on_cpu(operators: Operators, provider: str) -> Mapping[str, int]:
-    """What a graph of another provider leaves to the CPU although it is large work."""
-    left = {} if provider == CPU else operators.get(CPU, {})
-    return {operator: count for operator, count in left.items() if operator in _SLOW}
-
-
-def placed(session: ort.InferenceSession) -> Operators:
-    """The operators of a session that records where its nodes are, counted by provider."""
-    counts: dict[str, Counter[str]] = {}
-    for part in session.get_provider_graph_assignment_info():
-        counts.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
-    return {provider: dict(sorted(counts[provider].items())) for provider in sorted(counts)}
-
-
 def open_recording(path: Path, providers: Sequence[object]) -> ort.InferenceSession:
     """A session that records where its nodes are."""
     options = ort.SessionOptions()
@@ -102,6 +67,7 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
     manifest = version.manifest
     model, precision = manifest.served_name(graph), manifest.precision
     try:
+        check_precision(precision, device)
         verify(version.folder, manifest)
         session = open_recording(version.folder / manifest.graphs[graph].file, device.providers)
     except RepositoryError as error:
@@ -116,7 +82,7 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
     if provider != device.provider:
         problem = f"onnxruntime put it on {provider} instead of {device.provider}"
     elif slow:
-        problem = f"runs on the CPU in part: {', '.join(f'{count} {name}' for name, count in slow.items())}"
+        problem = f"runs on the CPU in part: {spell(slow)}"
     return GraphReport(
         model=model,
         version=version.version,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from polyhead_server.engine import Runner
+from polyhead_server.errors import DeviceLostError
 from polyhead_server.scheduling.batch import Arrays, Layout, assemble, real_tokens, split, wanted
 from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
@@ -55,6 +56,8 @@ def run_batch(
         group = groups.pop()
         try:
             result = execute(engine, [item.work for item in group], layout)
+        except DeviceLostError as error:  # every half would fail, too
+            yield from (([item], error) for item in group)
         except Exception as error:
             if len(group) == 1:
                 yield group, error

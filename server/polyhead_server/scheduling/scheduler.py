@@ -57,6 +57,7 @@ class Scheduler:
         layout: Which axes of its inputs and outputs are T.
         costs: What runs cost, one at a time.
         small: What computes small work, by its own prices; None is the engine itself.
+        inline: Whether small work runs on the event loop.
         limits: What it takes on.
         observer: Told of every run and every drop.
         driver: Runs the batches; threads, unless a test has its own.
@@ -73,11 +74,13 @@ class Scheduler:
         costs: CostTable,
         limits: Limits,
         small: Small | None = None,
+        inline: bool = True,
         observer: Observer | None = None,
         driver: Driver | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
+        self._runs_inline = inline
         self._small = small or Small(engine=engine, costs=costs)
         self._name = name
         self._layout = layout
@@ -131,7 +134,7 @@ class Scheduler:
                 f"{self._limits.max_queued_tokens}; try again later",
                 retry_after_ms=self._retry_after_ms(work),
             )
-        if self._inline.takes(work):
+        if self._runs_inline and self._inline.takes(work):
             return self._inline.submit(work)
         return self._enqueue(work)
 

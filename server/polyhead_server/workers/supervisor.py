@@ -40,15 +40,23 @@ class Supervisor:
         settings: The server's; the port is one that is reserved.
         board: Where the workers count.
         agreement: What all of them are to serve, where callers load and unload.
+        cards: The GPUs that the workers spread over; none leaves the device to each.
     """
 
-    def __init__(self, settings: Settings, board: Board, agreement: Agreement | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        board: Board,
+        agreement: Agreement | None = None,
+        cards: Sequence[int] = (),
+    ) -> None:
         self.processes: dict[int, int] = {}
         """The process of each worker that runs."""
         self.restarts = [0] * settings.workers
         self._settings = settings
         self._board = board
         self._agreement = agreement
+        self._cards = cards
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
         self._started = False
@@ -148,7 +156,11 @@ class Supervisor:
         self.processes[worker] = process.pid
         LOGGER.debug("worker %d is process %d", worker, process.pid)
         assignment = Assignment(
-            settings=self._settings, worker=worker, files=self._board.files, agreement=agreement, late=late
+            settings=settings_of(worker, self._settings, self._cards),
+            worker=worker,
+            files=self._board.files,
+            agreement=agreement,
+            late=late,
         )
         assert process.stdin is not None  # noqa: S101 - a pipe, as was asked for
         process.stdin.write(assignment.to_line())  # and left open: its end is ours
@@ -185,8 +197,17 @@ class Supervisor:
             pass
 
 
-def supervise(settings: Settings) -> int:
+def settings_of(worker: int, settings: Settings, cards: Sequence[int]) -> Settings:
+    """A worker's own settings: the workers take the cards in turn."""
+    return replace(settings, device=f"cuda:{cards[worker % len(cards)]}") if cards else settings
+
+
+def supervise(settings: Settings, cards: Sequence[int] = ()) -> int:
     """Serves with several workers until SIGTERM or SIGINT, which drains them. SIGINT ends them at once then.
+
+    Args:
+        settings: The server's.
+        cards: GPUs, each with as many workers as the settings say; none is that many workers in all.
 
     Returns:
         The exit code: 0 when every accepted request was finished.
@@ -194,11 +215,12 @@ def supervise(settings: Settings) -> int:
     Raises:
         StartError: It could not start, or has nothing to serve.
     """
-    return asyncio.run(_supervise(settings))
+    return asyncio.run(_supervise(settings, cards))
 
 
-async def _supervise(settings: Settings) -> int:
+async def _supervise(settings: Settings, cards: Sequence[int]) -> int:
     warn_of_openness(settings)
+    settings = replace(settings, workers=settings.workers * max(1, len(cards)))
     with ExitStack() as stack:
         port = stack.enter_context(reserve(settings.host, settings.port)).getsockname()[1]
         threads = settings.threads or max(1, available_cpus() // settings.workers)
@@ -206,7 +228,8 @@ async def _supervise(settings: Settings) -> int:
         board = Board.create(settings.workers, mine=None)
         stack.callback(board.close)
         explicit = settings.repository_mode == "explicit"
-        supervisor = Supervisor(settings, board, Agreement.create(settings.workers) if explicit else None)
+        agreement = Agreement.create(settings.workers) if explicit else None
+        supervisor = Supervisor(settings, board, agreement, cards)
         if settings.metrics:
             told = collectors(board, supervisor.processes, supervisor.restarts)
             exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port)

@@ -1,11 +1,13 @@
 """What of a graph runs where."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from polyhead_server.devices import CPU, CUDA, on_cpu
-from polyhead_server.doctor.graphs import attention_of, inspect, slow_on_cpu
+from polyhead_server.doctor.graphs import attention_of, inspect
 from polyhead_server.doctor.report import GraphReport
 
 
@@ -41,13 +43,6 @@ def test_operators_of_all_providers_decide() -> None:
     assert attention_of({CPU: {"Shape": 2}}) == ("none", {})
 
 
-def test_large_work_on_the_cpu_is_named_and_shapes_are_not() -> None:
-    operators = {CUDA: {"MatMul": 70}, CPU: {"Shape": 4, "MatMul": 2, "MultiHeadAttention": 1}}
-
-    assert slow_on_cpu(operators, CUDA) == {"MatMul": 2, "MultiHeadAttention": 1}
-    assert slow_on_cpu({CPU: {"MatMul": 72}}, CPU) == {}
-
-
 def test_what_a_card_leaves_to_the_cpu() -> None:
     graph = GraphReport(
         model="tiny",
@@ -62,6 +57,16 @@ def test_what_a_card_leaves_to_the_cpu() -> None:
     )
 
     assert graph.on_cpu == {"Shape": 1}
+
+
+def test_sixteen_bits_on_the_cpu_are_a_problem(repository: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(repository / "tiny", tmp_path / "tiny") / "1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"precision": "fp16"}))
+
+    for graph in inspect(tmp_path, None, on_cpu("")):
+        assert (graph.provider, graph.precision) == (None, "fp16")
+        assert "which runs on CUDA only" in str(graph.problem)
 
 
 def test_a_file_that_was_changed_is_not_loaded(repository: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead_server.engine import Arrays
-from polyhead_server.errors import EngineError, TooLargeError
+from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.scheduling import CostTable, Drop, Execution, Layout, Limits, Scheduler, Work
 from polyhead_server.scheduling.driver import Lane
 from polyhead_server.scheduling.queue import Entry
@@ -59,10 +59,14 @@ class VirtualEngine:
         self.shapes: list[tuple[int, int]] = []
         self.times: list[float] = []
         self.stopped = False
+        self.lost = False
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         if self.stopped:
             raise EngineError("stopped")
+        if self.lost:
+            self.runs.append([])
+            raise DeviceLostError("lost", retry_after_ms=1000)
         x = feeds["x"]
         numbers = [int(row[0]) for row in x]
         self.runs.append(numbers)
@@ -141,7 +145,13 @@ class Bench:
     TINY = TINY
 
     def __init__(
-        self, costs: CostTable = FLAT, *, most: int = 10_000, wait: float = 1000.0, runs: int = 1
+        self,
+        costs: CostTable = FLAT,
+        *,
+        most: int = 10_000,
+        wait: float = 1000.0,
+        runs: int = 1,
+        inline: bool = True,
     ) -> None:
         self.engine = VirtualEngine(costs)
         self.counter = Counter()
@@ -151,6 +161,7 @@ class Bench:
             layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
             costs=costs,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, runs=runs),
+            inline=inline,
             observer=self.counter,
             driver=VirtualDriver(self._seconds, runs),
         )

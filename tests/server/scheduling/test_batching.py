@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.server.scheduling.conftest import VirtualDriver, VirtualEngine
 
-from polyhead_server.errors import EngineError, ExpiredError, TooLargeError, UnavailableError
+from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
 from polyhead_server.scheduling import CostTable, Done, Drop, Layout, Limits, Scheduler, Small, Work
 
 
@@ -330,6 +330,24 @@ def test_a_batch_that_needs_too_much_memory_is_halved(bench: Any, virtually: Any
 
         assert isinstance(results[-1], TooLargeError)
         assert not any(isinstance(result, Exception) for result in results[:-1])
+
+    virtually(test())
+
+
+def test_without_a_device_nothing_is_tried_again(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        first = one.submit(0)
+        await asyncio.sleep(0.01)
+        rest = [one.submit(number) for number in range(1, 9)]
+        await first
+        one.engine.lost = True
+        ran = len(one.engine.runs)
+        results = await asyncio.gather(*rest, return_exceptions=True)
+
+        lost = sum(isinstance(result, DeviceLostError) for result in results)
+        assert lost >= 1
+        assert len(one.engine.runs) - ran <= 1
 
     virtually(test())
 

@@ -33,6 +33,17 @@ def test_larger_work_goes_to_the_thread(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
+def test_where_the_loop_must_not_wait_all_goes_to_the_thread(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY, inline=False)
+        done = await one.submit(3)
+
+        assert done.outputs["y"].item() == 6
+        assert one.scheduler._started
+
+    virtually(test())
+
+
 def test_a_turn_is_bounded(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.TINY)

@@ -1,35 +1,26 @@
-"""One onnxruntime session of one graph: arrays in, arrays out."""
+"""One onnxruntime session of one graph, loaded, checked and warm."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
 from polyhead_server.arena import Arena
-from polyhead_server.devices import CPU, Device, check_provider
-from polyhead_server.errors import EngineError, RepositoryError, TooLargeError
+from polyhead_server.devices import CPU, Device
+from polyhead_server.engine.failures import translate
+from polyhead_server.engine.runner import Arrays
+from polyhead_server.engine.runs import runs_of
+from polyhead_server.engine.session import open_session
+from polyhead_server.engine.shapes import DTYPES, shape_of
+from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.logs import LOGGER
 from polyhead_server.signature import LENGTHS, Signature
 
-Arrays = Mapping[str, NDArray[Any]]
-
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
-_OUT_OF_MEMORY = ("bad allocation", "bad_alloc", "out of memory", "Failed to allocate")
-_DTYPES = {"BOOL": np.bool_, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32}
-
-
-class Runner(Protocol):
-    """What computes: an engine, or a test's stand-in."""
-
-    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Runs once; called from a worker thread."""
-
-    def stop(self) -> None:
-        """Ends the runs in progress, which then fail, and lets no other begin."""
 
 
 class Engine:
@@ -40,36 +31,35 @@ class Engine:
         signature: What it must take and give.
         device: Where it runs.
         threads: Threads of one run on the CPU.
+        lost: Called, from any thread, when the device is lost to this process.
 
     Raises:
         RepositoryError: The graph does not load, or is not what the signature says.
         DeviceError: It does not run where it must.
     """
 
-    def __init__(self, path: Path, *, signature: Signature, device: Device, threads: int) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # Threads that spin while they wait take the processor from the sessions beside them.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 3
-        if not device.packed:
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        try:
-            self._session = ort.InferenceSession(str(path), options, providers=device.providers)
-        except Exception as error:
-            raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
-        self._session.disable_fallback()
-        check_provider(self._session.get_providers(), device)
-        self.provider: str = self._session.get_providers()[0]
+    def __init__(
+        self,
+        path: Path,
+        *,
+        signature: Signature,
+        device: Device,
+        threads: int,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        session = open_session(path, device=device, threads=threads)
+        self.provider: str = session.get_providers()[0]
         self.packed = device.packed
+        self.graphs = device.graphs
         self._signature = signature
         self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()
         self._arena = Arena()
         self._stopped = False
         self._lock = Lock()
-        self._check_names(path.name)
+        self._lost = lost
+        self._check_names(path.name, session)
+        self._runs = runs_of(session, signature, device)
         self._warm_up(path.name)
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
@@ -81,6 +71,7 @@ class Engine:
 
         Raises:
             TooLargeError: There was not enough memory.
+            DeviceLostError: The device failed for good.
             EngineError: Anything else went wrong.
         """
         options = ort.RunOptions()
@@ -93,26 +84,24 @@ class Engine:
                 options.add_run_config_entry(*_SHRINK)
             self._running.add(options)
         try:
-            values = self._session.run(list(outputs), dict(feeds), options)
+            return self._runs.run(feeds, outputs, options)
         except Exception as error:
-            if isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY):
-                raise TooLargeError(
-                    "the request needs more memory than there is: send fewer or shorter sequences"
-                ) from error
-            raise EngineError(f"{self._signature.name} failed: {error}") from error
+            failure = translate(error, self._signature.name)
+            if isinstance(failure, DeviceLostError):
+                LOGGER.error("%s: the device is lost: %s", self._signature.name, error)
+                self._lost()
+            raise failure from error
         finally:
             with self._lock:
                 self._arena.end(taken)
                 self._running.discard(options)
-        return dict(zip(outputs, values, strict=True))
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
         """Inputs of (B, T): zeros, nothing masked, no padding."""
         feeds: dict[str, NDArray[Any]] = {}
         for tensor in self._signature.manifest.inputs:
-            open_sizes = iter([batch, tokens, tokens])
-            shape = [next(open_sizes) if size == -1 else size for size in tensor.shape]
-            feeds[tensor.name] = np.full(shape, tensor.datatype == "BOOL", _DTYPES[tensor.datatype])
+            shape = shape_of(tensor, batch, tokens)
+            feeds[tensor.name] = np.full(shape, tensor.datatype == "BOOL", DTYPES[tensor.datatype])
         feeds[LENGTHS] = np.full_like(feeds[LENGTHS], tokens)
         return feeds
 
@@ -128,11 +117,11 @@ class Engine:
             for options in self._running:
                 options.terminate = True
 
-    def _check_names(self, file: str) -> None:
+    def _check_names(self, file: str, session: ort.InferenceSession) -> None:
         graph = self._signature.manifest.graphs[self._signature.graph]
         for what, values, tensors in (
-            ("inputs", self._session.get_inputs(), self._signature.manifest.inputs),
-            ("outputs", self._session.get_outputs(), graph.outputs),
+            ("inputs", session.get_inputs(), self._signature.manifest.inputs),
+            ("outputs", session.get_outputs(), graph.outputs),
         ):
             are, must = {value.name for value in values}, {tensor.name for tensor in tensors}
             if are != must:
@@ -147,15 +136,14 @@ class Engine:
         wanted = manifest.graphs[self._signature.graph].outputs
         try:
             values = self.run(self.example(batch, tokens), self.outputs)
-        except (EngineError, TooLargeError) as error:
+        except (EngineError, TooLargeError, DeviceLostError) as error:
             LOGGER.debug("warm-up of %s failed", self._signature.name, exc_info=True)
             raise RepositoryError(f"{file} fails on its first run") from error
         for tensor in wanted:
             value = values[tensor.name]
-            open_sizes = iter([batch, tokens, tokens])
-            shape = [next(open_sizes) if size == -1 else size for size in tensor.shape]
-            if list(value.shape) != shape or value.dtype != _DTYPES[tensor.datatype]:
+            shape = shape_of(tensor, batch, tokens)
+            if value.shape != shape or value.dtype != DTYPES[tensor.datatype]:
                 raise RepositoryError(
-                    f"{file}: {tensor.name} must be {tensor.datatype} {shape} at B={batch}, T={tokens}, "
-                    f"was {value.dtype} {list(value.shape)}"
+                    f"{file}: {tensor.name} must be {tensor.datatype} {list(shape)} "
+                    f"at B={batch}, T={tokens}, was {value.dtype} {list(value.shape)}"
                 )

@@ -1,6 +1,7 @@
 """One session: arrays in, arrays out."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from polyhead_server.devices import on_cpu, on_cuda
+from polyhead_server.devices import CPU, CUDA, Device, on_cpu, on_cuda
 from polyhead_server.engine import Engine
-from polyhead_server.errors import DeviceError, EngineError, RepositoryError
+from polyhead_server.engine.bound import BoundRuns
+from polyhead_server.engine.memory import HostMemory
+from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError
 from polyhead_server.repository import GraphName, Manifest, read_manifest
 from polyhead_server.signature import signature_of
 
@@ -20,9 +23,17 @@ def manifest(repository: Path, family: str = "tiny") -> Manifest:
     return read_manifest(repository / family / "1", family=family, version=1)
 
 
-def engine(repository: Path, manifest: Manifest, graph: GraphName = "attention") -> Engine:
+def engine(
+    repository: Path,
+    manifest: Manifest,
+    graph: GraphName = "attention",
+    *,
+    device: Device | None = None,
+    lost: Callable[[], None] = lambda: None,
+) -> Engine:
     file = repository / manifest.name / "1" / manifest.graphs[graph].file
-    return Engine(file, signature=signature_of(manifest, graph), device=on_cpu(""), threads=1)
+    signature = signature_of(manifest, graph)
+    return Engine(file, signature=signature, device=device or on_cpu(""), threads=1, lost=lost)
 
 
 def feeds(batch: int = 2, tokens: int = 5) -> dict[str, np.ndarray]:
@@ -54,7 +65,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine(repository, manifest(repository))
-    session = one._session
+    session = one._runs._session  # type: ignore[attr-defined]
     shrunk: list[bool] = []
 
     class Watched:
@@ -67,7 +78,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
             values: list[Any] = session.run(names, inputs, options)
             return values
 
-    monkeypatch.setattr(one, "_session", Watched())
+    monkeypatch.setattr(one._runs, "_session", Watched())
     monkeypatch.setattr("polyhead_server.arena._KEPT_BYTES", 100_000)
     for tokens in (5, 64, 64, 5, 5):
         one.run(feeds(tokens=tokens), ["output"])
@@ -161,14 +172,57 @@ def test_a_session_that_fell_back_to_another_device_is_refused(
     monkeypatch.setattr(
         ort,
         "InferenceSession",
-        lambda path, options, providers: real(path, options, ["CPUExecutionProvider"]),
+        lambda path, options, providers: real(path, options, [CPU]),
     )
-    right = manifest(repository)
 
     with pytest.raises(DeviceError, match="must run on CUDAExecutionProvider"):
-        Engine(
-            repository / "tiny" / "1" / "model.onnx",
-            signature=signature_of(right, "fast"),
-            device=on_cuda(""),
-            threads=1,
-        )
+        engine(repository, manifest(repository), device=on_cuda(""))
+
+
+def test_a_graph_that_is_on_the_device_in_part_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Session(ort.InferenceSession):  # type: ignore[misc]
+        """Says that it is on CUDA; its nodes say where they are."""
+
+        def __init__(self, path: str, options: ort.SessionOptions, providers: list[object]) -> None:
+            super().__init__(path, options, [CPU])
+
+        def get_providers(self) -> list[str]:
+            return [CUDA, CPU]
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+
+    with pytest.raises(
+        DeviceError, match=r"attention\.onnx must run on CUDA.* as a whole, .* left .*\d MatMul.*to the CPU"
+    ):
+        engine(repository, manifest(repository), device=on_cuda(""))
+
+
+def test_on_a_device_it_runs_over_bound_buffers(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = manifest(repository)
+    plain = engine(repository, one).run(feeds(3, 7), ["output"])["output"]
+    monkeypatch.setattr(
+        "polyhead_server.engine.engine.runs_of",
+        lambda session, signature, _device: BoundRuns(session, signature, HostMemory()),
+    )
+    bound = engine(repository, one)
+
+    np.testing.assert_allclose(bound.run(feeds(3, 7), ["output"])["output"], plain, atol=1e-6)
+    bound.stop()
+    with pytest.raises(EngineError, match="stopped"):
+        bound.run(feeds(), ["output"])
+
+
+def test_a_lost_device_is_told_once_for_each_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    one = engine(repository, manifest(repository), lost=lambda: told.append(True))
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0")
+
+    monkeypatch.setattr(one._runs, "run", fail)
+    with pytest.raises(DeviceLostError):
+        one.run(feeds(), ["output"])
+
+    assert told == [True]

@@ -1,0 +1,49 @@
+"""What onnxruntime's and CUDA's own words mean: memory, the device, or anything else."""
+
+import re
+
+from polyhead_server.errors import DeviceLostError, EngineError, ServerError, TooLargeError
+
+_OUT_OF_MEMORY = (
+    "bad allocation",
+    "bad_alloc",
+    "out of memory",
+    "Failed to allocate",
+    "is smaller than requested bytes",  # the limit of the device's arena
+    "STATUS_ALLOC_FAILED",  # cuBLAS and cuDNN
+)
+_LOST = (
+    "device-side assert",
+    "illegal memory access",
+    "unspecified launch failure",
+    "uncorrectable ECC",
+    "GPU is lost",
+    "fallen off the bus",
+)
+_LOST_CODES = frozenset({3, 4, 46, 100, 201, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 802, 999})
+"""CUDA's numbers of errors after which a process cannot use the device any more.
+
+They are about the device or its driver (3, 4, 46, 100, 802), its memory (214, 220, 226), its context (201,
+709) or a kernel (the others).
+"""
+
+
+def translate(error: Exception, name: str) -> ServerError:
+    """What the server says of a run that failed.
+
+    Args:
+        error: What the run raised.
+        name: The model's.
+    """
+    text = str(error)
+    if is_lost(text):
+        return DeviceLostError("the device failed: try again, the server starts anew", retry_after_ms=1000)
+    if isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY):
+        return TooLargeError("the request needs more memory than there is: send fewer or shorter sequences")
+    return EngineError(f"{name} failed: {error}")
+
+
+def is_lost(text: str) -> bool:
+    """Whether an error says that the device cannot be used any more by this process."""
+    codes = (int(code) for code in re.findall(r"CUDA (?:failure|error) (\d+)", text))
+    return any(words in text for words in _LOST) or any(code in _LOST_CODES for code in codes)

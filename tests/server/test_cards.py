@@ -1,0 +1,45 @@
+"""Which GPUs a server is asked to use."""
+
+import pytest
+
+from polyhead_server.cards import cards_for, check_device, count_cards, named_cards
+
+
+def never() -> int | None:
+    raise AssertionError("cards that are named need not be counted")
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:0,2", "cuda:11"])
+def test_devices(device: str) -> None:
+    assert check_device(device) == device
+
+
+@pytest.mark.parametrize(
+    "device", ["", "tpu", "cuda:", "cuda:a", "cuda:0,", "cuda:0,0", "cpu:0", "cuda:-1", "gpu"]
+)
+def test_what_is_no_device_is_refused(device: str) -> None:
+    with pytest.raises(ValueError, match=r"a device must be auto, cpu, cuda or cuda:0,2 .*, was"):
+        check_device(device)
+
+
+def test_numbers() -> None:
+    assert named_cards("cuda:0,2") == (0, 2)
+    assert named_cards("cuda") == named_cards("cpu") == ()
+
+
+@pytest.mark.parametrize(("count", "cards"), [(None, ()), (0, ()), (1, ()), (3, (0, 1, 2))])
+def test_cuda_is_every_card_where_there_are_several(count: int | None, cards: tuple[int, ...]) -> None:
+    assert cards_for("cuda", count=lambda: count) == cards
+
+
+@pytest.mark.parametrize(
+    ("device", "cards"), [("auto", ()), ("cpu", ()), ("cuda:1", (1,)), ("cuda:2,0", (2, 0))]
+)
+def test_named_cards_are_taken_as_they_are(device: str, cards: tuple[int, ...]) -> None:
+    assert cards_for(device, count=never) == cards
+
+
+def test_this_machines_cards_can_be_counted() -> None:
+    count = count_cards()
+
+    assert count is None or count >= 0

@@ -1,0 +1,72 @@
+"""A server that believes to be on CUDA: its sessions say so, and the CPU's memory stands for a card's."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from tests.server.conftest import Running, running
+from tests.servers import quick_settings
+
+from polyhead_server import create_server
+from polyhead_server.devices import CPU, CUDA, choose_device
+from polyhead_server.engine.memory import HostMemory
+
+Options = dict[str, str]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """CUDA, whose provider and whose memory are the CPU's; the provider options of all sessions."""
+    seen: list[Options] = []
+
+    class Session(ort.InferenceSession):  # type: ignore[misc]
+        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any]) -> None:
+            super().__init__(path, options, [CPU])
+            (provider, settings), fallback = providers
+            assert (provider, fallback) == (CUDA, CPU)
+            seen.append(settings)
+
+        def get_providers(self) -> list[str]:
+            return [CUDA, CPU]
+
+        def get_provider_graph_assignment_info(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    monkeypatch.setattr("polyhead_server.engine.runs.CudaMemory", lambda _card: HostMemory())
+    choose = partial(choose_device, problem=lambda _card: None)
+    monkeypatch.setattr("tests.servers.create_server", partial(create_server, choose=choose))
+    return seen
+
+
+@pytest.fixture(params=[False, True])
+def on_cuda(repository: Path, opened: list[Options], request: pytest.FixtureRequest) -> Iterator[Running]:
+    settings = quick_settings(
+        repository, device="cuda:1", gpu_memory=2**30, cuda_graphs=request.param, threads=2
+    )
+    with running(settings) as one:
+        assert all(("enable_cuda_graph" in options) == request.param for options in opened)
+        yield one
+
+
+def test_it_answers_as_on_the_cpu(server: Running, on_cuda: Running, opened: list[Options]) -> None:
+    random = np.random.default_rng(0)
+    for batch, tokens in [(3, 5), (3, 5), (1, 8), (3, 7), (9, 13), (3, 2)]:
+        x = random.standard_normal((batch, tokens, 16), np.float32)
+        lengths = random.integers(0, tokens + 1, batch).astype(np.int32)
+        for model in ("tiny", "tiny.attention"):
+            expected = server.infer(model, {"x": x, "lengths": lengths})
+            result = on_cuda.infer(model, {"x": x, "lengths": lengths})
+
+            assert set(result.outputs) == set(expected.outputs)
+            for name in expected.outputs:
+                np.testing.assert_allclose(result[name], expected[name], atol=2e-6)
+
+    assert len(opened) == 6  # small work has no session of its own
+    assert all(options["device_id"] == "1" for options in opened)
+    assert all(options["gpu_mem_limit"] == str(2**30) for options in opened)
+    assert all(options["use_tf32"] == "0" for options in opened)
