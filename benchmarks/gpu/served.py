@@ -1,0 +1,153 @@
+"""What serving adds on a card: workers, several processes of callers, and attention in the reply."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import numpy as np
+import onnxruntime as ort
+
+from gpu.crowd import load
+from gpu.families import graph_file, repository_of
+from gpu.generator import Order
+from gpu.graph import open_session
+from gpu.part import Bench, Pace
+from gpu.plan import Family
+from polyhead_model import EncoderConfig
+
+_SEVERAL = 8
+"""Sequences of a call that has several."""
+_BATCHES = (1, 8, 32, 64, 128)
+"""B of onnxruntime alone."""
+
+
+def run(bench: Bench) -> None:
+    """Measures onnxruntime alone, then servers with more and more workers."""
+    family = bench.plan.served
+    if family.config is None or family.config.vocabulary is None:
+        raise ValueError(f"{family.key} must take token ids")
+    if bench.card.kind == "cuda":
+        bench.note(
+            "A call carries token ids and brings back the pooled vector, unless something else is said: "
+            "a few kilobytes, so that it is the server that is measured."
+        )
+    _measure_alone(bench, family, family.config)
+    pace = Pace(first_seconds=20.0 if bench.card.kind == "cuda" else 1.0)
+    for number, workers in enumerate(bench.plan.workers):
+        what = f"{workers} workers"
+        if bench.fits(what, pace.expected):
+            with bench.attempt(what), pace.measured():
+                _measure_served(bench, family, family.config, workers, attention=number == 0)
+
+
+def _measure_alone(bench: Bench, family: Family, config: EncoderConfig) -> None:
+    """Batch after batch through one session, from the host's memory to the host's memory."""
+    session = open_session(bench.card, graph_file(family, bench.models, "model.onnx"))
+    seconds = bench.plan.served_seconds / 4
+    for batch in _BATCHES[: None if bench.card.kind == "cuda" else 2]:
+        feeds = _feeds(config, batch, bench.plan.served_tokens)
+        with bench.attempt(f"onnxruntime alone, B = {batch}"):
+            rate = _rate(session, feeds, batch, seconds)
+            bench.row("alone", batch=batch, tokens=bench.plan.served_tokens, sequences_per_second=rate)
+
+
+def _rate(session: ort.InferenceSession, feeds: dict[str, object], batch: int, seconds: float) -> float:
+    for _ in range(3):
+        session.run(["pooled"], feeds)
+    runs, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        session.run(["pooled"], feeds)
+        runs += 1
+    return runs * batch / (time.perf_counter() - start)
+
+
+def _measure_served(
+    bench: Bench, family: Family, config: EncoderConfig, workers: int, *, attention: bool
+) -> None:
+    plan = bench.plan
+    before, start = bench.card.used_bytes(), time.monotonic()
+    with _server(bench, family, workers) as address:
+        bench.row(
+            "server",
+            workers=workers,
+            ready_seconds=time.monotonic() - start,
+            # Of the card: other processes' memory counts there.
+            gpu_bytes=bench.card.used_bytes() - before if bench.card.kind == "cuda" else None,
+        )
+        plain = Order(
+            address=address,
+            model=family.key,
+            vocabulary=config.vocabulary or 0,
+            types=config.types > 0,
+            batch=1,
+            tokens=plan.served_tokens,
+            outputs=("pooled",),
+            in_flight=plan.in_flight,
+            seconds=plan.served_seconds,
+        )
+        several = max(1, plan.in_flight // _SEVERAL)
+        traffic = {
+            "one sequence a call": plain,
+            f"{_SEVERAL} sequences a call": _but(plain, batch=_SEVERAL, in_flight=several),
+            "one in flight": _but(plain, in_flight=1, seconds=plan.served_seconds / 3),
+            "every token's vector": _but(plain, outputs=("output",), in_flight=several),
+        }
+        if attention:
+            traffic |= _with_attention(plain, config, plan.served_seconds / 3)
+        for name, order in traffic.items():
+            with bench.attempt(f"{workers} workers, {name}"):
+                measured = load(order, plan.generators)
+                bench.row(
+                    "load",
+                    workers=workers,
+                    traffic=name,
+                    batch=order.batch,
+                    tokens=order.tokens,
+                    in_flight=order.in_flight,
+                    **asdict(measured),
+                )
+
+
+def _with_attention(plain: Order, config: EncoderConfig, seconds: float) -> dict[str, Order]:
+    """One call in flight, with attention in its reply."""
+    every = tuple(f"attention.{layer}" for layer in range(config.layers))
+    asked = {
+        "one layer's attention": (every[:1], None),
+        "all attention": (every, None),
+        "all attention, UINT8": (every, "UINT8"),
+    }
+    return {
+        name: _but(
+            plain,
+            model=f"{plain.model}.attention",
+            outputs=("pooled", *outputs),
+            dtype=dtype,
+            in_flight=1,
+            seconds=seconds,
+        )
+        for name, (outputs, dtype) in asked.items()
+    }
+
+
+def _but(order: Order, **changes: object) -> Order:
+    return Order(**(asdict(order) | changes))
+
+
+def _feeds(config: EncoderConfig, batch: int, tokens: int) -> dict[str, object]:
+    random = np.random.default_rng(batch)
+    feeds: dict[str, object] = {"input_ids": random.integers(config.vocabulary or 1, size=(batch, tokens))}
+    if config.types:
+        feeds["token_type_ids"] = np.zeros((batch, tokens), np.int64)
+    return feeds | {"lengths": np.full(batch, tokens, np.int32)}
+
+
+@contextmanager
+def _server(bench: Bench, family: Family, workers: int) -> Iterator[str]:
+    """`polyhead serve` with this family alone; its address."""
+    from servers import polyhead_server  # needs all that a server needs: other parts do without
+
+    arguments = ["--device", bench.card.kind, "--workers", str(workers)]
+    arguments += ["--cache-dir", str(bench.models / "costs"), "--max-queued-tokens", str(2**20)]
+    with polyhead_server(repository_of(family, bench.models), [*arguments, *bench.serve_arguments]) as served:
+        yield served.address
