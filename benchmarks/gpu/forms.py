@@ -134,7 +134,7 @@ def expected(form: Form, inputs: Mapping[str, Tensor], lengths: Tensor, heads: i
         else:
             q, k, v = (_split(each, heads) for each in (q, k, v))
     scores = torch.einsum("bqhk,bthk->bhqt", q, k) * q.shape[-1] ** -0.5
-    blocked = torch.arange(q.shape[1]) >= lengths[:, None]
+    blocked = torch.arange(q.shape[1], device=q.device) >= lengths.to(q.device)[:, None]
     weights = scores.masked_fill(blocked[:, None, None, :], float("-inf")).softmax(-1)
     return torch.einsum("bhqt,bthk->bqhk", weights, v)
 

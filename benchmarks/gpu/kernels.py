@@ -93,7 +93,7 @@ def _look_at(bench: Bench, form: Form, precision: Precision) -> dict[str, Any]:
         compare(card, {"form": quiet}, sample_ms=bench.plan.sample_ms / 2, rounds=bench.plan.rounds)["form"]
     )
     facts["operators"] = placed(open_session(card, model))
-    return facts | _check(form, out, inputs, lengths, heads)
+    return facts | _check(form, out, on_card, lengths, heads)
 
 
 def _bind(
@@ -112,8 +112,8 @@ def _check(
     form: Form, out: Tensor, inputs: Mapping[str, Tensor], lengths: Tensor, heads: int
 ) -> dict[str, Any]:
     """How far the result is from the equation where there are tokens, and whether padding is finite."""
-    got = by_token(form, out.cpu().float(), heads)
-    want = expected(form, inputs, lengths, heads)
+    got = by_token(form, out.float(), heads).cpu()
+    want = expected(form, inputs, lengths, heads).cpu()
     tokens = torch.arange(got.shape[1]) < lengths[:, None]
     return {
         "difference": float((got - want)[tokens].abs().max()),

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnxruntime as ort
@@ -13,9 +13,9 @@ from torch import Tensor
 from gpu.families import build, graph_file, is_trained
 from gpu.graph import open_session, placed
 from gpu.part import Bench, Pace
-from gpu.plan import Family, Size
+from gpu.plan import Family
 from polyhead_export.samples import sample_inputs
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import Encoder
 
 GRAPHS = {"fast": "model.onnx", "attention": "attention.onnx"}
 
@@ -57,55 +57,54 @@ def direction(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> flo
 
 def _compare(bench: Bench, family: Family) -> None:
     encoder = build(family)
+    sizes = bench.plan.parity_sizes
+    inputs = [sample_inputs(encoder.config, *size, seed=seed) for seed, size in enumerate(sizes, start=100)]
+    expected = [_reference(encoder, each) for each in inputs]
     for graph, file in GRAPHS.items():
         with bench.attempt(f"{family.key}, {graph} graph"):
             session = open_session(bench.card, graph_file(family, bench.models, file))
-            worst: dict[str, float] = {}
-            angle = 1.0
-            for seed, size in enumerate(bench.plan.parity_sizes, start=100):
-                inputs = sample_inputs(encoder.config, *size, seed=seed)
-                expected = _reference(encoder, inputs, attention=graph == "attention")
-                for name, value in _outputs(session, inputs, list(expected)).items():
-                    worst[name] = max(worst.get(name, 0.0), difference(value, expected[name]))
-                    if name in {"output", "pooled"}:
-                        angle = min(angle, direction(value, expected[name]))
+            worst, cosine = _deviations(session, inputs, expected)
             bench.row(
                 "graph",
                 family=family.name,
                 precision=family.precision,
                 trained=is_trained(family),
                 graph=graph,
-                **_shape(encoder.config),
-                sizes=_sizes(bench.plan.parity_sizes),
+                d_model=encoder.config.d_model,
+                heads=encoder.config.heads,
+                layers=encoder.config.layers,
+                sizes=sizes,
                 output=worst["output"],
                 pooled=worst.get("pooled"),
                 attention=max((value for name, value in worst.items() if "." in name), default=None),
-                cosine=angle,
+                cosine=cosine,
                 operators=placed(session),
             )
 
 
-def _outputs(session: ort.InferenceSession, inputs: Mapping[str, Tensor], names: list[str]) -> Arrays:
-    feeds = {name: value.numpy() for name, value in inputs.items()}
-    return dict(zip(names, session.run(names, feeds), strict=True))
+def _deviations(
+    session: ort.InferenceSession, inputs: Sequence[Mapping[str, Tensor]], expected: Sequence[Arrays]
+) -> tuple[dict[str, float], float]:
+    """The largest difference of each output over all inputs, and the smallest cosine of a vector."""
+    names = [value.name for value in session.get_outputs()]
+    worst, cosine = dict.fromkeys(names, 0.0), 1.0
+    for each, wanted in zip(inputs, expected, strict=True):
+        values = session.run(names, {name: value.numpy() for name, value in each.items()})
+        for name, value in zip(names, values, strict=True):
+            worst[name] = max(worst[name], difference(value, wanted[name]))
+            if not name.startswith("attention."):
+                cosine = min(cosine, direction(value, wanted[name]))
+    return worst, cosine
 
 
-def _reference(encoder: Encoder, inputs: Mapping[str, Tensor], *, attention: bool) -> Arrays:
+def _reference(encoder: Encoder, inputs: Mapping[str, Tensor]) -> Arrays:
     """PyTorch's outputs by name."""
     rest = dict(inputs)
     x = rest.pop("x") if "x" in rest else rest.pop("input_ids")
     with torch.inference_mode():
-        result = encoder(x, rest.pop("lengths"), need_weights=attention, **rest)
+        result = encoder(x, rest.pop("lengths"), need_weights=True, **rest)
     outputs = {"output": result.output}
     if result.pooled is not None:
         outputs["pooled"] = result.pooled
     outputs |= {f"attention.{layer}": weights for layer, weights in enumerate(result.attention or ())}
     return {name: value.numpy() for name, value in outputs.items()}
-
-
-def _shape(config: EncoderConfig) -> dict[str, int]:
-    return {"d_model": config.d_model, "heads": config.heads, "layers": config.layers}
-
-
-def _sizes(sizes: tuple[Size, ...]) -> list[list[int]]:
-    return [list(size) for size in sizes]

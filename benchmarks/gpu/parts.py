@@ -26,7 +26,7 @@ def run_part(bench: Bench) -> None:
 
 
 def needed_by(plan: Plan, parts: Sequence[str]) -> list[Family]:
-    """The families that these parts measure, the most important first."""
+    """The families that these parts measure, those first that take longest to export."""
     needs: dict[str, Sequence[Family]] = {
         "parity": plan.compared,
         "table": plan.tabled,
@@ -35,5 +35,4 @@ def needed_by(plan: Plan, parts: Sequence[str]) -> list[Family]:
         "memory": plan.tabled,
     }
     wanted = {family.key for part in parts for family in needs.get(part, ())}
-    # Not as the parts come, but as a plan ranks them.
     return [family for family in plan.families() if family.key in wanted]

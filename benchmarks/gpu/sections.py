@@ -18,7 +18,7 @@ def section(part: str, found: Found) -> list[str]:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """A table in markdown; nothing where it has no rows."""
-    lines = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    lines = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines, ""] if lines else []
 
 
@@ -113,7 +113,7 @@ def _kernels(found: Found) -> list[str]:
 def _kernel_row(row: Row) -> list[str]:
     form = row["form"] + (", cuDNN off" if row["cudnn_off"] else "")
     if "problem" in row:
-        return [form, row["precision"], f"does not run: {row['problem'].replace('|', '/')}", *[""] * 5]
+        return [form, row["precision"], f"does not run: {row['problem']}", *[""] * 5]
     longest = (f"`{name[:60]}` {number(spent, 0)}" for name, spent in list(row["kernels"].items())[:2])
     return [
         form,
