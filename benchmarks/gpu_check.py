@@ -5,6 +5,7 @@ are written down. `--device cpu --tiny` tries the code without a GPU.
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ if not console.is_terminal:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the check, or one part of it; what it does not know is for `polyhead serve`."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny encoders: a try-out")
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check(plan: Plan, chosen: argparse.Namespace, serve_arguments: Sequence[str]) -> int:
     """Runs the parts, each in a process of its own, and writes the report as it grows."""
+    # One card: a server would take all.
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     # The environment always: a report without it says nothing.
     parts = [part for part in SHARES if part in {"environment", "export", *chosen.parts}]
     if set(parts) <= {"environment", "export", "kernels"}:

@@ -108,9 +108,11 @@ def _versions() -> dict[str, str]:
 
 def _driver() -> dict[str, str]:
     program = shutil.which("nvidia-smi")
-    if program is None:
+    if program is None or not torch.cuda.is_available():
         return {}
-    command = [program, "--id=0", f"--query-gpu={_QUERY}", "--format=csv,noheader"]
+    card = getattr(torch.cuda.get_device_properties(0), "uuid", None)
+    which = "0" if card is None else f"GPU-{card}"
+    command = [program, f"--id={which}", f"--query-gpu={_QUERY}", "--format=csv,noheader"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=15, check=True)
     return dict(zip(_QUERY.split(","), (each.strip() for each in done.stdout.split(",")), strict=True))
 
