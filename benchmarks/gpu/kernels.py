@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu.forms import FORMS, Form, build_form, by_token, expected, form_inputs
+from gpu.form_data import by_token, expected, form_inputs
+from gpu.forms import FORMS, Form, build_form
 from gpu.graph import BoundGraph, open_session, placed
 from gpu.part import Bench, Pace, reason
 from gpu.plan import Precision
@@ -52,9 +53,7 @@ def run(bench: Bench) -> None:
     for precision in precisions:
         for cudnn in switches if precision != "fp32" else (None,):
             for form in FORMS:
-                if cudnn is not None and not (
-                    form.operator == "MultiHeadAttention" and form.mask == "lengths"
-                ):
+                if cudnn is not None and form.mask != "lengths":
                     continue
                 what = f"{form.name}, {precision}"
                 if bench.fits(what, pace.expected):

@@ -128,7 +128,7 @@ def full(device: str) -> Plan:
         mask_size=(32, 512),
         mask_heads=(16, 64),
         heads=(1, 2, 3, 4, 6, 8, 12, 16, 24),
-        heads_config=EncoderConfig(d_model=768, heads=12, layers=2, feed_forward=3072),
+        heads_config=EncoderConfig(d_model=768, heads=12, layers=1, feed_forward=3072),
         heads_sizes=((32, 128), (8, 512)),
         served_tokens=128,
         workers=(1, 4, 8, 2),  # what decides comes first

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from gpu.card import open_card
-from gpu.forms import FORMS, Form, build_form, by_token, expected, form_inputs
+from gpu.form_data import by_token, expected, form_inputs
+from gpu.forms import FORMS, Form, build_form
 from gpu.graph import BoundGraph, open_session
 from gpu.plan import Precision
 

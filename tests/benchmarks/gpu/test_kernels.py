@@ -27,6 +27,7 @@ def test_every_form_has_a_row_and_those_that_run_are_right(run: RunPart) -> None
 
     assert {row["form"].split(",")[0] for row in rows} == {
         "MultiHeadAttention",
+        "contrib Attention",
         "Attention (opset 23)",
         "Attention (opset 24)",
         "explicit",
