@@ -29,7 +29,7 @@ _SAID = re.compile(r"SdpaKernel=([A-Z_]+)")
 
 # What the names of kernels hold, the most telling first.
 _KINDS = (
-    ("cuDNN", re.compile(r"cudnn.*(sdpa|flash|attention|fprop|mha)", re.IGNORECASE)),
+    ("cuDNN", re.compile(r"cudnn.*(sdpa|flash|attention|fprop|mha)|sdpa_sm\d", re.IGNORECASE)),
     ("FlashAttention", re.compile(r"flash_?fwd|flash::|flash_attn", re.IGNORECASE)),
     ("memory-efficient", re.compile(r"fmha_cutlass|AttentionKernel|mem_?eff", re.IGNORECASE)),
     ("TensorRT", re.compile(r"fmha_v2|fused_multihead|fmha_mhca", re.IGNORECASE)),

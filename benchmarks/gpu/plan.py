@@ -13,11 +13,11 @@ SECONDS = 480.0
 """For everything."""
 
 SHARES = {
-    "environment": 20.0,
-    "export": 100.0,
-    "parity": 40.0,
-    "kernels": 40.0,
-    "table": 150.0,
+    "environment": 15.0,
+    "export": 130.0,
+    "parity": 30.0,
+    "kernels": 35.0,
+    "table": 140.0,
     "served": 90.0,
     "heads": 20.0,
     "memory": 20.0,
@@ -40,6 +40,20 @@ class Family:
     def key(self) -> str:
         """Its name in the model repository."""
         return f"{self.name}-{self.precision}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """How one server is started."""
+
+    workers: int
+    arguments: tuple[str, ...] = ()
+    """Further ones, of `polyhead serve`."""
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return " ".join([f"{self.workers} worker{'s' if self.workers > 1 else ''}", *self.arguments])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +81,8 @@ class Plan:
     heads_config: EncoderConfig
     heads_sizes: tuple[Size, ...]
     served_tokens: int
-    workers: tuple[int, ...]
+    servers: tuple["Server", ...]
+    """In the order of their importance."""
     generators: int
     """Processes that send requests."""
     in_flight: int
@@ -131,7 +146,13 @@ def full(device: str) -> Plan:
         heads_config=EncoderConfig(d_model=768, heads=12, layers=1, feed_forward=3072),
         heads_sizes=((32, 128), (8, 512)),
         served_tokens=128,
-        workers=(1, 4, 8, 2),  # what decides comes first
+        servers=(
+            Server(workers=1),
+            Server(workers=4),
+            Server(workers=4, arguments=("--cuda-graphs",)),
+            Server(workers=8),
+            Server(workers=2),
+        ),
         generators=8,
         in_flight=512,
         sample_ms=50.0,
@@ -161,7 +182,7 @@ def tiny(device: str) -> Plan:
         heads_config=small,
         heads_sizes=((2, 8),),
         served_tokens=8,
-        workers=(1,),
+        servers=(Server(workers=1),),
         generators=1,
         in_flight=4,
         sample_ms=2.0,

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpu.journal import Found, facts_of
-from gpu.sections import section, table
+from gpu.markdown import table
+from gpu.sections import section
 from gpu.targets import Target
 
 _TITLES = {

@@ -13,7 +13,7 @@ from gpu.families import graph_file, repository_of
 from gpu.generator import Order
 from gpu.graph import open_session
 from gpu.part import Bench, Pace
-from gpu.plan import Family
+from gpu.plan import Family, Server
 from polyhead_model import EncoderConfig
 
 _SEVERAL = 8
@@ -34,11 +34,10 @@ def run(bench: Bench) -> None:
         )
     _measure_alone(bench, family, family.config)
     pace = Pace(first_seconds=20.0 if bench.card.kind == "cuda" else 1.0)
-    for number, workers in enumerate(bench.plan.workers):
-        what = f"{workers} workers"
-        if bench.fits(what, pace.expected):
-            with bench.attempt(what), pace.measured():
-                _measure_served(bench, family, family.config, workers, attention=number == 0)
+    for number, server in enumerate(bench.plan.servers):
+        if bench.fits(server.name, pace.expected):
+            with bench.attempt(server.name), pace.measured():
+                _measure_served(bench, family, family.config, server, attention=number == 0)
 
 
 def _measure_alone(bench: Bench, family: Family, config: EncoderConfig) -> None:
@@ -63,14 +62,14 @@ def _rate(session: ort.InferenceSession, feeds: dict[str, object], batch: int, s
 
 
 def _measure_served(
-    bench: Bench, family: Family, config: EncoderConfig, workers: int, *, attention: bool
+    bench: Bench, family: Family, config: EncoderConfig, server: Server, *, attention: bool
 ) -> None:
     plan = bench.plan
     before, start = bench.card.used_bytes(), time.monotonic()
-    with _server(bench, family, workers) as address:
+    with _running(bench, family, server) as address:
         bench.row(
             "server",
-            workers=workers,
+            server=server.name,
             ready_seconds=time.monotonic() - start,
             # Of the card: other processes' memory counts there.
             gpu_bytes=bench.card.used_bytes() - before if bench.card.kind == "cuda" else None,
@@ -96,11 +95,11 @@ def _measure_served(
         if attention:
             traffic |= _with_attention(plain, config, plan.served_seconds / 3)
         for name, order in traffic.items():
-            with bench.attempt(f"{workers} workers, {name}"):
+            with bench.attempt(f"{server.name}, {name}"):
                 measured = load(order, plan.generators)
                 bench.row(
                     "load",
-                    workers=workers,
+                    server=server.name,
                     traffic=name,
                     batch=order.batch,
                     tokens=order.tokens,
@@ -143,11 +142,12 @@ def _feeds(config: EncoderConfig, batch: int, tokens: int) -> dict[str, object]:
 
 
 @contextmanager
-def _server(bench: Bench, family: Family, workers: int) -> Iterator[str]:
+def _running(bench: Bench, family: Family, server: Server) -> Iterator[str]:
     """`polyhead serve` with this family alone; its address."""
     from servers import polyhead_server  # needs all that a server needs: other parts do without
 
-    arguments = ["--device", bench.card.kind, "--workers", str(workers)]
+    arguments = ["--device", bench.card.kind, "--workers", str(server.workers)]
     arguments += ["--cache-dir", str(bench.models / "costs"), "--max-queued-tokens", str(2**20)]
-    with polyhead_server(repository_of(family, bench.models), [*arguments, *bench.serve_arguments]) as served:
+    arguments += [*server.arguments, *bench.serve_arguments]
+    with polyhead_server(repository_of(family, bench.models), arguments) as served:
         yield served.address

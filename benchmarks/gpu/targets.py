@@ -92,7 +92,7 @@ def _served(found: Mapping[str, Found]) -> Target:
         return Target(name=name, seen="not measured", met=None)
     best = max(pooled, key=lambda row: float(row["sequences_per_second"]))
     share = best["sequences_per_second"] / max(alone)
-    where = f"{best['workers']} workers, {best['traffic']}"
+    where = f"{best['server']}, {best['traffic']}"
     return Target(name=name, seen=f"{share:.2f} ({where})", met=share >= 0.9)
 
 

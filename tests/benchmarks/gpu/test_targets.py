@@ -80,7 +80,7 @@ def test_attention_counts_at_the_longest_only() -> None:
 
 @pytest.mark.parametrize(("rate", "met"), [(950.0, True), (850.0, False)])
 def test_serving_is_held_against_the_best_batch(rate: float, met: bool) -> None:
-    load = {"kind": "load", "workers": 4, "in_flight": 512, "errors": 0}
+    load = {"kind": "load", "server": "4 workers", "in_flight": 512, "errors": 0}
     rows = [
         {"kind": "alone", "sequences_per_second": 400.0},
         {"kind": "alone", "sequences_per_second": 1000.0},
