@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
-import numpy as np
 import onnxruntime as ort
 
+from gpu.answers import Feeds, Question, feeds_of
 from gpu.crowd import load
 from gpu.families import graph_file, repository_of
 from gpu.generator import Order
@@ -32,37 +32,45 @@ def run(bench: Bench) -> None:
             "A call carries token ids and brings back the pooled vector, unless something else is said: "
             "a few kilobytes, so that it is the server that is measured."
         )
-    _measure_alone(bench, family, family.config)
+    session = open_session(bench.card, graph_file(family, bench.models, "model.onnx"))
+    question = Question(session, model=family.key, config=family.config, tokens=bench.plan.served_tokens)
+    _measure_alone(bench, session, family.config)
+    del session  # its memory is not the servers'
     pace = Pace(first_seconds=20.0 if bench.card.kind == "cuda" else 1.0)
     for number, server in enumerate(bench.plan.servers):
         if bench.fits(server.name, pace.expected):
             with bench.attempt(server.name), pace.measured():
-                _measure_served(bench, family, family.config, server, attention=number == 0)
+                _measure_served(bench, family, family.config, server, question, attention=number == 0)
 
 
-def _measure_alone(bench: Bench, family: Family, config: EncoderConfig) -> None:
+def _measure_alone(bench: Bench, session: ort.InferenceSession, config: EncoderConfig) -> None:
     """Batch after batch through one session, from the host's memory to the host's memory."""
-    session = open_session(bench.card, graph_file(family, bench.models, "model.onnx"))
     seconds = bench.plan.served_seconds / 4
     for batch in _BATCHES[: None if bench.card.kind == "cuda" else 2]:
-        feeds = _feeds(config, batch, bench.plan.served_tokens)
+        feeds = feeds_of(config, [bench.plan.served_tokens] * batch, seed=batch)
         with bench.attempt(f"onnxruntime alone, B = {batch}"):
             rate = _rate(session, feeds, batch, seconds)
             bench.row("alone", batch=batch, tokens=bench.plan.served_tokens, sequences_per_second=rate)
 
 
-def _rate(session: ort.InferenceSession, feeds: dict[str, object], batch: int, seconds: float) -> float:
+def _rate(session: ort.InferenceSession, feeds: Feeds, batch: int, seconds: float) -> float:
     for _ in range(3):
-        session.run(["pooled"], feeds)
+        session.run(["pooled"], dict(feeds))
     runs, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        session.run(["pooled"], feeds)
+        session.run(["pooled"], dict(feeds))
         runs += 1
     return runs * batch / (time.perf_counter() - start)
 
 
 def _measure_served(
-    bench: Bench, family: Family, config: EncoderConfig, server: Server, *, attention: bool
+    bench: Bench,
+    family: Family,
+    config: EncoderConfig,
+    server: Server,
+    question: Question,
+    *,
+    attention: bool,
 ) -> None:
     plan = bench.plan
     before, start = bench.card.used_bytes(), time.monotonic()
@@ -73,6 +81,7 @@ def _measure_served(
             ready_seconds=time.monotonic() - start,
             # Of the card: other processes' memory counts there.
             gpu_bytes=bench.card.used_bytes() - before if bench.card.kind == "cuda" else None,
+            difference=question.difference(address),
         )
         plain = Order(
             address=address,
@@ -131,14 +140,6 @@ def _with_attention(plain: Order, config: EncoderConfig, seconds: float) -> dict
 
 def _but(order: Order, **changes: object) -> Order:
     return Order(**(asdict(order) | changes))
-
-
-def _feeds(config: EncoderConfig, batch: int, tokens: int) -> dict[str, object]:
-    random = np.random.default_rng(batch)
-    feeds: dict[str, object] = {"input_ids": random.integers(config.vocabulary or 1, size=(batch, tokens))}
-    if config.types:
-        feeds["token_type_ids"] = np.zeros((batch, tokens), np.int64)
-    return feeds | {"lengths": np.full(batch, tokens, np.int32)}
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What was timed, in markdown: against PyTorch, served, by head count."""
 
 from gpu.journal import Found, Row
-from gpu.markdown import number, table
+from gpu.markdown import number, small, table
 
 _CONTENDERS = (
     *("fast", "fast, CUDA graph", "attention"),
@@ -66,12 +66,13 @@ def served_lines(found: Found) -> list[str]:
     said = ", ".join(alone)
     lines = [f"onnxruntime alone, one run at a time, sequences a second: {said}.", ""] if said else []
     lines += table(
-        ("server", "ready after", "memory of the card, MiB"),
+        ("server", "ready after", "memory of the card, MiB", "answers differ from the graph's by"),
         (
             (
                 row["server"],
                 f"{number(row['ready_seconds'], 0)} s",
                 number(None if row["gpu_bytes"] is None else row["gpu_bytes"] / 2**20, 0),
+                small(row["difference"]),
             )
             for row in found.of("server")
         ),

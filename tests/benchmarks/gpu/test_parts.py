@@ -53,6 +53,7 @@ def test_serving_is_measured_alone_and_served(run: RunPart) -> None:
 
     assert [row["batch"] for row in found.of("alone")] == [1, 8]
     assert [row["server"] for row in found.of("server")] == ["1 worker"]
+    assert found.of("server")[0]["difference"] < 1e-5
     loads = found.of("load")
     assert {row["traffic"] for row in loads} >= {"one sequence a call", "all attention, UINT8"}
     assert all(row["errors"] == 0 and row["replies"] > 0 for row in loads)
