@@ -140,6 +140,9 @@ def _run_part(plan: Plan, chosen: argparse.Namespace, serve_arguments: Sequence[
             )
         else:
             run_part(bench)
+    except NoCardError as error:
+        print(error)
+        return NO_CARD
     except Exception as error:
         bench.journal.end(chosen.part, "failed", chosen.allowed - deadline.left, reason(error))
         raise

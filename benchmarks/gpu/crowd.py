@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,42 +35,55 @@ class GeneratorError(Exception):
     """A generator ended without an answer."""
 
 
-def load(order: Order, generators: int) -> Measured:
-    """Sends from several processes, which share the requests in flight and start together.
+class Crowd:
+    """Generators that stay from load to load.
 
-    Raises:
-        GeneratorError: One of them failed.
+    Args:
+        processes: The generators.
     """
-    number = max(1, min(generators, order.in_flight))
-    shares = [order.in_flight // number + (index < order.in_flight % number) for index in range(number)]
-    orders = [
-        replace(order, in_flight=share, connections=min(_CONNECTIONS, share), seed=index)
-        for index, share in enumerate(shares)
-    ]
+
+    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
+        self._processes = processes
+
+    def load(self, order: Order) -> Measured:
+        """Sends from all of them, which share the requests in flight and start together.
+
+        Raises:
+            GeneratorError: One of them ended.
+        """
+        number = min(len(self._processes), order.in_flight)
+        shares = [order.in_flight // number + (index < order.in_flight % number) for index in range(number)]
+        called = self._processes[:number]
+        for index, (process, share) in enumerate(zip(called, shares, strict=True)):
+            mine = replace(order, in_flight=share, connections=min(_CONNECTIONS, share), seed=index)
+            _tell(process, mine.as_json())
+        for process in called:
+            _hear(process)  # ready
+        for process in called:
+            _tell(process, "go")
+        return together(order.batch, [json.loads(_hear(process)) for process in called])
+
+
+@contextmanager
+def crowd(generators: int) -> Iterator[Crowd]:
+    """Starts generators, and ends them."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH")]))
     }
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-m", "gpu.generator", each.as_json()],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=environment,
-                )
+        processes = []
+        for _ in range(generators):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gpu.generator"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
             )
-            for each in orders
-        ]
-        for process in processes:
+            stack.enter_context(process)
             stack.callback(process.kill)
-        for process in processes:
-            _wait_until_ready(process)
-        for process in processes:
-            _start(process)
-        answers = [_answer(process) for process in processes]
-    return together(order.batch, answers)
+            processes.append(process)
+        yield Crowd(processes)
 
 
 def together(batch: int, answers: Sequence[dict[str, object]]) -> Measured:
@@ -91,20 +104,14 @@ def together(batch: int, answers: Sequence[dict[str, object]]) -> Measured:
     )
 
 
-def _wait_until_ready(process: "subprocess.Popen[str]") -> None:
-    if process.stdout is None or process.stdout.readline().strip() != "ready":
-        raise GeneratorError("a load generator did not start; its log says why")
-
-
-def _start(process: "subprocess.Popen[str]") -> None:
+def _tell(process: "subprocess.Popen[str]", line: str) -> None:
     if process.stdin is None:
-        raise GeneratorError("a load generator cannot be told to start")
-    process.stdin.write("go\n")
+        raise GeneratorError("a load generator cannot be told anything")
+    process.stdin.write(f"{line}\n")
     process.stdin.flush()
 
 
-def _answer(process: "subprocess.Popen[str]") -> dict[str, object]:
+def _hear(process: "subprocess.Popen[str]") -> str:
     if process.stdout is None or not (line := process.stdout.readline()):
-        raise GeneratorError("a load generator ended without an answer; its log says why")
-    answer: dict[str, object] = json.loads(line)
-    return answer
+        raise GeneratorError("a load generator ended; what it printed says why")
+    return line

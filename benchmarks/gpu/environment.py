@@ -14,9 +14,9 @@ import numpy as np
 import onnxruntime as ort
 import torch
 
-from gpu.card import DTYPES, Card
+from gpu.card import DTYPES, Card, NoCardError
 from gpu.graph import open_session
-from gpu.part import Bench
+from gpu.part import Bench, reason
 from gpu.timing import compare
 
 _PACKAGES = (
@@ -52,8 +52,7 @@ def run(bench: Bench) -> None:
     bench.row("versions", **_versions())
     with bench.attempt("the driver's own words"):
         bench.row("driver", **_driver())
-    with bench.attempt("a product of two matrices in onnxruntime"):
-        _try_onnxruntime(card)
+    _try_onnxruntime(card)
     bench.row("libraries", loaded=_loaded())
     for precision, teraflops in measure_peak(bench).items():
         bench.row("peak", precision=precision, teraflops=teraflops, size=bench.plan.peak_size)
@@ -118,13 +117,23 @@ def _driver() -> dict[str, str]:
 
 
 def _try_onnxruntime(card: Card) -> None:
-    """Has onnxruntime load the libraries that a product needs."""
+    """Has onnxruntime multiply two matrices on the card, with the libraries that it needs for that.
+
+    Raises:
+        NoCardError: It cannot.
+    """
     import onnx
 
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 2]) for name in "xy")
     graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "x"], ["y"])], "probe", [x], [y])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    open_session(card, model.SerializeToString()).run(None, {"x": np.eye(2, dtype=np.float32)})
+    try:
+        open_session(card, model.SerializeToString()).run(None, {"x": np.eye(2, dtype=np.float32)})
+    except Exception as error:
+        raise NoCardError(
+            f"onnxruntime {ort.__version__} does not run on {card.name}: {reason(error)}; "
+            "`polyhead doctor --device cuda` says what is missing"
+        ) from error
 
 
 def _loaded() -> list[str]:

@@ -1,4 +1,4 @@
-"""One of the processes that put load on a server: `python -m gpu.generator ORDER`, then a line to start.
+"""One of the processes that put load on a server: `python -m gpu.generator`, then orders, line by line.
 
 A connection reaches one worker of a server, so each process opens several.
 """
@@ -38,7 +38,7 @@ class Order:
     seed: int = 0
 
     def as_json(self) -> str:
-        """For the command line."""
+        """In one line."""
         return json.dumps(asdict(self))
 
 
@@ -86,12 +86,13 @@ async def send(order: Order, requests: Sequence[bytes]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Builds the requests, waits for the word, sends."""
-    order = Order(**json.loads(sys.argv[1]))
-    requests = requests_of(order)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    print(json.dumps(asyncio.run(send(order, requests))), flush=True)
+    """Takes orders, one a line: builds the requests, says that it is ready, waits for the word, sends."""
+    for line in sys.stdin:
+        order = Order(**json.loads(line))
+        requests = requests_of(order)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(json.dumps(asyncio.run(send(order, requests))), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
+import onnxruntime as ort
 import torch
 from torch import Tensor
 
@@ -77,10 +78,11 @@ def _look_at(bench: Bench, form: Form, precision: Precision) -> dict[str, Any]:
     try:
         # Kernels read the switch when they are made: one session that says, one that is timed.
         with _environment(_SAY, "1"), _file_of_stdout() as said:
-            talking, _ = _bind(bench, form, model, on_card)
+            talking, _ = _bind(bench, form, open_session(card, model), on_card)
             talking()
             card.synchronise()
-        quiet, out = _bind(bench, form, model, on_card)
+        session = open_session(card, model)
+        quiet, out = _bind(bench, form, session, on_card)
     except Exception as error:
         return facts | {"problem": reason(error)}
     found = _SAID.findall("".join(said))
@@ -91,20 +93,19 @@ def _look_at(bench: Bench, form: Form, precision: Precision) -> dict[str, Any]:
     facts["ms"] = median(
         compare(card, {"form": quiet}, sample_ms=bench.plan.sample_ms / 2, rounds=bench.plan.rounds)["form"]
     )
-    facts["operators"] = placed(open_session(card, model))
+    facts["operators"] = placed(session)
     return facts | _check(form, out, on_card, lengths, heads)
 
 
 def _bind(
-    bench: Bench, form: Form, model: bytes, inputs: Mapping[str, Tensor]
+    bench: Bench, form: Form, session: ort.InferenceSession, inputs: Mapping[str, Tensor]
 ) -> tuple[Callable[[], None], Tensor]:
     batch, tokens = bench.plan.mask_size
     heads, width = bench.plan.mask_heads
     shape = (batch, heads, tokens, width) if form.layout == "heads" else (batch, tokens, heads * width)
     some = next(iter(inputs.values()))
     out = torch.empty(shape, dtype=some.dtype, device=bench.card.device)
-    bound = BoundGraph(bench.card, open_session(bench.card, model), inputs, {"out": out})
-    return bound, out
+    return BoundGraph(bench.card, session, inputs, {"out": out}), out
 
 
 def _check(
@@ -134,7 +135,8 @@ def _profiled(bench: Bench, call: Callable[[], object]) -> dict[str, float]:
     spent: dict[str, float] = {}
     for event in profile.key_averages():
         microseconds = float(getattr(event, "self_device_time_total", 0.0))
-        if microseconds > 0:
+        on_the_host = str(getattr(event, "device_type", "")).endswith("CPU")
+        if microseconds > 0 and not on_the_host:
             spent[event.key] = round(microseconds / runs, 2)
     return dict(sorted(spent.items(), key=lambda item: -item[1])[:8])
 

@@ -14,11 +14,11 @@ SECONDS = 480.0
 
 SHARES = {
     "environment": 15.0,
-    "export": 130.0,
+    "export": 125.0,
     "parity": 30.0,
     "kernels": 35.0,
-    "table": 140.0,
-    "served": 90.0,
+    "table": 135.0,
+    "served": 100.0,
     "heads": 20.0,
     "memory": 20.0,
 }
@@ -157,7 +157,7 @@ def full(device: str) -> Plan:
         in_flight=512,
         sample_ms=50.0,
         rounds=5,
-        served_seconds=3.0,
+        served_seconds=2.5,
         peak_size=8192,
     )
 

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 
 import onnxruntime as ort
 
 from gpu.answers import Feeds, Question, feeds_of
-from gpu.crowd import load
+from gpu.crowd import Crowd, crowd
 from gpu.families import graph_file, repository_of
 from gpu.generator import Order
 from gpu.graph import open_session
@@ -37,10 +37,12 @@ def run(bench: Bench) -> None:
     _measure_alone(bench, session, family.config)
     del session  # its memory is not the servers'
     pace = Pace(first_seconds=20.0 if bench.card.kind == "cuda" else 1.0)
-    for number, server in enumerate(bench.plan.servers):
-        if bench.fits(server.name, pace.expected):
-            with bench.attempt(server.name), pace.measured():
-                _measure_served(bench, family, family.config, server, question, attention=number == 0)
+    with crowd(bench.plan.generators) as callers:
+        for number, server in enumerate(bench.plan.servers):
+            if bench.fits(server.name, pace.expected):
+                with bench.attempt(server.name), pace.measured():
+                    load = _Load(bench=bench, family=family, callers=callers, everything=number == 0)
+                    load.measure(server, question)
 
 
 def _measure_alone(bench: Bench, session: ort.InferenceSession, config: EncoderConfig) -> None:
@@ -63,29 +65,49 @@ def _rate(session: ort.InferenceSession, feeds: Feeds, batch: int, seconds: floa
     return runs * batch / (time.perf_counter() - start)
 
 
-def _measure_served(
-    bench: Bench,
-    family: Family,
-    config: EncoderConfig,
-    server: Server,
-    question: Question,
-    *,
-    attention: bool,
-) -> None:
-    plan = bench.plan
-    before, start = bench.card.used_bytes(), time.monotonic()
-    with _running(bench, family, server) as address:
-        bench.row(
-            "server",
-            server=server.name,
-            ready_seconds=time.monotonic() - start,
-            # Of the card: other processes' memory counts there.
-            gpu_bytes=bench.card.used_bytes() - before if bench.card.kind == "cuda" else None,
-            difference=question.difference(address),
-        )
+@dataclass(frozen=True, kw_only=True)
+class _Load:
+    """What is sent to a server."""
+
+    bench: Bench
+    family: Family
+    callers: Crowd
+    everything: bool
+    """Also what does not change with the number of workers."""
+
+    def measure(self, server: Server, question: Question) -> None:
+        """Starts the server, looks at one answer, and sends one kind of traffic after the other."""
+        bench = self.bench
+        before, start = bench.card.used_bytes(), time.monotonic()
+        with _running(bench, self.family, server) as address:
+            bench.row(
+                "server",
+                server=server.name,
+                ready_seconds=time.monotonic() - start,
+                # Of the card: other processes' memory counts there.
+                gpu_bytes=bench.card.used_bytes() - before if bench.card.kind == "cuda" else None,
+                difference=question.difference(address),
+            )
+            for name, order in self._traffic(address).items():
+                with bench.attempt(f"{server.name}, {name}"):
+                    measured = self.callers.load(order)
+                    bench.row(
+                        "load",
+                        server=server.name,
+                        traffic=name,
+                        batch=order.batch,
+                        tokens=order.tokens,
+                        in_flight=order.in_flight,
+                        **asdict(measured),
+                    )
+
+    def _traffic(self, address: str) -> dict[str, Order]:
+        plan, config = self.bench.plan, self.family.config
+        if config is None:
+            raise ValueError(f"{self.family.key} has no configuration")
         plain = Order(
             address=address,
-            model=family.key,
+            model=self.family.key,
             vocabulary=config.vocabulary or 0,
             types=config.types > 0,
             batch=1,
@@ -97,27 +119,19 @@ def _measure_served(
         several = max(1, plan.in_flight // _SEVERAL)
         traffic = {
             "one sequence a call": plain,
-            f"{_SEVERAL} sequences a call": _but(plain, batch=_SEVERAL, in_flight=several),
-            "one in flight": _but(plain, in_flight=1, seconds=plan.served_seconds / 3),
-            "every token's vector": _but(plain, outputs=("output",), in_flight=several),
+            f"{_SEVERAL} sequences a call": replace(plain, batch=_SEVERAL, in_flight=several),
         }
-        if attention:
-            traffic |= _with_attention(plain, config, plan.served_seconds / 3)
-        for name, order in traffic.items():
-            with bench.attempt(f"{server.name}, {name}"):
-                measured = load(order, plan.generators)
-                bench.row(
-                    "load",
-                    server=server.name,
-                    traffic=name,
-                    batch=order.batch,
-                    tokens=order.tokens,
-                    in_flight=order.in_flight,
-                    **asdict(measured),
-                )
+        if self.everything:
+            alone = replace(plain, in_flight=1, seconds=plan.served_seconds / 2)
+            traffic |= {
+                "every token's vector": replace(plain, outputs=("output",), in_flight=several),
+                "one in flight": alone,
+                **_with_attention(alone, config),
+            }
+        return traffic
 
 
-def _with_attention(plain: Order, config: EncoderConfig, seconds: float) -> dict[str, Order]:
+def _with_attention(alone: Order, config: EncoderConfig) -> dict[str, Order]:
     """One call in flight, with attention in its reply."""
     every = tuple(f"attention.{layer}" for layer in range(config.layers))
     asked = {
@@ -126,20 +140,9 @@ def _with_attention(plain: Order, config: EncoderConfig, seconds: float) -> dict
         "all attention, UINT8": (every, "UINT8"),
     }
     return {
-        name: _but(
-            plain,
-            model=f"{plain.model}.attention",
-            outputs=("pooled", *outputs),
-            dtype=dtype,
-            in_flight=1,
-            seconds=seconds,
-        )
+        name: replace(alone, model=f"{alone.model}.attention", outputs=("pooled", *outputs), dtype=dtype)
         for name, (outputs, dtype) in asked.items()
     }
-
-
-def _but(order: Order, **changes: object) -> Order:
-    return Order(**(asdict(order) | changes))
 
 
 @contextmanager
