@@ -14,6 +14,9 @@ from numpy.typing import DTypeLike
 
 from gpu.plan import Precision
 
+Kind = Literal["cuda", "cpu"]
+"""As torch and onnxruntime call devices."""
+
 DTYPES: Mapping[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "fp16": torch.float16,
@@ -40,7 +43,7 @@ class Card(ABC):
     """A device, its clock and its memory."""
 
     device: torch.device
-    kind: Literal["cuda", "cpu"]
+    kind: Kind
 
     @property
     @abstractmethod
@@ -88,7 +91,7 @@ class Gpu(Card):
         NoCardError: There is none, or torch cannot use it.
     """
 
-    kind = "cuda"
+    kind: Kind = "cuda"
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
@@ -160,7 +163,7 @@ class Gpu(Card):
 class Cpu(Card):
     """The processor, for a try-out."""
 
-    kind = "cpu"
+    kind: Kind = "cpu"
     device = torch.device("cpu")
 
     @property

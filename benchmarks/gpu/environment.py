@@ -39,8 +39,13 @@ _QUERY = "driver_version,clocks.max.sm,clocks.sm,power.limit,memory.total"
 
 
 def run(bench: Bench) -> None:
-    """Writes it down."""
+    """Writes it down.
+
+    Raises:
+        NoCardError: onnxruntime cannot use the card.
+    """
     card = bench.card
+    _try_onnxruntime(card)  # before anything else: without it there is nothing to measure
     bench.row(
         "machine",
         card=card.name,
@@ -52,7 +57,6 @@ def run(bench: Bench) -> None:
     bench.row("versions", **_versions())
     with bench.attempt("the driver's own words"):
         bench.row("driver", **_driver())
-    _try_onnxruntime(card)
     bench.row("libraries", loaded=_loaded())
     for precision, teraflops in measure_peak(bench).items():
         bench.row("peak", precision=precision, teraflops=teraflops, size=bench.plan.peak_size)
