@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-compose compose-tests check format bench soak overload proto constraints clean
+.PHONY: help run serve test test-compose compose-tests check format bench gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ format: $(VENV)/dev  ## Put the code into its usual form
 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
 	$(BIN)/python benchmarks/serving.py
+
+gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU in eight minutes; PARTS="parity table" picks some
+	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python benchmarks/soak.py

@@ -18,7 +18,11 @@ from polyhead_proto import RPCS
 
 Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
-_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # loops of one process have a connection each
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from polyhead_client import Client
 
+_SERVE = "import sys; from polyhead_server.command import app; sys.exit(app(result_action='return_value'))"
+"""`polyhead serve`, also where it is not installed beside the interpreter."""
+
 
 class Metrics:
     """What a server's `/metrics` says.
@@ -59,19 +62,22 @@ class Served:
             return Metrics(reply.read().decode())
 
 
+class ServerError(Exception):
+    """A server did not start; what it printed says why."""
+
+
 @contextmanager
 def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[Served]:
     """Starts a server and waits until it is ready; stops it at the end."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         port, metrics_port = (probe.getsockname()[1] for probe in probes)
-    command = [str(Path(sys.executable).with_name("polyhead")), "serve", "--models", str(models)]
+    command = [sys.executable, "-c", _SERVE, "--models", str(models)]
     # Its log is worth seeing where it says that something is wrong.
     command += ["--port", str(port), "--metrics-port", str(metrics_port), "--log-level", "warning"]
     with subprocess.Popen([*command, *arguments]) as server:
         try:
-            with Client(f"127.0.0.1:{port}") as client:
-                client.wait_until_ready(timeout=120)
+            _wait_until_ready(server, f"127.0.0.1:{port}", seconds=120)
             yield Served(
                 address=f"127.0.0.1:{port}",
                 metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
@@ -79,6 +85,17 @@ def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[Served]:
             )
         finally:
             server.terminate()
+
+
+def _wait_until_ready(server: "subprocess.Popen[bytes]", address: str, *, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    with Client(address) as client:
+        while not client.ready(timeout=5):
+            if server.poll() is not None:
+                raise ServerError(f"the server ended with status {server.returncode} before it was ready")
+            if time.monotonic() > end:
+                raise ServerError(f"the server was not ready within {seconds:.0f} s")
+            time.sleep(0.1)
 
 
 def cpu_seconds(process: psutil.Process) -> float:

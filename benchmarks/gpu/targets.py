@@ -1,0 +1,155 @@
+"""What a card should reach, and whether it did: ratios within one run, but for the precision."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpu.journal import Found, Row
+from gpu.plan import Plan
+
+_PRODUCTS = frozenset(
+    {
+        "Attention",
+        "FusedGemm",
+        "FusedMatMul",
+        "Gemm",
+        "MatMul",
+        "MultiHeadAttention",
+        "PackedMultiHeadAttention",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One of them."""
+
+    name: str
+    seen: str
+    met: bool | None
+    """None where it was not measured, or not all of it."""
+
+
+def judge(found: Mapping[str, Found], plan: Plan) -> list[Target]:
+    """Every target, measured or not."""
+    table = _rows(found, "table", "size")
+    sizes = len(plan.encoders) * len(plan.tokens) * len(plan.batches)
+    largest, longest = plan.encoders[-1][0], max(plan.tokens)
+    graphs = _rows(found, "parity", "graph")
+    return [
+        _least(
+            "fast graph ≥ torch.compile + SDPA, each at its best, at every size",
+            1.0,
+            [(_size(row), row["against_compiled"]) for row in table],
+            of=sizes,
+        ),
+        _least(
+            f"fast graph ≥ 0.5 of the matrix products' peak: {largest}, B = 32, T = {longest}",
+            0.5,
+            [
+                (_size(row), max((row["share_of_peak"][name] for name in _fast(row)), default=None))
+                for row in table
+                if (row["family"], row["batch"], row["tokens"]) == (largest, 32, longest)
+            ],
+            of=1,
+        ),
+        _least(
+            f"fast graph ≥ 1.5 × the attention graph at T = {longest}",
+            1.5,
+            [(_size(row), row["attention_costs"]) for row in table if row["tokens"] == longest],
+            of=len(plan.encoders) * len(plan.batches),
+        ),
+        _served(found),
+        _most(
+            "fp16: pooled output within 1e-3 of PyTorch in fp32",
+            1e-3,
+            [
+                (f"{row['family']}, {row['graph']}", row["pooled"])
+                for row in graphs
+                if row["precision"] == "fp16" and row["family"] == plan.trained[0]
+            ],
+            of=2,
+        ),
+        _most(
+            "fp32: every output within 1e-5 of PyTorch on the CPU",
+            1e-5,
+            [
+                (f"{row['family']}, {row['graph']}", _worst(row))
+                for row in graphs
+                if row["precision"] == "fp32"
+            ],
+            of=2,
+        ),
+        _placement(graphs),
+    ]
+
+
+def _served(found: Mapping[str, Found]) -> Target:
+    name = "served ≥ 0.9 × onnxruntime alone at its best"
+    alone = [row["sequences_per_second"] for row in _rows(found, "served", "alone")]
+    loads = [row for row in _rows(found, "served", "load") if row["in_flight"] > 1 and not row["errors"]]
+    pooled = [row for row in loads if "a call" in row["traffic"]]
+    if not alone or not pooled:
+        return Target(name=name, seen="not measured", met=None)
+    best = max(pooled, key=lambda row: float(row["sequences_per_second"]))
+    share = best["sequences_per_second"] / max(alone)
+    where = f"{best['server']}, {best['traffic']}"
+    return Target(name=name, seen=f"{share:.2f} ({where})", met=share >= 0.9)
+
+
+def _placement(graphs: Iterable[Row]) -> Target:
+    name = "every matrix product and attention on the card"
+    known = [row for row in graphs if any("CUDA" in provider for provider in row["operators"])]
+    left = [
+        f"{row['family']}-{row['precision']}, {row['graph']}: {count} {operator}"
+        for row in known
+        for operator, count in row["operators"].get("CPUExecutionProvider", {}).items()
+        if operator in _PRODUCTS
+    ]
+    seen = "; ".join(left) or f"{len(known)} graphs"
+    return Target(name=name, seen=seen if known else "not measured", met=not left if known else None)
+
+
+def _least(name: str, limit: float, values: list[tuple[str, float | None]], *, of: int) -> Target:
+    return _judge(name, values, of, worst=min, holds=lambda value: value >= limit)
+
+
+def _most(name: str, limit: float, values: list[tuple[str, float | None]], *, of: int) -> Target:
+    return _judge(name, values, of, worst=max, holds=lambda value: value <= limit)
+
+
+def _judge(
+    name: str,
+    values: list[tuple[str, float | None]],
+    of: int,
+    *,
+    worst: Callable[..., tuple[str, float]],
+    holds: Callable[[float], bool],
+) -> Target:
+    """One that does not hold is enough to fail; to hold, all must have been measured."""
+    measured = [(where, float(value)) for where, value in values if value is not None]
+    if not measured:
+        return Target(name=name, seen="not measured", met=None)
+    where, value = worst(measured, key=lambda each: each[1])
+    seen = f"{value:.2g} ({where})" if value < 0.1 else f"{value:.2f} ({where})"
+    if not holds(value):
+        return Target(name=name, seen=seen, met=False)
+    if len(measured) < of:
+        return Target(name=name, seen=f"{seen}; {len(measured)} of {of} measured", met=None)
+    return Target(name=name, seen=seen, met=True)
+
+
+def _rows(found: Mapping[str, Found], part: str, kind: str) -> list[Row]:
+    return found[part].of(kind) if part in found else []
+
+
+def _size(row: Row) -> str:
+    return f"{row['d_model']}/{row['heads']}, B = {row['batch']}, T = {row['tokens']}"
+
+
+def _fast(row: Row) -> list[str]:
+    return [name for name in row["share_of_peak"] if name.startswith("fast")]
+
+
+def _worst(row: Row) -> float | None:
+    values = [float(row[name]) for name in ("output", "pooled", "attention") if row[name] is not None]
+    return max(values, default=None)

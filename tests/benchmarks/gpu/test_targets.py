@@ -1,0 +1,121 @@
+"""When a target counts as met."""
+
+from typing import Any
+
+import pytest
+
+from gpu.journal import Found
+from gpu.plan import full
+from gpu.targets import Target, judge
+
+PLAN = full("cuda")
+
+
+def size(family: str, batch: int, tokens: int, **facts: Any) -> dict[str, Any]:
+    shape = {"base": {"d_model": 768, "heads": 12}, "large": {"d_model": 1024, "heads": 16}}[family]
+    common = {"kind": "size", "family": family, "batch": batch, "tokens": tokens, **shape}
+    measured: dict[str, Any] = {
+        "against_compiled": 1.2,
+        "attention_costs": 1.8,
+        "share_of_peak": {"fast": 0.55, "attention": 0.3},
+    }
+    return common | measured | facts
+
+
+def sizes(**changed: Any) -> list[dict[str, Any]]:
+    """Every size of the table; `changed` is of 1024/16 at B = 32, T = 512."""
+    return [
+        size(family, batch, tokens, **(changed if (family, batch, tokens) == ("large", 32, 512) else {}))
+        for family in ("base", "large")
+        for tokens in (128, 512)
+        for batch in (1, 8, 32, 128)
+    ]
+
+
+def graph(precision: str, name: str, **facts: Any) -> dict[str, Any]:
+    row = {"kind": "graph", "family": "minilm", "precision": precision, "graph": name}
+    measured: dict[str, Any] = {"output": 1e-6, "pooled": 1e-6, "attention": None, "operators": {}}
+    return row | measured | facts
+
+
+def judged(part: str, rows: list[dict[str, Any]], words: str) -> Target:
+    (target,) = (one for one in judge({part: Found(rows=rows)}, PLAN) if words in one.name)
+    return target
+
+
+def test_nothing_measured_meets_nothing() -> None:
+    assert [target.met for target in judge({}, PLAN)] == [None] * 7
+
+
+def test_all_sizes_must_reach_the_compiled_encoder() -> None:
+    assert judged("table", sizes(), "torch.compile").met is True
+
+    slow = judged("table", sizes(against_compiled=0.97), "torch.compile")
+    assert (slow.met, slow.seen) == (False, "0.97 (1024/16, B = 32, T = 512)")
+
+
+def test_what_is_missing_leaves_it_open_but_not_what_fails() -> None:
+    part_of_it = judged("table", sizes()[:5], "torch.compile")
+    assert (part_of_it.met, part_of_it.seen.split("; ")[1]) == (None, "5 of 16 measured")
+    assert judged("table", sizes(against_compiled=None), "torch.compile").met is None
+
+    slow = [size("base", 1, 128, against_compiled=0.5)]
+    assert judged("table", slow, "torch.compile").met is False
+
+
+def test_the_share_of_the_peak_is_that_of_one_size() -> None:
+    assert judged("table", sizes(), "peak").met is True
+    assert judged("table", sizes(share_of_peak={"fast": 0.4, "fast, CUDA graph": 0.51}), "peak").met is True
+    assert judged("table", sizes(share_of_peak={"fast": 0.4, "attention": 0.9}), "peak").met is False
+    assert judged("table", sizes(share_of_peak={"torch eager": 0.9}), "peak").met is None
+
+
+def test_attention_counts_at_the_longest_only() -> None:
+    rows = sizes()
+    for row in rows:
+        if row["tokens"] == 128:
+            row["attention_costs"] = 1.1
+    assert judged("table", rows, "attention graph").met is True
+
+
+@pytest.mark.parametrize(("rate", "met"), [(950.0, True), (850.0, False)])
+def test_serving_is_held_against_the_best_batch(rate: float, met: bool) -> None:
+    load = {"kind": "load", "server": "4 workers", "in_flight": 512, "errors": 0}
+    rows = [
+        {"kind": "alone", "sequences_per_second": 400.0},
+        {"kind": "alone", "sequences_per_second": 1000.0},
+        load | {"traffic": "one sequence a call", "sequences_per_second": rate},
+        load | {"traffic": "8 sequences a call", "sequences_per_second": 500.0},
+        load | {"traffic": "8 sequences a call", "sequences_per_second": 5000.0, "errors": 3},
+        load | {"traffic": "every token's vector", "sequences_per_second": 5000.0},
+    ]
+    target = judged("served", rows, "served")
+
+    assert target.met is met
+    assert "4 workers, one sequence a call" in target.seen
+
+
+def test_precisions_are_judged_by_their_own_limits() -> None:
+    rows = [
+        graph("fp32", "fast"),
+        graph("fp32", "attention", attention=2e-5),
+        graph("fp16", "fast", output=2e-2, pooled=4e-4),
+        graph("fp16", "attention", output=2e-2, pooled=9e-4),
+        graph("bf16", "fast", pooled=0.5),
+    ]
+
+    assert judged("parity", rows, "fp16").met is True
+    fp32 = judged("parity", rows, "fp32: every")
+    assert (fp32.met, fp32.seen) == (False, "2e-05 (minilm, attention)")
+    rows[2]["pooled"] = "inf"
+    assert judged("parity", rows, "fp16").met is False
+
+
+def test_products_on_the_cpu_are_named() -> None:
+    cuda = {"CUDAExecutionProvider": {"MatMul": 70}}
+    fine = graph("fp16", "fast", operators=cuda | {"CPUExecutionProvider": {"Shape": 3}})
+    left = graph("fp16", "attention", operators=cuda | {"CPUExecutionProvider": {"MatMul": 2}})
+
+    assert judged("parity", [fine], "on the card").met is True
+    target = judged("parity", [fine, left], "on the card")
+    assert (target.met, target.seen) == (False, "minilm-fp16, attention: 2 MatMul")
