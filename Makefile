@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 BIN := $(VENV)/bin
+# Files of tests go to so many processes.
+TEST_PROCESSES ?= 2
 
 # The tested set of versions; `make constraints` renews it.
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -21,7 +23,7 @@ serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
 test: $(VENV)/dev $(TRITON_VENV)/ready  ## Run the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-compose:  ## Build the images and really run the compose stack, where a container engine runs
 	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; \
