@@ -4,6 +4,7 @@ onnxruntime's Python package has neither page-locked memory nor copies that rele
 """
 
 import ctypes
+import sys
 import weakref
 from functools import cache
 
@@ -12,6 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from polyhead_server.engine.memory import Buffer, Bytes
+from polyhead_server.errors import DeviceError
 
 _TO_DEVICE, _TO_HOST = 1, 2
 _RELAXED = 2
@@ -86,8 +88,12 @@ class CudaMemory:
 @cache
 def _runtime() -> ctypes.CDLL:
     """The library; by now `preload_dlls` has loaded it, wherever it is."""
-    version = str(getattr(ort, "cuda_version", "") or "13")
-    library = ctypes.CDLL(f"libcudart.so.{version.partition('.')[0]}")
+    major = str(getattr(ort, "cuda_version", "") or "13").partition(".")[0]
+    name = f"cudart64_{major}.dll" if sys.platform == "win32" else f"libcudart.so.{major}"
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        raise DeviceError(f"missing {name}: pip install 'polyhead[cuda]'") from error
     library.cudaGetErrorString.restype = ctypes.c_char_p
     return library
 

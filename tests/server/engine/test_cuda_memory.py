@@ -12,7 +12,7 @@ import pytest
 from polyhead_server.engine import cuda_memory
 from polyhead_server.engine.cuda_memory import CudaMemory
 from polyhead_server.engine.failures import translate
-from polyhead_server.errors import DeviceLostError, TooLargeError
+from polyhead_server.errors import DeviceError, DeviceLostError, TooLargeError
 
 WORDS = {2: b"out of memory", 700: b"an illegal memory access was encountered"}
 INT, SIZE, POINTER = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
@@ -80,6 +80,14 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     one = Runtime()
     monkeypatch.setattr(cuda_memory, "_runtime", lambda: one)
     return one
+
+
+def test_without_the_library_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.cuda_version", "99.1", raising=False)
+    cuda_memory._runtime.cache_clear()
+
+    with pytest.raises(DeviceError, match=r"missing libcudart\.so\.99: pip install 'polyhead\[cuda\]'"):
+        CudaMemory()
 
 
 def test_what_goes_up_comes_down(runtime: Runtime) -> None:
