@@ -294,7 +294,7 @@ def test_a_timeout_bounds_the_wait_and_priorities_order_it(serve: Any, gate: Gat
     gate.may_run.release(4)
 
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert "waited for its turn longer than it may" in error.details()
+    assert "waited for its turn longer than its timeout" in error.details()
     assert all(future.result().outputs for future in [running, *waiting])
     assert gate.values == [1, 3, 2, 7]
 
