@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-compose compose-tests check format bench soak overload proto constraints clean
+.PHONY: help run serve test test-compose compose-tests check format bench agreement soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ format: $(VENV)/dev  ## Put the code into its usual form
 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
 	$(BIN)/python benchmarks/serving.py
+
+agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
+	$(BIN)/python benchmarks/agreement.py
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python benchmarks/soak.py
