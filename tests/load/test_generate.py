@@ -76,7 +76,8 @@ def test_a_known_service_time_is_measured_within_a_millisecond(
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(_TURNS):
-        theirs.append(_beside(*_other_client(server, model, pause=1 / how.get("rate", np.inf)), least))
+        latency, served = _other_client(server, model, pause=1 / how.get("rate", np.inf))
+        theirs.append(_beside(latency, served, least))
         seen = generate(plan_for(server, model, **how))
         ours.append(_beside(seen.latency, seen["compute_ns"] / 1e9, least))
         if abs(min(ours) - min(theirs)) < 1e-3:
