@@ -155,5 +155,5 @@ def _give_shares(runner: MasterRunner) -> None:
         runner.send_message(_SHARE, {"index": index, "count": len(workers)}, client_id=worker.id)
 
 
-def _three_digits(milliseconds: float) -> int:
-    return round(milliseconds) if milliseconds < 100 else int(float(f"{milliseconds:.3g}"))
+def _three_digits(response_time: float) -> int:
+    return round(response_time) if response_time < 100 else int(float(f"{response_time:.3g}"))

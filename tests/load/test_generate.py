@@ -197,12 +197,19 @@ def test_no_server_is_said(begin: Begin) -> None:
     assert error.startswith("127.0.0.1:1 is unavailable: ")
 
 
-def test_a_wrong_plan_is_said(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text('{"address": "a", "model": "b", "tokens": 0}')
+@pytest.mark.parametrize(
+    ("rest", "told"),
+    [
+        ('"tokens": 0', "no plan: "),
+        ('"tokens": 4, "mode": "closed", "seconds": Infinity', "seconds must be finite, was inf"),
+    ],
+)
+def test_a_wrong_plan_is_said(tmp_path: Path, rest: str, told: str) -> None:
+    (tmp_path / "plan.json").write_text('{"address": "a", "model": "b", ' + rest + "}")
     command = [sys.executable, "-m", "polyhead_load.generate", "--plan", str(tmp_path / "plan.json")]
     done = subprocess.run(
         [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
 
     assert done.returncode == 1
-    assert done.stderr.startswith("no plan: ")
+    assert done.stderr.startswith(told)
