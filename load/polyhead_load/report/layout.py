@@ -98,6 +98,14 @@ class Layout:
         }
         return heads if len(set(heads.values())) == len(self.values) else {}
 
+    @cached_property
+    def places(self) -> Mapping[tuple[str, ...], float]:
+        """Value → where it is along an axis: at the logarithm of H, or one after the other."""
+        if not self.heads:
+            return {value: float(place) for place, value in enumerate(self.values)}
+        # Doubling H is a step of 2, wherever: names fit between 12 and 16, too.
+        return {value: 2 * math.log2(self.heads[value]) for value in self.values}
+
     @property
     def axis(self) -> str:
         """What is compared, in words."""

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from polyhead_load.report.findings import QUANTILES, Findings, Row
+from polyhead_load.report.findings import QUANTILES, Capacity, Findings, Row
 from polyhead_load.report.layout import load_title, style
 from polyhead_load.report.plots import Plot, kernel_of
 from polyhead_load.report.tables import baseline_name
-from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, size, spread
-from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
+from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, of, size, spread
+from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
+from polyhead_load.sweep.spec import DIMENSIONS
 
 
 def svg(plot: Plot) -> str:
@@ -67,6 +69,12 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
             {"cell": ", ".join(one.cell), "block": one.block or "capacity", "reasons": one.void}
             for one in findings.void
         ],
+        overloaded=[
+            {"cell": ", ".join(one.cell), "block": one.block, "reasons": one.overloaded}
+            for one in findings.overloaded
+        ],
+        capacities=[_capacity(key, one, findings) for key, one in findings.capacities.items()],
+        missing=[", ".join(key) for key in findings.missing],
         skipped=facts.get("skipped", {}),
         graphs=_graphs(facts.get("graphs", {})),
         constants=_constants(findings),
@@ -90,7 +98,8 @@ def summary(findings: Findings) -> list[str]:
         said.append(
             f"{len(ratios)} cells were compared with {baseline_name(findings)} at p50: "
             f"{same} show {NO_DIFFERENCE}, {sum(interval.low > 1 for interval in ratios)} are slower, "
-            f"{sum(interval.high < 1 for interval in ratios)} are faster."
+            f"{sum(interval.high < 1 for interval in ratios)} are faster. Were there no differences, "
+            f"about {(1 - CONFIDENCE) * len(ratios):.2g} of {len(ratios)} would still show one, by chance."
         )
     for pick, word in ((max, "slowest"), (min, "fastest")):
         known = [
@@ -108,15 +117,14 @@ def summary(findings: Findings) -> list[str]:
                     f"The {word} with {load_title(row.load)} is {name}: "
                     f"{interval.value:.3g} times the baseline's p50 ({interval.low:.3g}–{interval.high:.3g})."
                 )
-    whole = [row for row in findings.rows if not row.valid]
+    if findings.missing:
+        said.append(f"{len(findings.missing)} of {len(findings.cells)} cells have not been measured.")
     if findings.void:
+        said.append(f"{len(findings.void)} runs are void, and count for nothing.")
+    if findings.overloaded:
         said.append(
-            f"{len(findings.void)} runs are void"
-            + (
-                f", and {len(whole)} cells have no valid run at all."
-                if whole
-                else "; each cell has a valid run."
-            )
+            f"In {len(findings.overloaded)} runs the server did not keep up. They count, "
+            "with what was answered: what was not would have taken longer."
         )
     return said
 
@@ -126,17 +134,39 @@ def _row(row: Row, findings: Findings) -> dict[str, Any]:
         "labels": [row.labels[name] for name in findings.varied or ["family"]],
         "baseline": findings.is_baseline(row),
         "blocks": f"{len(row.valid)} of {findings.sweep.blocks}",
+        "void_runs": len(row.void) or "",
+        "overloaded": of(len(row.overloaded), len(row.valid)),
         "requests": f"{row.requests:,}",
         "rate": number(row.mean("achieved")),
         "quantiles": [_interval(row.quantiles[name]) for name in QUANTILES],
         "ratios": [_ratio(row.ratios.get(name), row) for name in QUANTILES],
         "reply": size(row.mean("reply_bytes")),
         "request": size(row.mean("request_bytes")),
-        "lag": number(row.mean("send_lag_p99_ms")),
+        "lag": number(row.send_lag_p99_ms),
         "generator": _share(row.mean("generator_cpu")),
         "server": number(row.mean("server_cpu")),
+        "foreign": number(row.mean("foreign_cpu")),
+        "steal": number(row.mean("steal")),
         "kernel": kernel_of(findings, row),
         "void": None if row.valid else "; ".join(row.reasons),
+    }
+
+
+def _capacity(key: Sequence[str], capacity: Capacity, findings: Findings) -> dict[str, Any]:
+    """A configuration's, and what its runs say of the harness."""
+    labels = dict(zip(DIMENSIONS, key, strict=True))
+
+    def mean(name: str) -> float | None:
+        values = [value for one in capacity.runs if (value := getattr(one, name)) is not None]
+        return float(np.mean(values)) if values else None
+
+    return {
+        "labels": [labels[name] for name in findings.varied or ["family"]],
+        "value": f"{number(capacity.value)} ({number(capacity.low)}–{number(capacity.high)})",
+        "runs": len(capacity.runs),
+        "generator": _share(mean("generator_cpu")),
+        **{name: number(mean(f"{name}_cpu")) for name in ("server", "foreign")},
+        "steal": number(mean("steal")),
     }
 
 
@@ -148,7 +178,7 @@ def _interval(interval: Interval | None) -> dict[str, str]:
 
 def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
     if interval is None:
-        return {"value": "", "note": TOO_FEW if row.ratios else "", "kind": ""}
+        return {"value": "", "note": TOO_FEW if row.ratios else row.uncompared, "kind": ""}
     note = f"{interval.low:.3g}–{interval.high:.3g}"
     if 1.0 in interval:
         return {"value": "", "note": f"{NO_DIFFERENCE} ({note})", "kind": "same"}

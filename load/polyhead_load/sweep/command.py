@@ -117,7 +117,6 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
         Write JSON.
     """
     from polyhead_load.report import compare as comparing
-    from polyhead_load.report.findings import QUANTILES
     from polyhead_load.sweep.errors import SweepError
 
     comparison = comparing.compare(comparing.read_report(a), comparing.read_report(b))
@@ -130,9 +129,8 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
         return
     console = _console()
     console.print(comparing.comparison_table(comparison))
-    for name in QUANTILES:
-        agreeing, known = comparison.agreeing(name)
-        console.print(f"{name}: the intervals overlap in {agreeing} of {known} cells", highlight=False)
+    for sentence in comparison.sentences():
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     for where, keys in ((a, comparison.only_first), (b, comparison.only_second)):
         if keys:
             console.print(f"only in {where}: {len(keys)} cells", highlight=False)

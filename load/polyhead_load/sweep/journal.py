@@ -29,7 +29,11 @@ class Measurement(BaseModel):
     started: str
     """When, in UTC."""
     void: tuple[str, ...] = ()
-    """Why it says nothing about the server; empty where it does."""
+    """Why it says nothing about the server, and is tried again; empty where it does."""
+    overloaded: tuple[str, ...] = ()
+    """In what the server did not keep up. That is a result: the run counts, and is not tried again."""
+    unchecked: tuple[str, ...] = ()
+    """Gates that there were too few answers for."""
     rate: float | None = None
     """Requests a second that were planned; None in a closed loop."""
     achieved: float | None = None
@@ -45,6 +49,10 @@ class Measurement(BaseModel):
     send_lag_p99_ms: float | None = None
     generator_cpu: float | None = None
     """Of one core, from 0 to 1."""
+    foreign_cpu: float | None = None
+    """Cores that other processes kept busy meanwhile; None where one cannot know."""
+    steal: float | None = None
+    """Cores that the machine's host took away."""
     server_cpu: float | None = None
     """Cores that the server kept busy; None where it is not ours."""
     server_mib: float | None = None
