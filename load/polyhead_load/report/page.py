@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from polyhead_load.report.findings import QUANTILES, Capacity, Findings, Row
+from polyhead_load.report.conditions import constants, graphs
+from polyhead_load.report.findings import Findings
 from polyhead_load.report.layout import load_title, style
 from polyhead_load.report.plots import Plot, kernel_of
+from polyhead_load.report.rows import QUANTILES, Capacity, Row
 from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, of, size, spread
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
@@ -76,8 +78,8 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
         capacities=[_capacity(key, one, findings) for key, one in findings.capacities.items()],
         missing=[", ".join(key) for key in findings.missing],
         skipped=facts.get("skipped", {}),
-        graphs=_graphs(facts.get("graphs", {})),
-        constants=_constants(findings),
+        graphs=graphs(facts.get("graphs", {})),
+        constants=constants(findings),
         families=facts.get("families", {}),
         fingerprint=facts.get("fingerprint", {}),
         hashes=facts.get("hashes", {}),
@@ -191,59 +193,3 @@ def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
-
-
-def _constants(findings: Findings) -> list[tuple[str, str]]:
-    """What is the same in all cells, and how it was measured."""
-    sweep, facts = findings.sweep, findings.facts
-    same = {
-        name: ", ".join(sweep.labels(name))
-        for name in ("tokens", "batch", "attention")
-        if name not in findings.varied
-    }
-    encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()]
-    shared = {
-        name: value
-        for name, value in (encoders[0] if encoders else {}).items()
-        if all(encoder.get(name) == value for encoder in encoders)
-    }
-    words = {
-        "encoder": ", ".join(f"{name} = {value}" for name, value in shared.items()),
-        "T, tokens": same.get("tokens", ""),
-        "B, sequences in a request": same.get("batch", ""),
-        "attention in the reply": same.get("attention", ""),
-        "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
-        "server": facts.get("server", ""),
-        "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
-        "gates": ", ".join(f"{name} {value:g}" for name, value in sweep.gates.model_dump().items()),
-    }
-    return [(name, value) for name, value in words.items() if value]
-
-
-def _graphs(graphs: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of operators: families with the same graph share a row."""
-    if "problem" in graphs or not graphs:
-        return {"problem": graphs.get("problem", ""), "operators": [], "rows": []}
-    rows: dict[tuple[Any, ...], list[str]] = {}
-    for family, kinds in graphs.items():
-        for kind, graph in kinds.items():
-            key = (kind, graph["kernel"], graph["optimised"], tuple(sorted(graph["operators"].items())))
-            rows.setdefault(key, []).append(family)
-    totals: dict[str, int] = {}
-    for key in rows:
-        for name, count in key[3]:
-            totals[name] = totals.get(name, 0) + count
-    operators: Sequence[str] = sorted(totals, key=lambda name: (-totals[name], name))
-    return {
-        "problem": "",
-        "operators": operators,
-        "rows": [
-            {
-                "families": ", ".join(families),
-                "graph": kind + ("" if optimised else ", as exported"),
-                "kernel": kernel,
-                "counts": [dict(counts).get(name, "") for name in operators],
-            }
-            for (kind, kernel, optimised, counts), families in rows.items()
-        ],
-    }

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.table import Table
 
-from polyhead_load.report.findings import QUANTILES, Findings, Row
+from polyhead_load.report.findings import Findings
+from polyhead_load.report.rows import QUANTILES, Row
 from polyhead_load.report.words import factor, milliseconds, of
 from polyhead_load.sweep.spec import Dimension
 

@@ -49,6 +49,8 @@ class Measurement(BaseModel):
     send_lag_p99_ms: float | None = None
     generator_cpu: float | None = None
     """Of one core, from 0 to 1."""
+    generator_nice: int | None = None
+    """The generator's priority: below 0 it goes before other processes."""
     foreign_cpu: float | None = None
     """Cores that other processes kept busy meanwhile; None where one cannot know."""
     steal: float | None = None
@@ -68,6 +70,11 @@ class Measurement(BaseModel):
     def configuration(self) -> tuple[str, str, str, str]:
         """The labels of what was called."""
         return self.family, self.tokens, self.batch, self.attention
+
+    @property
+    def settled(self) -> bool:
+        """Whether it counts, and need not be tried again; a capacity has to be a number, too."""
+        return not self.void and (self.block > 0 or bool(self.achieved))
 
     @property
     def cell(self) -> tuple[str, str, str, str, str]:

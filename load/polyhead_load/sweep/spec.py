@@ -168,7 +168,7 @@ EncoderFields = Annotated[dict[str, bool | int | float | str], AfterValidator(_c
 
 
 class Gates(_Model):
-    """When a run says nothing about the server, and is void."""
+    """When a run says nothing about the server, and is void; and when the server was overloaded."""
 
     warm_up: Annotated[float, Field(gt=0)] = 0.1
     """Most by which three windows of the warm-up may differ."""
@@ -178,11 +178,14 @@ class Gates(_Model):
     """... or at most this share of the median latency, where that is more."""
     generator_cpu: Annotated[float, Field(gt=0)] = 0.8
     """Most of one core that the generator may use."""
+    foreign_cpu: Annotated[float, Field(gt=0)] = 0.15
+    """Most cores that other processes may use meanwhile; likewise what the machine's host takes away."""
     drift: Annotated[float, Field(gt=0)] = 0.1
-    """Most by which the median of the last third may differ from the first third's, beyond chance."""
+    """Overloaded: most by which the median of the last third may differ from the first third's, beyond
+    chance."""
     backlog: Annotated[float, Field(gt=0)] = 0.05
-    """Open loop: the share of the requests that may still be unanswered when the last one is sent, or
-    ten, where that is more."""
+    """Overloaded: of an open loop, the share of the requests that may still be unanswered when the last one
+    is sent, or ten, where that is more."""
 
 
 class Sweep(_Model):
@@ -224,10 +227,13 @@ class Sweep(_Model):
     """Most that a configuration may take, before each measurement, to answer equally fast."""
     common: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The common rate, as a share of the least capacity among those that are compared."""
+    capacity_runs: Annotated[int, Field(ge=1)] = 3
+    """How often a configuration's capacity is measured, before the first block; the median counts."""
     capacity_users: Annotated[int, Field(ge=1)] = 8
     """Requests in flight while a configuration's capacity is measured."""
     max_in_flight: Annotated[int, Field(ge=1)] = 128
-    """Open loop: beyond that, requests are not sent but counted, which makes the run void."""
+    """Open loop: beyond that, requests are not sent but counted; or beyond what arrives within
+    `timeout_seconds`, where that is more, so that no stall can hide so."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Of each request."""
     retries: Annotated[int, Field(ge=0)] = 1
