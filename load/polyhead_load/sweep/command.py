@@ -33,6 +33,7 @@ def sweep(
     blocks: Annotated[int | None, _AtLeastOne] = None,
     seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    loads: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
 ) -> None:
     """Measure what each head configuration costs in latency, and report it.
@@ -58,6 +59,8 @@ def sweep(
         Instead of the sweep's: how long each time.
     seed
         Instead of the sweep's: of weights, order, arrivals and contents.
+    loads
+        Instead of the sweep's: how the configurations are called, such as "single,50%,common".
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
     """
@@ -69,7 +72,8 @@ def sweep(
     from polyhead_load.sweep.sweeping import run_sweep
 
     flags = None if serve is None else tuple(shlex.split(serve))
-    name, what = read_sweep(sweep, blocks=blocks, seconds=seconds, seed=seed, serve=flags)
+    only = None if loads is None else tuple(loads.split(","))
+    name, what = read_sweep(sweep, blocks=blocks, seconds=seconds, seed=seed, loads=only, serve=flags)
     # A server of ours must not outlive us.
     signal.signal(signal.SIGTERM, _end)
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]

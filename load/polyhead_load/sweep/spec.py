@@ -4,6 +4,7 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, F 
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -11,6 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.options import parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths
 
@@ -74,7 +77,7 @@ def parse_load(text: str) -> Load:
     if text in {"capacity", "single", "common"}:
         return Load(text)  # type: ignore[arg-type]  # one of the three
     match = _LOAD.fullmatch(text)
-    if match is None or (number := float(match["number"])) == 0:
+    if match is None or not 0 < (number := float(match["number"])) < math.inf:
         raise ValueError(f"must be single, common, a share such as 50% or a rate such as 20/s, was {text!r}")
     if match["unit"] == "/s":
         return Load("rate", number)
@@ -90,7 +93,7 @@ def _check_load(text: str) -> str:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def length_label(tokens: int | Lengths) -> str:
@@ -109,6 +112,21 @@ class Attention(_Model):
     queries: str | None = None
     """Only these rows, likewise."""
     dtype: Literal["FP32", "FP16", "UINT8"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Attention":
+        for name in ("heads", "queries", "dtype"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if self.layers is None:
+                raise ValueError(f"{name} must come with layers: without them no attention is asked for")
+            if name != "dtype":
+                try:
+                    parse_indices(name, value)
+                except InvalidRequest as error:
+                    raise ValueError(str(error)) from error
+        return self
 
 
 MODES: Mapping[str, Attention] = {
@@ -254,7 +272,7 @@ class Sweep(_Model):
                     f"baseline.{dimension} must be one of {', '.join(labels)}, "
                     f"was {value!r}{near(value, labels)}"
                 )
-        if len(set(self.loads)) != len(self.loads):
+        if len(set(map(parse_load, self.loads))) != len(self.loads):
             raise ValueError(f"loads: all must differ from each other, were {', '.join(self.loads)}")
         return self
 
