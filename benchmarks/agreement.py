@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen.out.write_text(json.dumps(facts, indent=1) + "\n")
     console.print(str(chosen.out))
     if not all(ratio is not None and abs(ratio.value - 1) <= _MOST for ratio in ratios.values()):
-        raise SystemExit(f"a ratio must be within {_MOST:.0%} of 1, is not")
+        raise SystemExit(f"each ratio must be within {_MOST:.0%} of 1, on a quiet machine; one is not")
 
 
 def table(cells: dict[str, list[tuple[float, float]]], ratios: dict[str, Interval | None]) -> Table:

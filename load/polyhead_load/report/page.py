@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from polyhead_load.report.conditions import constants, graphs
 from polyhead_load.report.findings import Findings
 from polyhead_load.report.layout import load_title, style
-from polyhead_load.report.plots import Plot, kernel_of
+from polyhead_load.report.plots import REST, Plot, kernel_of
 from polyhead_load.report.rows import QUANTILES, Capacity, Row
 from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, of, size, spread
@@ -119,14 +119,20 @@ def summary(findings: Findings) -> list[str]:
                     f"The {word} with {load_title(row.load)} is {name}: "
                     f"{interval.value:.3g} times the baseline's p50 ({interval.low:.3g}–{interval.high:.3g})."
                 )
+    impossible = sum(row.parts.get(REST, 0) < 0 for row in findings.rows)
+    if impossible:
+        said.append(
+            f"Cells in which the server says that it took longer than the answer did: {impossible}. "
+            "Its timings are wrong there."
+        )
     if findings.missing:
         said.append(f"{len(findings.missing)} of {len(findings.cells)} cells have not been measured.")
     if findings.void:
-        said.append(f"{len(findings.void)} runs are void, and count for nothing.")
+        said.append(f"Void runs, which count for nothing: {len(findings.void)}.")
     if findings.overloaded:
         said.append(
-            f"In {len(findings.overloaded)} runs the server did not keep up. They count, "
-            "with what was answered: what was not would have taken longer."
+            f"Runs in which the server did not keep up: {len(findings.overloaded)}. They count, with what "
+            "was answered; what was not would have taken longer."
         )
     return said
 

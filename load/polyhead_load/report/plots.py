@@ -24,14 +24,15 @@ from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import TOO_FEW
 from polyhead_load.sweep.spec import DIMENSIONS, parse_load
 
-_REST = "network + client"
+REST = "network + client"
+"""The part of a latency that the server does not account for."""
 _PARTS = {
     "send lag": "#bdbdbd",
     "parse": "#56B4E9",
     "queue": "#E69F00",
     "compute": "#0072B2",
     "serialise": "#009E73",
-    _REST: "#CC79A7",
+    REST: "#CC79A7",
 }
 _LINES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
 _LOADS = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
@@ -304,7 +305,7 @@ def _split_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
             left=[left[value] if width >= 0 else 0 for value, width in bars],
             color=colour,
             height=0.72,
-            label="not accounted for" if part == _REST else part,
+            label="not accounted for" if part == REST else part,
         )
         for value, width in bars:
             left[value] += width

@@ -1,6 +1,7 @@
 """What measurements come to."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from polyhead_load.report.tables import as_json, reasons
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
+from polyhead_load.sweep.records import Records
 
 
 def test_a_known_difference_is_found(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_overloaded_runs_count_and_are_counted(tmp_path: Path) -> None:
     assert row.requests == other.requests
     assert [one.block for one in findings.overloaded] == [1, 2]
     assert "overloaded 2 times: … of … requests were not sent" in reasons(findings)
-    assert any(sentence.startswith("In 2 runs the server did not keep up.") for sentence in summary(findings))
+    assert any("the server did not keep up: 2. They count" in sentence for sentence in summary(findings))
     assert [one["overloaded_runs"] for one in as_json(findings)["rows"]] == [2, 0]
 
 
@@ -168,3 +170,18 @@ def test_the_send_lag_is_that_of_all_blocks_together(tmp_path: Path) -> None:
     rewritten(folder, lambda one: one.model_copy(update={"rate": 50.0, "send_lag_p99_ms": 1e9}))
 
     assert find(folder).rows[0].send_lag_p99_ms == pytest.approx(0, abs=1e-6)
+
+
+def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["single"]))
+    for path in (folder.path / "records").iterdir():
+        records = Records.read(path)
+        replace(records, compute_ns=2 * records.compute_ns).write(path)
+
+    findings = find(folder)
+
+    parts = findings.rows[0].parts
+    assert parts["network + client"] < 0
+    assert sum(value for name, value in parts.items() if name != "total") == pytest.approx(parts["total"])
+    assert any("took longer than the answer did: 2." in sentence for sentence in summary(findings))
