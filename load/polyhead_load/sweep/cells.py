@@ -171,4 +171,5 @@ def _seed(cell: Cell, sweep: Sweep, block: int) -> int:
     """The same for all that are compared, so that they get the same arrivals and lengths."""
     labels = cell.configuration.labels
     same = [labels[dimension] for dimension in labels if dimension not in sweep.compared]
-    return zlib.crc32("\n".join([str(sweep.seed), str(block), cell.load, *same]).encode())
+    seeds = [str(sweep.seed), str(sweep.arrivals), str(block)]
+    return zlib.crc32("\n".join([*seeds, cell.load, *same]).encode())

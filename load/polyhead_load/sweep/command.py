@@ -33,6 +33,7 @@ def sweep(
     blocks: Annotated[int | None, _AtLeastOne] = None,
     seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    arrivals: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     loads: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
 ) -> None:
@@ -59,6 +60,8 @@ def sweep(
         Instead of the sweep's: how long each time.
     seed
         Instead of the sweep's: of weights, order, arrivals and contents.
+    arrivals
+        Another number than 0 gives other arrivals and contents, with the same weights: for a second run.
     loads
         Instead of the sweep's: how the configurations are called, such as "single,50%,common".
     serve
@@ -73,7 +76,8 @@ def sweep(
 
     flags = None if serve is None else tuple(shlex.split(serve))
     only = None if loads is None else tuple(loads.split(","))
-    name, what = read_sweep(sweep, blocks=blocks, seconds=seconds, seed=seed, loads=only, serve=flags)
+    changes = {"blocks": blocks, "seconds": seconds, "seed": seed, "arrivals": arrivals}
+    name, what = read_sweep(sweep, **changes, loads=only, serve=flags)
     # A server of ours must not outlive us.
     signal.signal(signal.SIGTERM, _end)
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]

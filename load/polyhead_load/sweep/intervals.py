@@ -2,8 +2,8 @@
 
 Two things make a measured quantile uncertain. Within a block there are only so many requests: order
 statistics bound the quantile, whatever the distribution, of requests that are independent of each other (in
-one queue they are not quite). Between blocks the machine differs: other
-work, clocks, memory layout; requests of one block share that, so however many they are, they cannot tell.
+one queue they are not quite). Between blocks the machine differs: other work, clocks, memory layout;
+requests of one block share that, so however many they are, they cannot tell.
 An interval here covers both. Few blocks are what there is, and resampling five of them (a bootstrap) gives
 intervals that are too narrow by a third; so blocks are treated as a small sample of logarithms, with
 Student's t.

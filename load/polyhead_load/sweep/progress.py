@@ -42,7 +42,8 @@ class Bar:
     def begin(self, runs: int, seconds: float) -> None:
         """So many runs are to come, in about so many seconds."""
         self._progress.update(self._task, total=runs, completed=0, refresh=True)
-        self._console.print(f"{runs} runs, about {max(1, round(seconds / 60))} min", highlight=False)
+        if runs:
+            self._console.print(f"{runs} runs, about {max(1, round(seconds / 60))} min", highlight=False)
 
     def turn(self, turn: Turn) -> None:
         """The run that comes now."""

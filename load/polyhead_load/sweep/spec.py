@@ -257,6 +257,9 @@ class Sweep(_Model):
     retries: Annotated[int, Field(ge=0)] = 1
     """How often a void measurement is tried again, at the end of its block."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of weights, order, arrivals and contents."""
+    arrivals: Annotated[int, Field(ge=0)] = 0
+    """Another number gives other arrivals and contents with the same weights: for a second run."""
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()

@@ -89,10 +89,12 @@ def _provided(
         bar.skipped(name, why)
     known = {"hashes": hashes({name: family.manifest for name, family in provided.families.items()})}
     folder.require(known)
+    held = folder.read()[1]
+    about = {name: _about(family.manifest) for name, family in provided.families.items()}
     facts = {
         "skipped": dict(provided.skipped),
-        "families": {name: _about(family.manifest) for name, family in provided.families.items()},
-        "hashes": {**folder.read()[1].get("hashes", {}), **known["hashes"]},
+        "families": {**held.get("families", {}), **about},
+        "hashes": {**held.get("hashes", {}), **known["hashes"]},
     }
     folder.note(facts)
     return provided.families, facts
@@ -111,7 +113,9 @@ def _measure(runner: Runner, folder: RunFolder, facts: dict[str, Any], bar: Bar)
     finally:
         held = folder.read()[1]
         skipped = {**facts["skipped"], **runner.skipped}
-        folder.note(_learned({**held, **facts, "skipped": skipped}, runner.properties))
+        families = {**held.get("families", {}), **facts["families"]}
+        known = {**held, **facts, "skipped": skipped, "families": families}
+        folder.note(_learned(known, runner.properties))
 
 
 def grouped(families: Sequence[Family], most_bytes: int) -> list[Group]:

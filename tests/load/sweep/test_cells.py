@@ -73,3 +73,6 @@ def test_what_is_compared_gets_the_same_arrivals() -> None:
 
     assert seed(0, 1) == seed(2, 1)  # the families at T = 4
     assert len({seed(0, 1), seed(1, 1), seed(0, 2)}) == 3
+    first = seed(0, 1)
+    sweep = small_sweep(tokens=[4, 8], arrivals=1)
+    assert seed(0, 1) != first

@@ -17,6 +17,7 @@ tokens = [4]
 attention = ["off", "all"]
 loads = ["single", "20%"]
 blocks = 1
+capacity_runs = 1
 seconds = 0.3
 warm_up_seconds = 0.3
 max_in_flight = 5000
@@ -94,7 +95,7 @@ def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureF
         == 12
     )
     assert Counter(line["load"] for line in lines if not line.get("void")) == (
-        {"single": 4, "20%": 4, "capacity": 12}
+        {"single": 4, "20%": 4, "capacity": 4}
     )
     report = json.loads((out / "report.json").read_text())
     assert [row["valid_blocks"] for row in report["rows"]] == [1] * 8, report["void"]

@@ -19,7 +19,7 @@ from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.measuring import Turn
+from polyhead_load.sweep.measuring import Turn, WarmingUp
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.records import Run
 from polyhead_load.sweep.runner import Group, Runner
@@ -88,6 +88,7 @@ class Lab:
         self.started: list[Group] = []
         self.servers: list[FakeServer] = []
         self.plans: list[Plan] = []
+        self.warm: WarmingUp = once
         self._address = server.address
         self._generate = generate or good
 
@@ -111,7 +112,7 @@ class Lab:
             own=own,
             generate=self.generate,
             watcher=self.watching,
-            warm=once,
+            warm=self.warm,
         )
         with runner:
             runner.run()
@@ -277,6 +278,17 @@ def test_tries_end(there: InThread, tmp_path: Path) -> None:
     again = Lab(lab.sweep, lab.folder, there)
     again.run([("tiny",)])
     assert len([one for one in again.measurements if not one.void]) == 3 + 2 * 2
+
+
+@pytest.mark.parametrize(("pace", "seconds"), [(400, 0.5), (100, 1.0), (5, 2.0)])
+def test_a_slow_capacity_takes_longer(pace: int, seconds: float, there: InThread, tmp_path: Path) -> None:
+    """A hundred answers, within four times what other runs take."""
+    lab = Lab(quick(families={"tiny": {}}, loads=["50%"]), new_folder(tmp_path), there)
+    lab.warm = lambda *_: WarmUp(seconds=1.0, requests=pace, stable=True)
+    lab.run([("tiny",)])
+
+    assert {plan.seconds for plan in lab.plans if plan.rate is None} == {seconds}
+    assert {plan.seconds for plan in lab.plans if plan.rate is not None} == {0.5}
 
 
 def test_a_capacity_without_an_answer_is_tried_again(there: InThread, tmp_path: Path) -> None:
