@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-compose compose-tests check format bench gpu-check soak overload proto constraints clean
+.PHONY: help run serve test test-compose compose-tests check format bench agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU in eight minutes; PARTS="parity table" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
+
+agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
+	$(BIN)/python benchmarks/agreement.py
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python benchmarks/soak.py

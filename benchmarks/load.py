@@ -87,6 +87,11 @@ async def open_loop(
     while planned < seconds:
         arrivals.append(planned)
         planned += dice.expovariate(rate)
+    return await send_at(address, requests, arrivals)
+
+
+async def send_at(address: str, requests: Sequence[bytes], arrivals: Sequence[float]) -> Load:
+    """Sends at these seconds from the start, however long the replies take; a latency counts from them."""
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         call: Call = channel.unary_unary(INFER)
         for request in requests[:8]:

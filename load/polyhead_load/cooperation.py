@@ -6,7 +6,8 @@ ten. With ten slow calls under way, an eleventh may long be answered: nobody loo
 the server's.
 
 Hence calls are futures here. Of those, one thread waits for all answers of a channel. The pool is enlarged
-all the same, for what else a locustfile may do beside us.
+all the same: replies in parts are streams, each of which holds a thread, and a locustfile may do other things
+beside us.
 """
 
 from functools import cache
@@ -17,8 +18,9 @@ from gevent import monkey
 
 from polyhead_load.errors import LoadError
 
-_THREADS = 256
-"""A thread of the pool is started when there is work for it, so a large limit costs nothing."""
+_THREADS = 1100
+"""A thread of the pool is started when there is work for it, so a large limit costs nothing. Replies
+in parts hold one each: there are enough for the default of --max-in-flight."""
 
 
 @cache

@@ -1,9 +1,11 @@
 """One plan as a run of locust, in this process."""
 
+import math
 from pathlib import Path
 
 from locust.env import Environment
 
+from polyhead_load.errors import LoadError
 from polyhead_load.plan import Plan
 from polyhead_load.records import Recorder
 from polyhead_load.session import Session
@@ -21,6 +23,8 @@ def run(plan: Plan, folder: Path) -> None:
         LoadError: The server does not take such requests, or cannot be reached.
         OSError: The records cannot be written.
     """
+    if not math.isfinite(plan.seconds):
+        raise LoadError(f"seconds must be finite, was {plan.seconds}: nobody would end the run")
     folder.mkdir(parents=True, exist_ok=True)
     environment = Environment(user_classes=[OpenLoop if plan.mode == "open" else ClosedLoop])
     recorder = Recorder()

@@ -3,6 +3,7 @@
 Shape letters: B batch, T tokens.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -32,8 +33,8 @@ class Lengths:
     """What would be longer is as long as this."""
 
     def __post_init__(self) -> None:
-        _require("tokens.median", "more than 0", self.median, self.median > 0)
-        _require("tokens.sigma", "0 or more", self.sigma, self.sigma >= 0)
+        _require("tokens.median", "more than 0, and finite", self.median, 0 < self.median < math.inf)
+        _require("tokens.sigma", "0 or more, and finite", self.sigma, 0 <= self.sigma < math.inf)
         _require("tokens.low", "1 or more", self.low, self.low >= 1)
         _require("tokens.high", f"low ({self.low}) or more", self.high, self.high >= self.low)
 
@@ -89,13 +90,24 @@ class Plan:
         if self.mode == "closed":
             _require("users", "1 or more", self.users, self.users >= 1)
         else:
-            fits = self.rate is not None and self.rate > 0
-            _require("rate", "more than 0 requests a second for an open loop", self.rate, fits)
+            fits = self.rate is not None and 0 < self.rate < math.inf
+            _require("rate", "more than 0 requests a second, and finite, for an open loop", self.rate, fits)
+        # Infinite are those of a run that locust ends.
         _require("seconds", "more than 0", self.seconds, self.seconds > 0)
-        _require("warm_up_seconds", "0 or more", self.warm_up_seconds, self.warm_up_seconds >= 0)
+        _require(
+            "warm_up_seconds",
+            "0 or more, and finite",
+            self.warm_up_seconds,
+            0 <= self.warm_up_seconds < math.inf,
+        )
         _require("seed", "0 or more", self.seed, self.seed >= 0)
         _require("max_in_flight", "1 or more", self.max_in_flight, self.max_in_flight >= 1)
-        _require("timeout_seconds", "more than 0", self.timeout_seconds, self.timeout_seconds > 0)
+        _require(
+            "timeout_seconds",
+            "more than 0, and finite",
+            self.timeout_seconds,
+            0 < self.timeout_seconds < math.inf,
+        )
 
     @property
     def longest(self) -> int:

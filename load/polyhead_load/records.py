@@ -17,6 +17,9 @@ from polyhead_load.reply_head import TIMINGS
 SHED = -1
 """The code of a request that was not sent, because too many were under way."""
 
+UNANSWERED = -2
+"""The code of a request that had no answer yet when the run was ended."""
+
 _UNKNOWN = -1
 _NEVER = float("nan")
 _SECONDS = ("planned", "sent", "done")
@@ -52,6 +55,8 @@ class Recorder:
         """Requests that were not sent."""
         self.errors = 0
         """Requests that were sent, and failed."""
+        self.unanswered = 0
+        """Requests that were sent, and given up when the run was ended."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -65,7 +70,16 @@ class Recorder:
     def add_shed(self, *, planned: float, request_bytes: int) -> None:
         """Records a request that was not sent."""
         self.shed += 1
-        self._rows.append((planned, _NEVER, _NEVER, SHED, request_bytes, 0, *(_UNKNOWN for _ in TIMINGS)))
+        self._add_without_answer(planned, _NEVER, SHED, request_bytes)
+
+    def add_unanswered(self, *, planned: float, sent: float, request_bytes: int) -> None:
+        """Records a request that was still under way at the end."""
+        self.unanswered += 1
+        self._add_without_answer(planned, sent, UNANSWERED, request_bytes)
+
+    def _add_without_answer(self, planned: float, sent: float, code: int, request_bytes: int) -> None:
+        timings = (_UNKNOWN for _ in TIMINGS)
+        self._rows.append((planned, sent, _NEVER, code, request_bytes, 0, *timings))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The columns, in the order in which the requests were planned."""
@@ -92,6 +106,7 @@ class Recorder:
             "planned": len(self),
             "shed": self.shed,
             "errors": self.errors,
+            "unanswered": self.unanswered,
             "versions": {"python": python_version()} | {name: version(name) for name in _VERSIONS},
             "started_unix": window.started_unix,
         }

@@ -5,6 +5,7 @@ which part of the load is its own, and they tell the master when there is nothin
 """
 
 import logging
+import os
 import sys
 import time
 from functools import cache
@@ -54,8 +55,9 @@ class Runs:
         """When locust has started: chooses the users where the command line does not."""
         options: Any = environment.parsed_options
         environment.dispatcher_class = Dispatcher
-        # locust keeps two digits, and below 100 ms no fractions of a millisecond.
-        stats.bucket_response_time = _three_digits  # type: ignore[assignment]
+        # locust keeps two digits. What it prints and writes are whole milliseconds, with the rest cut off, so
+        # that below 100 ms they are rounded here, as it does itself.
+        stats.bucket_response_time = _three_digits
         if isinstance(environment.runner, WorkerRunner):  # which has the options when a run begins
             environment.runner.register_message(_SHARE, self._take_share)
             return
@@ -104,7 +106,8 @@ class Runs:
         if self._recorder is None or window is NOTHING:
             return
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(window.started_unix))
-        folder = Path(options.records) / f"{stamp}-{self._share.index}"
+        # Of another load in the same second it must not be the folder.
+        folder = Path(options.records) / f"{stamp}-{os.getpid()}-{self._share.index}"
         try:
             self._recorder.write(folder, window)
         except OSError as error:
@@ -152,5 +155,5 @@ def _give_shares(runner: MasterRunner) -> None:
         runner.send_message(_SHARE, {"index": index, "count": len(workers)}, client_id=worker.id)
 
 
-def _three_digits(milliseconds: float) -> float:
-    return float(f"{milliseconds:.3g}")
+def _three_digits(response_time: float) -> int:
+    return round(response_time) if response_time < 100 else int(float(f"{response_time:.3g}"))

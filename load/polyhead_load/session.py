@@ -6,7 +6,7 @@ Times are seconds from the measured start, so that they are negative in the warm
 import gc
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -50,6 +50,17 @@ class Share:
 ALONE = Share()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _UnderWay:
+    """A request that has no answer yet."""
+
+    request: Request
+    planned: float
+    sent: float
+    then: Callable[[], object] | None = None
+    """Called when it has one: somebody waits."""
+
+
 class Session:
     """One run in one process.
 
@@ -90,7 +101,8 @@ class Session:
             self._connection.close()
             raise
         self._numbers = count(share.index, share.count)
-        self._in_flight = 0
+        self._under_way: dict[int, _UnderWay] = {}
+        self._tickets = count()
         self._idle = Event()
         self._idle.set()
         self._told: set[int] = set()
@@ -144,35 +156,55 @@ class Session:
     def dispatch(self, arrival: Arrival) -> None:
         """Sends a request and returns at once; where too many are under way, counts it as shed."""
         request = self._requests[arrival.number % len(self._requests)]
-        if self._in_flight >= self._plan.max_in_flight:
+        if len(self._under_way) >= self._plan.max_in_flight:
             self._shed(request, arrival.planned)
             return
-        self._in_flight += 1
-        self._idle.clear()
-        sent = self.now
-        self._connection.start(request, partial(self._dispatched, request, arrival.planned, sent))
+        self._send(_UnderWay(request=request, planned=arrival.planned, sent=self.now))
 
     def call(self) -> None:
         """Sends the next request, and returns when it is answered."""
         request = self._requests[next(self._numbers) % len(self._requests)]
-        sent = self.now
-        self._finish(request, sent, sent, self._connection.send(request))
+        answered, now = Event(), self.now
+        self._send(_UnderWay(request=request, planned=now, sent=now, then=answered.set))
+        answered.wait()
 
     def wait_until_idle(self) -> None:
         """Returns when nothing is under way; every request has a deadline."""
         self._idle.wait()
 
     def close(self) -> Window:
-        """Ends the run; what is still under way is given up, and is in no record."""
+        """Ends the run; what is still under way is given up, and recorded as unanswered."""
         self._closed = True
+        window = NOTHING if self._meter is None else self._meter.stop()
+        unanswered = [one for one in self._under_way.values() if one.planned >= 0]
+        if unanswered:
+            _LOG.warning(
+                "%d requests were still under way when the run ended: they are in the records, as unanswered",
+                len(unanswered),
+            )
+        if self._recorder is not None:
+            for one in unanswered:
+                self._recorder.add_unanswered(
+                    planned=one.planned, sent=one.sent, request_bytes=one.request.bytes
+                )
         self._connection.close()
-        return NOTHING if self._meter is None else self._meter.stop()
+        return window
 
-    def _dispatched(self, request: Request, planned: float, sent: float, answer: Answer) -> None:
-        self._in_flight -= 1
-        if not self._in_flight:
+    def _send(self, one: "_UnderWay") -> None:
+        ticket = next(self._tickets)
+        self._under_way[ticket] = one
+        self._idle.clear()
+        self._connection.start(one.request, partial(self._answered, ticket))
+
+    def _answered(self, ticket: int, answer: Answer) -> None:
+        one = self._under_way.pop(ticket)
+        if not self._under_way:
             self._idle.set()
-        self._finish(request, planned, sent, answer)
+        if one.then is None:
+            self._finish(one.request, one.planned, answer.sent - self.start, answer)
+        else:  # in a closed loop a request is due when it is sent
+            self._finish(one.request, one.planned, one.sent, answer)
+            one.then()
 
     def _finish(self, request: Request, planned: float, sent: float, answer: Answer) -> None:
         done = answer.done - self.start

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from polyhead_load import Plan
 
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
+OTHER_CLIENT = Path(__file__).with_name("other_client.py")
 
 Fake = Callable[..., "FakeServer"]
 Generate = Callable[[Plan], "Generated"]
@@ -63,7 +64,7 @@ class Generator:
     def __init__(self, plan: Plan, folder: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "plan.json").write_text(plan.to_json())
-        self._folder = folder
+        self.folder = folder
         command = [sys.executable, "-m", "polyhead_load.generate", "--plan", str(folder / "plan.json")]
         self.process = subprocess.Popen(
             [*command, "--out", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -74,7 +75,7 @@ class Generator:
         out, error = self.process.communicate(timeout=120)
         assert self.process.returncode == 0, error
         assert out == ""
-        return Generated.read(self._folder)
+        return Generated.read(self.folder)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The locustfile, under every runner that locust has."""
 
+import csv
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from polyhead_load.schedule import schedule
 Locust = Callable[..., "subprocess.Popen[str]"]
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "load.md").read_text()
+UNANSWERED = -2
 QUICK = ["--tokens", "4", "--seed", "7", "--loglevel", "INFO"]
 
 
@@ -102,6 +105,25 @@ def test_a_closed_loop_without_a_rate(fake: Fake, locust: Locust, tmp_path: Path
     np.testing.assert_array_equal(seen["planned"], seen["sent"])
 
 
+def test_its_tables_have_what_was_recorded_rounded(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    server = fake(tell_at=40)
+    process = locust(
+        *["--host", server.address, "--headless", "--users", "2", "--model", "known-253"],
+        *["--json", "--csv", "table", "--records", "out"],
+    )
+    out, _ = stop(process, when_reached=server)
+
+    (seen,) = recorded(tmp_path / "out")
+    exact = 1e3 * seen.latency[seen["code"] == 0]
+    rounded = Counter(round(ms) if ms < 100 else int(float(f"{ms:.3g}")) for ms in exact.tolist())
+    histogram = Counter({int(ms): count for ms, count in table(out)["response_times"].items()})
+    assert histogram <= rounded
+    assert any(ms > 200 and ms % 10 for ms in histogram)
+    with (tmp_path / "table_stats.csv").open() as file:
+        row = next(csv.DictReader(file))
+    assert int(row["99%"]) in rounded
+
+
 def test_processes_share_an_open_loop(fake: Fake, locust: Locust, tmp_path: Path) -> None:
     server = fake(tell_at=100)
     process = locust(
@@ -115,7 +137,24 @@ def test_processes_share_an_open_loop(fake: Fake, locust: Locust, tmp_path: Path
         expected = [arrival.planned for arrival in schedule(80, seconds=60.0, seed=7, index=index, count=2)]
         assert len(seen["planned"]) > 10
         np.testing.assert_array_equal(seen["planned"], expected[: len(seen["planned"])])
-        assert (seen["code"] == 0).all()
+        assert np.isin(seen["code"], [0, UNANSWERED]).all()
+
+
+def test_what_is_unanswered_at_the_end_is_recorded(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    server = fake(tell_at=20)
+    process = locust(
+        *["--host", server.address, "--headless", "--rate", "50", "--model", "never", "--records", "out"]
+    )
+    _, error = stop(process, when_reached=server)
+
+    (seen,) = recorded(tmp_path / "out")
+    count = len(seen["planned"])
+    assert count >= 20
+    assert (seen["code"] == UNANSWERED).all()
+    assert np.isnan(seen["done"]).all()
+    assert not np.isnan(seen["sent"]).any()
+    assert (seen.told["unanswered"], seen.told["errors"]) == (count, 0)
+    assert f"{count} requests were still under way when the run ended" in error
 
 
 def test_workers_take_their_options_from_the_master(fake: Fake, locust: Locust, tmp_path: Path) -> None:

@@ -32,18 +32,29 @@ def test_a_plan_survives_json(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"mode": "open"}, "rate must be more than 0 requests a second for an open loop, was None"),
+        (
+            {"mode": "open"},
+            "rate must be more than 0 requests a second, and finite, for an open loop, was None",
+        ),
         (
             {"mode": "open", "rate": 0.0},
-            "rate must be more than 0 requests a second for an open loop, was 0.0",
+            "rate must be more than 0 requests a second, and finite, for an open loop, was 0.0",
         ),
         ({"users": 0}, "users must be 1 or more, was 0"),
         ({"tokens": 0}, "tokens must be 1 or more, was 0"),
         ({"batch": 0}, "batch must be 1 or more, was 0"),
         ({"seconds": 0.0}, "seconds must be more than 0, was 0.0"),
         ({"seconds": float("nan")}, "seconds must be more than 0, was nan"),
-        ({"warm_up_seconds": -1.0}, "warm_up_seconds must be 0 or more, was -1.0"),
-        ({"timeout_seconds": 0.0}, "timeout_seconds must be more than 0, was 0.0"),
+        ({"warm_up_seconds": -1.0}, "warm_up_seconds must be 0 or more, and finite, was -1.0"),
+        (
+            {"warm_up_seconds": float("inf")},
+            "warm_up_seconds must be 0 or more, and finite, was inf",
+        ),
+        (
+            {"mode": "open", "rate": float("inf")},
+            "rate must be more than 0 requests a second, and finite, for an open loop, was inf",
+        ),
+        ({"timeout_seconds": 0.0}, "timeout_seconds must be more than 0, and finite, was 0.0"),
         ({"max_in_flight": 0}, "max_in_flight must be 1 or more, was 0"),
         ({"seed": -1}, "seed must be 0 or more, was -1"),
     ],
@@ -57,7 +68,7 @@ def test_a_wrong_plan_is_refused(fields: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"sigma": -1.0}, "tokens.sigma must be 0 or more, was -1.0"),
+        ({"sigma": -1.0}, "tokens.sigma must be 0 or more, and finite, was -1.0"),
         ({"low": 0}, "tokens.low must be 1 or more, was 0"),
         ({"high": 7}, r"tokens.high must be low \(8\) or more, was 7"),
     ],

@@ -24,30 +24,36 @@ WINDOW = Window(started_unix=5.0, seconds=2.0, cpu_seconds=0.25)
 
 def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -> None:
     recorder = Recorder()
-    good = Answer(done=9.0, code=0, bytes=300, timings={"queue_ns": 2**40, "parse_ns": 0})
+    good = Answer(sent=8.0, done=9.0, code=0, bytes=300, timings={"queue_ns": 2**40, "parse_ns": 0})
     recorder.add(planned=0.5, sent=0.6, done=0.9, request_bytes=20, answer=good)
     recorder.add_shed(planned=0.3, request_bytes=21)
-    recorder.add(planned=0.1, sent=0.1, done=0.8, request_bytes=22, answer=Answer(done=9.0, code=14))
+    recorder.add(
+        planned=0.1, sent=0.1, done=0.8, request_bytes=22, answer=Answer(sent=8.0, done=9.0, code=14)
+    )
+    recorder.add_unanswered(planned=0.6, sent=0.7, request_bytes=23)
     recorder.write(tmp_path / "new", WINDOW)
 
     with np.load(tmp_path / "new" / "records.npz", allow_pickle=False) as arrays:
         assert {name: str(arrays[name].dtype) for name in arrays} == COLUMNS
-        np.testing.assert_array_equal(arrays["planned"], [0.1, 0.3, 0.5])
-        np.testing.assert_array_equal(arrays["sent"], [0.1, np.nan, 0.6])
-        np.testing.assert_array_equal(arrays["done"], [0.8, np.nan, 0.9])
-        np.testing.assert_array_equal(arrays["code"], [14, -1, 0])
-        np.testing.assert_array_equal(arrays["request_bytes"], [22, 21, 20])
-        np.testing.assert_array_equal(arrays["reply_bytes"], [0, 0, 300])
-        np.testing.assert_array_equal(arrays["queue_ns"], [-1, -1, 2**40])
-        np.testing.assert_array_equal(arrays["parse_ns"], [-1, -1, 0])
-        np.testing.assert_array_equal(arrays["compute_ns"], [-1, -1, -1])
+        np.testing.assert_array_equal(arrays["planned"], [0.1, 0.3, 0.5, 0.6])
+        np.testing.assert_array_equal(arrays["sent"], [0.1, np.nan, 0.6, 0.7])
+        np.testing.assert_array_equal(arrays["done"], [0.8, np.nan, 0.9, np.nan])
+        np.testing.assert_array_equal(arrays["code"], [14, -1, 0, -2])
+        np.testing.assert_array_equal(arrays["request_bytes"], [22, 21, 20, 23])
+        np.testing.assert_array_equal(arrays["reply_bytes"], [0, 0, 300, 0])
+        np.testing.assert_array_equal(arrays["queue_ns"], [-1, -1, 2**40, -1])
+        np.testing.assert_array_equal(arrays["parse_ns"], [-1, -1, 0, -1])
+        np.testing.assert_array_equal(arrays["compute_ns"], [-1, -1, -1, -1])
     told = json.loads((tmp_path / "new" / "generator.json").read_text())
-    assert {name: told[name] for name in ("seconds", "cpu_seconds", "planned", "shed", "errors")} == {
+    assert {
+        name: told[name] for name in ("seconds", "cpu_seconds", "planned", "shed", "errors", "unanswered")
+    } == {
         "seconds": 2.0,
         "cpu_seconds": 0.25,
-        "planned": 3,
+        "planned": 4,
         "shed": 1,
         "errors": 1,
+        "unanswered": 1,
     }
     assert told["started_unix"] == 5.0
     assert set(told["versions"]) == {"python", "polyhead", "locust", "gevent", "grpcio", "numpy"}

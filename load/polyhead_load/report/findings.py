@@ -2,60 +2,24 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from polyhead_load.report.ratios import blocks_ratio
+from polyhead_load.report.rows import QUANTILES, Capacity, Row
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.intervals import Interval, paired_ratio, pooled_quantile
+from polyhead_load.sweep.intervals import FEWEST_BLOCKS, pooled_quantile
 from polyhead_load.sweep.journal import Measurement
 from polyhead_load.sweep.records import Records
-from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep
-
-QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep, parse_load
 
 _ECDF_POINTS = 300
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A cell. Latencies are in milliseconds, from the planned time to the answer."""
-
-    labels: Mapping[Dimension, str]
-    load: str
-    valid: Sequence[Measurement]
-    void: Sequence[Measurement]
-    quantiles: Mapping[str, Interval | None]
-    """By name; None is too few samples."""
-    ratios: Mapping[str, Interval | None] = field(default_factory=dict)
-    """To the baseline, of the same blocks; empty where there is nothing to compare with."""
-    parts: Mapping[str, float] = field(default_factory=dict)
-    """Of the mean latency; they add up to `total`."""
-    ecdf: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    """Latencies at equal steps of the share, from 0 to 1."""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Names the cell."""
-        return *self.labels.values(), self.load
-
-    @property
-    def requests(self) -> int:
-        """Answered, in all valid runs."""
-        return sum(one.requests for one in self.valid)
-
-    def mean(self, name: str) -> float | None:
-        """Of a field of the valid runs; None where none has it."""
-        values = [value for one in self.valid if (value := getattr(one, name)) is not None]
-        return float(np.mean(values)) if values else None
-
-    @property
-    def reasons(self) -> Sequence[str]:
-        """Why runs are void, each reason once."""
-        return list(dict.fromkeys(reason for one in self.void for reason in one.void))
+_SAME_RATE = 0.01
+"""By which the rates of two runs under "the same" load may differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +30,27 @@ class Findings:
     facts: Mapping[str, Any]
     rows: Sequence[Row]
     """In the order of the sweep; cells that were skipped have none."""
-    capacities: Mapping[tuple[str, ...], float]
-    """Configuration → requests a second."""
+    capacities: Mapping[tuple[str, ...], Capacity]
+    """By configuration."""
     void: Sequence[Measurement]
     """Every void run, capacities included."""
+
+    @property
+    def overloaded(self) -> list[Measurement]:
+        """Every run in which the server did not keep up, in the order of the rows."""
+        return [one for row in self.rows for one in row.overloaded]
+
+    @property
+    def cells(self) -> list[tuple[str, ...]]:
+        """The keys of all cells of the sweep, whether they were measured or not: loads first."""
+        labels = list(product(*(self.sweep.labels(dimension) for dimension in DIMENSIONS)))
+        return [(*configuration, load) for load in self.sweep.loads for configuration in labels]
+
+    @property
+    def missing(self) -> list[tuple[str, ...]]:
+        """The cells that have no valid run."""
+        measured = {row.key for row in self.rows if row.valid}
+        return [key for key in self.cells if key not in measured]
 
     @property
     def varied(self) -> list[Dimension]:
@@ -98,38 +79,32 @@ def find(folder: RunFolder) -> Findings:
     for one in measurements:
         by_cell[one.cell].append(one)
     alone = {key: _row(of_cell, folder) for key, of_cell in by_cell.items() if key[-1] != CAPACITY}
+    capacities = {key[:-1]: Capacity.of(runs) for key, runs in by_cell.items() if key[-1] == CAPACITY}
     findings = Findings(
         sweep=sweep,
         facts=facts,
         rows=(),
-        capacities={
-            key[:-1]: one.achieved
-            for key, of_cell in by_cell.items()
-            if key[-1] == CAPACITY
-            for one in of_cell
-            if not one.void and one.achieved
-        },
+        capacities={key: capacity for key, capacity in capacities.items() if capacity is not None},
         void=[one for one in measurements if one.void],
     )
-    rows = [_compared(row, alone.get(findings.baseline_of(row))) for row in alone.values()]
-    order = {key: place for place, key in enumerate(_order(sweep))}
+    rows = [
+        row
+        if findings.is_baseline(row) or not sweep.compared
+        else _compared(row, alone.get(findings.baseline_of(row)))
+        for row in alone.values()
+    ]
+    order = {key: place for place, key in enumerate(findings.cells)}
     rows.sort(key=lambda row: order.get(row.key, len(order)))
-    return Findings(sweep=sweep, facts=facts, rows=rows, capacities=findings.capacities, void=findings.void)
-
-
-def _order(sweep: Sweep) -> list[tuple[str, ...]]:
-    """Loads first, then the configurations in the order of the file."""
-    from itertools import product
-
-    labels = product(*(sweep.labels(dimension) for dimension in DIMENSIONS))
-    return [(*configuration, load) for load, configuration in product(sweep.loads, list(labels))]
+    return replace(findings, rows=rows)
 
 
 def _row(of_cell: Sequence[Measurement], folder: RunFolder) -> Row:
-    valid = sorted((one for one in of_cell if not one.void), key=lambda one: one.block)
-    records = [folder.load_records(one.records) for one in valid if one.records]
-    latencies = [each.latency_ms for each in records]
     first = of_cell[0]
+    valid = sorted((one for one in of_cell if not one.void), key=lambda one: one.block)
+    by_block = {one.block: folder.load_records(one.records) for one in valid if one.records}
+    records = list(by_block.values())
+    latencies = [each.latency_ms for each in records]
+    lags = [each.lag_ms for each in records if len(each.lag_ms)] if first.rate is not None else []
     together = np.concatenate(latencies) if latencies else np.empty(0)
     return Row(
         labels={dimension: getattr(first, dimension) for dimension in DIMENSIONS},
@@ -138,6 +113,8 @@ def _row(of_cell: Sequence[Measurement], folder: RunFolder) -> Row:
         void=[one for one in of_cell if one.void],
         quantiles={name: pooled_quantile(latencies, share) for name, share in QUANTILES.items()},
         parts=_parts(records),
+        blocks={block: each.latency_ms for block, each in by_block.items()},
+        send_lag_p99_ms=float(np.quantile(np.concatenate(lags), 0.99)) if lags else None,
         ecdf=np.quantile(together, np.linspace(0, 1, _ECDF_POINTS)) if len(together) else together,
     )
 
@@ -153,19 +130,35 @@ def _parts(records: Sequence[Records]) -> Mapping[str, float]:
 
 
 def _compared(row: Row, baseline: Row | None) -> Row:
-    if baseline is None or baseline.key == row.key:
+    if not row.valid:
         return row
+    if baseline is None or not baseline.valid:
+        return replace(row, uncompared="the baseline has no valid run")
     of_baseline = {one.block: one for one in baseline.valid}
-    pairs = [(one, of_baseline[one.block]) for one in row.valid if one.block in of_baseline]
-    ratios: dict[str, Interval | None] = {}
-    for name in QUANTILES:
-        values = [
-            (ours, base)
-            for one, other in pairs
-            if (ours := getattr(one, f"{name}_ms")) and (base := getattr(other, f"{name}_ms"))
-        ]
-        enough = row.quantiles[name] is not None and baseline.quantiles[name] is not None
-        ratios[name] = (
-            paired_ratio([ours for ours, _ in values], [base for _, base in values]) if enough else None
-        )
-    return Row(**{**vars(row), "ratios": ratios})
+    common = [
+        one.block
+        for one in row.valid
+        if (other := of_baseline.get(one.block)) is not None
+        and one.block in row.blocks
+        and one.block in baseline.blocks
+        and _alike(one, other)
+    ]
+    if len(common) < FEWEST_BLOCKS:
+        return replace(row, uncompared=f"too few blocks in common: {len(common)}")
+    ours, theirs = ([each.blocks[block] for block in common] for each in (row, baseline))
+    return replace(
+        row,
+        ratios={
+            name: blocks_ratio(ours, theirs, share)
+            if row.quantiles[name] is not None and baseline.quantiles[name] is not None
+            else None
+            for name, share in QUANTILES.items()
+        },
+    )
+
+
+def _alike(one: Measurement, other: Measurement) -> bool:
+    """Whether two runs under a load that is the same for all had the same rate."""
+    if parse_load(one.load).kind not in {"common", "rate"} or not one.rate or not other.rate:
+        return True
+    return abs(one.rate / other.rate - 1) <= _SAME_RATE

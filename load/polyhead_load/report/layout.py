@@ -14,7 +14,8 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from polyhead_load.report.findings import Findings, Row
+from polyhead_load.report.findings import Findings
+from polyhead_load.report.rows import Row
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, parse_load
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
@@ -97,6 +98,14 @@ class Layout:
             value: families[value[0]]["encoder"]["heads"] for value in self.values if value[0] in families
         }
         return heads if len(set(heads.values())) == len(self.values) else {}
+
+    @cached_property
+    def places(self) -> Mapping[tuple[str, ...], float]:
+        """Value → where it is along an axis: at the logarithm of H, or one after the other."""
+        if not self.heads:
+            return {value: float(place) for place, value in enumerate(self.values)}
+        # Doubling H is a step of 2, wherever: names fit between 12 and 16, too.
+        return {value: 2 * math.log2(self.heads[value]) for value in self.values}
 
     @property
     def axis(self) -> str:

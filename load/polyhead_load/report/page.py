@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from polyhead_load.report.findings import QUANTILES, Findings, Row
+from polyhead_load.report.conditions import constants, graphs
+from polyhead_load.report.findings import Findings
 from polyhead_load.report.layout import load_title, style
-from polyhead_load.report.plots import Plot, kernel_of
+from polyhead_load.report.plots import REST, Plot, kernel_of
+from polyhead_load.report.rows import QUANTILES, Capacity, Row
 from polyhead_load.report.tables import baseline_name
-from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, size, spread
-from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
+from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, of, size, spread
+from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
+from polyhead_load.sweep.spec import DIMENSIONS
 
 
 def svg(plot: Plot) -> str:
@@ -67,9 +71,15 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
             {"cell": ", ".join(one.cell), "block": one.block or "capacity", "reasons": one.void}
             for one in findings.void
         ],
+        overloaded=[
+            {"cell": ", ".join(one.cell), "block": one.block, "reasons": one.overloaded}
+            for one in findings.overloaded
+        ],
+        capacities=[_capacity(key, one, findings) for key, one in findings.capacities.items()],
+        missing=[", ".join(key) for key in findings.missing],
         skipped=facts.get("skipped", {}),
-        graphs=_graphs(facts.get("graphs", {})),
-        constants=_constants(findings),
+        graphs=graphs(facts.get("graphs", {})),
+        constants=constants(findings),
         families=facts.get("families", {}),
         fingerprint=facts.get("fingerprint", {}),
         hashes=facts.get("hashes", {}),
@@ -90,7 +100,8 @@ def summary(findings: Findings) -> list[str]:
         said.append(
             f"{len(ratios)} cells were compared with {baseline_name(findings)} at p50: "
             f"{same} show {NO_DIFFERENCE}, {sum(interval.low > 1 for interval in ratios)} are slower, "
-            f"{sum(interval.high < 1 for interval in ratios)} are faster."
+            f"{sum(interval.high < 1 for interval in ratios)} are faster. Were there no differences, "
+            f"about {(1 - CONFIDENCE) * len(ratios):.2g} of {len(ratios)} would still show one, by chance."
         )
     for pick, word in ((max, "slowest"), (min, "fastest")):
         known = [
@@ -108,15 +119,20 @@ def summary(findings: Findings) -> list[str]:
                     f"The {word} with {load_title(row.load)} is {name}: "
                     f"{interval.value:.3g} times the baseline's p50 ({interval.low:.3g}–{interval.high:.3g})."
                 )
-    whole = [row for row in findings.rows if not row.valid]
-    if findings.void:
+    impossible = sum(row.parts.get(REST, 0) < 0 for row in findings.rows)
+    if impossible:
         said.append(
-            f"{len(findings.void)} runs are void"
-            + (
-                f", and {len(whole)} cells have no valid run at all."
-                if whole
-                else "; each cell has a valid run."
-            )
+            f"Cells in which the server says that it took longer than the answer did: {impossible}. "
+            "Its timings are wrong there."
+        )
+    if findings.missing:
+        said.append(f"{len(findings.missing)} of {len(findings.cells)} cells have not been measured.")
+    if findings.void:
+        said.append(f"Void runs, which count for nothing: {len(findings.void)}.")
+    if findings.overloaded:
+        said.append(
+            f"Runs in which the server did not keep up: {len(findings.overloaded)}. They count, with what "
+            "was answered; what was not would have taken longer."
         )
     return said
 
@@ -126,17 +142,39 @@ def _row(row: Row, findings: Findings) -> dict[str, Any]:
         "labels": [row.labels[name] for name in findings.varied or ["family"]],
         "baseline": findings.is_baseline(row),
         "blocks": f"{len(row.valid)} of {findings.sweep.blocks}",
+        "void_runs": len(row.void) or "",
+        "overloaded": of(len(row.overloaded), len(row.valid)),
         "requests": f"{row.requests:,}",
         "rate": number(row.mean("achieved")),
         "quantiles": [_interval(row.quantiles[name]) for name in QUANTILES],
         "ratios": [_ratio(row.ratios.get(name), row) for name in QUANTILES],
         "reply": size(row.mean("reply_bytes")),
         "request": size(row.mean("request_bytes")),
-        "lag": number(row.mean("send_lag_p99_ms")),
+        "lag": number(row.send_lag_p99_ms),
         "generator": _share(row.mean("generator_cpu")),
         "server": number(row.mean("server_cpu")),
+        "foreign": number(row.mean("foreign_cpu")),
+        "steal": number(row.mean("steal")),
         "kernel": kernel_of(findings, row),
         "void": None if row.valid else "; ".join(row.reasons),
+    }
+
+
+def _capacity(key: Sequence[str], capacity: Capacity, findings: Findings) -> dict[str, Any]:
+    """A configuration's, and what its runs say of the harness."""
+    labels = dict(zip(DIMENSIONS, key, strict=True))
+
+    def mean(name: str) -> float | None:
+        values = [value for one in capacity.runs if (value := getattr(one, name)) is not None]
+        return float(np.mean(values)) if values else None
+
+    return {
+        "labels": [labels[name] for name in findings.varied or ["family"]],
+        "value": f"{number(capacity.value)} ({number(capacity.low)}–{number(capacity.high)})",
+        "runs": len(capacity.runs),
+        "generator": _share(mean("generator_cpu")),
+        **{name: number(mean(f"{name}_cpu")) for name in ("server", "foreign")},
+        "steal": number(mean("steal")),
     }
 
 
@@ -148,7 +186,7 @@ def _interval(interval: Interval | None) -> dict[str, str]:
 
 def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
     if interval is None:
-        return {"value": "", "note": TOO_FEW if row.ratios else "", "kind": ""}
+        return {"value": "", "note": TOO_FEW if row.ratios else row.uncompared, "kind": ""}
     note = f"{interval.low:.3g}–{interval.high:.3g}"
     if 1.0 in interval:
         return {"value": "", "note": f"{NO_DIFFERENCE} ({note})", "kind": "same"}
@@ -161,59 +199,3 @@ def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
-
-
-def _constants(findings: Findings) -> list[tuple[str, str]]:
-    """What is the same in all cells, and how it was measured."""
-    sweep, facts = findings.sweep, findings.facts
-    same = {
-        name: ", ".join(sweep.labels(name))
-        for name in ("tokens", "batch", "attention")
-        if name not in findings.varied
-    }
-    encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()]
-    shared = {
-        name: value
-        for name, value in (encoders[0] if encoders else {}).items()
-        if all(encoder.get(name) == value for encoder in encoders)
-    }
-    words = {
-        "encoder": ", ".join(f"{name} = {value}" for name, value in shared.items()),
-        "T, tokens": same.get("tokens", ""),
-        "B, sequences in a request": same.get("batch", ""),
-        "attention in the reply": same.get("attention", ""),
-        "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
-        "server": facts.get("server", ""),
-        "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
-        "gates": ", ".join(f"{name} {value:g}" for name, value in sweep.gates.model_dump().items()),
-    }
-    return [(name, value) for name, value in words.items() if value]
-
-
-def _graphs(graphs: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of operators: families with the same graph share a row."""
-    if "problem" in graphs or not graphs:
-        return {"problem": graphs.get("problem", ""), "operators": [], "rows": []}
-    rows: dict[tuple[Any, ...], list[str]] = {}
-    for family, kinds in graphs.items():
-        for kind, graph in kinds.items():
-            key = (kind, graph["kernel"], graph["optimised"], tuple(sorted(graph["operators"].items())))
-            rows.setdefault(key, []).append(family)
-    totals: dict[str, int] = {}
-    for key in rows:
-        for name, count in key[3]:
-            totals[name] = totals.get(name, 0) + count
-    operators: Sequence[str] = sorted(totals, key=lambda name: (-totals[name], name))
-    return {
-        "problem": "",
-        "operators": operators,
-        "rows": [
-            {
-                "families": ", ".join(families),
-                "graph": kind + ("" if optimised else ", as exported"),
-                "kernel": kernel,
-                "counts": [dict(counts).get(name, "") for name in operators],
-            }
-            for (kind, kernel, optimised, counts), families in rows.items()
-        ],
-    }

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from polyhead_load.report.findings import Findings, Row
+from polyhead_load.report.findings import Findings
 from polyhead_load.report.layout import (
     Facet,
     Layout,
@@ -19,17 +19,20 @@ from polyhead_load.report.layout import (
     style,
     wrapped,
 )
+from polyhead_load.report.rows import Row
 from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import TOO_FEW
 from polyhead_load.sweep.spec import DIMENSIONS, parse_load
 
+REST = "network + client"
+"""The part of a latency that the server does not account for."""
 _PARTS = {
     "send lag": "#bdbdbd",
     "parse": "#56B4E9",
     "queue": "#E69F00",
     "compute": "#0072B2",
     "serialise": "#009E73",
-    "network + client": "#CC79A7",
+    REST: "#CC79A7",
 }
 _LINES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
 _LOADS = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
@@ -72,13 +75,20 @@ def _latency(layout: Layout) -> Plot | None:
         name="latency",
         title=f"Latency against {layout.axis}",
         caption="Bands are 95 % intervals. A quantile with too few samples is not drawn. "
-        "Shapes of the p50 points tell kernel kinds apart, where there are several.",
+        "Shapes of the p50 points tell attention operators apart, where there are several."
+        + _left_out(layout),
         figure=figure,
     )
 
 
+def _left_out(layout: Layout) -> str:
+    """Which loads there is no room for."""
+    left = [load for load in layout.findings.sweep.loads if load not in layout.shown_loads]
+    return f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
+
+
 def _latency_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
-    places = {value: place for place, value in enumerate(layout.values)}
+    places = layout.places
     for name, (colour, marker) in _LINES.items():
         known = [(places[layout.value(row)], interval) for row in rows if (interval := row.quantiles[name])]
         if not known:
@@ -101,16 +111,15 @@ def _latency_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
 
 def _name_values(axis: Axes, layout: Layout) -> None:
     """What is compared, along the axis."""
-    axis.set_xlim(-0.5, len(layout.values) - 0.5)
+    places = list(layout.places.values())
+    axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
     ticks = [layout.tick(value) for value in layout.values]
     slanted = sum(map(len, ticks)) > 24
-    axis.set_xticks(
-        range(len(ticks)), ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center"
-    )
+    axis.set_xticks(places, ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center")
 
 
 def _mark_kernels(
-    axis: Axes, layout: Layout, rows: Sequence[Row], places: Mapping[tuple[str, ...], int]
+    axis: Axes, layout: Layout, rows: Sequence[Row], places: Mapping[tuple[str, ...], float]
 ) -> None:
     kernels = {row.key: kernel_of(layout.findings, row) for row in rows}
     kinds = sorted({kind for kind in kernels.values() if kind})
@@ -132,7 +141,7 @@ def _mark_kernels(
 
 
 def kernel_of(findings: Findings, row: Row) -> str:
-    """The kind of attention kernel of a row's graph; empty where it is not known."""
+    """The attention operator of a row's graph; empty where it is not known."""
     mode = next(mode for mode in findings.sweep.attention if mode.name == row.labels["attention"])
     graphs = findings.facts.get("graphs", {}).get(row.labels["family"], {})
     return str(graphs.get("fast" if mode.layers is None else "attention", {}).get("kernel", ""))
@@ -169,7 +178,8 @@ def _ratio(layout: Layout) -> Plot | None:
     return Plot(
         name="ratio",
         title=f"Against {baseline_name(layout.findings)}",
-        caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference.",
+        caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference."
+        + _left_out(layout),
         figure=figure,
     )
 
@@ -178,7 +188,7 @@ def _ratio_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str],
     drawn = False
     for place, load in enumerate(loads):
         known = [
-            (layout.values.index(layout.value(row)), interval)
+            (layout.places[layout.value(row)], interval)
             for row in layout.rows(facet, load)
             if (interval := row.ratios.get(name))
         ]
@@ -253,7 +263,7 @@ def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[
         labels = {**facet.labels, **dict(zip(layout.compared, value, strict=True))}
         key = tuple(labels[dimension] for dimension in DIMENSIONS)
         if capacity := layout.findings.capacities.get(key):
-            axis.axvline(capacity, color=colour, linewidth=0.8, linestyle=(0, (2, 3)))
+            axis.axvline(capacity.value, color=colour, linewidth=0.8, linestyle=(0, (2, 3)))
     return drawn
 
 
@@ -276,8 +286,9 @@ def _split(layout: Layout) -> Plot | None:
     return Plot(
         name="split",
         title="Where the time goes",
-        caption="Mean latency, by the server's own timings; the parts add up to it exactly. Network + client "
-        "is what the server does not see: both ends' transport, and the generator's reading of the reply. "
+        caption="Mean latency, by the server's own timings. What those do not account for is both ends' "
+        "transport, and how long an answer waited for the generator or the server's event loop; it is the "
+        "rest, so that all parts add up. Were it negative, the bar would reach below zero. "
         "Send lag is how late the generator was.",
         figure=figure,
     )
@@ -287,14 +298,14 @@ def _split_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
     places = {value: place for place, value in enumerate(layout.values)}
     left = dict.fromkeys(places, 0.0)
     for part, colour in _PARTS.items():
-        bars = [(layout.value(row), max(0.0, row.parts[part])) for row in rows if part in row.parts]
+        bars = [(layout.value(row), row.parts[part]) for row in rows if part in row.parts]
         axis.barh(
             [places[value] for value, _ in bars],
             [width for _, width in bars],
-            left=[left[value] for value, _ in bars],
+            left=[left[value] if width >= 0 else 0 for value, width in bars],
             color=colour,
             height=0.72,
-            label=part,
+            label="not accounted for" if part == REST else part,
         )
         for value, width in bars:
             left[value] += width

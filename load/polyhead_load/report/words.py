@@ -28,12 +28,17 @@ def milliseconds(interval: Interval | None) -> str:
     return TOO_FEW if interval is None else f"{number(interval.value)} ({spread(interval)})"
 
 
-def factor(interval: Interval | None) -> str:
-    """`1.07 (1.02–1.12)`, that there is no difference, or that there is no number."""
+def factor(interval: Interval | None, missing: str = TOO_FEW) -> str:
+    """`1.07 (1.02–1.12)`, that there is no difference, or why there is no number."""
     if interval is None:
-        return TOO_FEW
+        return missing
     shown = f"{interval.value:.3g} ({interval.low:.3g}–{interval.high:.3g})"
     return f"{NO_DIFFERENCE} ({interval.low:.3g}–{interval.high:.3g})" if 1.0 in interval else shown
+
+
+def of(count: int, whole: int) -> str:
+    """`2 of 5`; nothing for none."""
+    return f"{count} of {whole}" if count else ""
 
 
 def size(bytes_: float | None) -> str:

@@ -1,5 +1,6 @@
 """The cells of a sweep, the rates that they are called at, and the plan of each run."""
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -141,9 +142,20 @@ def plan_of(
         # The server is warm already; this is for the generator's connection, and to fill the queue.
         warm_up_seconds=max(0.2, 0.15 * sweep.seconds),
         seed=_seed(cell, sweep, block),
-        max_in_flight=sweep.max_in_flight,
+        max_in_flight=_most_in_flight(sweep, rate),
         timeout_seconds=sweep.timeout_seconds,
     )
+
+
+def _most_in_flight(sweep: Sweep, rate: float | None) -> int:
+    """More than can be under way: by then the first of them have failed for want of an answer."""
+    return max(sweep.max_in_flight, math.ceil((rate or 0) * sweep.timeout_seconds))
+
+
+def comparison(configuration: Configuration, sweep: Sweep) -> str:
+    """Names those that differ from this one in nothing but what is compared: they share the common rate."""
+    compared, labels = sweep.compared, configuration.labels
+    return ", ".join(f"{name} {labels[name]}" for name in labels if name not in compared)
 
 
 def _same_otherwise(one: Configuration, other: Configuration, sweep: Sweep) -> bool:
@@ -159,4 +171,5 @@ def _seed(cell: Cell, sweep: Sweep, block: int) -> int:
     """The same for all that are compared, so that they get the same arrivals and lengths."""
     labels = cell.configuration.labels
     same = [labels[dimension] for dimension in labels if dimension not in sweep.compared]
-    return zlib.crc32("\n".join([str(sweep.seed), str(block), cell.load, *same]).encode())
+    seeds = [str(sweep.seed), str(sweep.arrivals), str(block)]
+    return zlib.crc32("\n".join([*seeds, cell.load, *same]).encode())

@@ -33,6 +33,8 @@ def sweep(
     blocks: Annotated[int | None, _AtLeastOne] = None,
     seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    arrivals: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    loads: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
 ) -> None:
     """Measure what each head configuration costs in latency, and report it.
@@ -58,6 +60,10 @@ def sweep(
         Instead of the sweep's: how long each time.
     seed
         Instead of the sweep's: of weights, order, arrivals and contents.
+    arrivals
+        Another number than 0 gives other arrivals and contents, with the same weights: for a second run.
+    loads
+        Instead of the sweep's: how the configurations are called, such as "single,50%,common".
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
     """
@@ -69,7 +75,9 @@ def sweep(
     from polyhead_load.sweep.sweeping import run_sweep
 
     flags = None if serve is None else tuple(shlex.split(serve))
-    name, what = read_sweep(sweep, blocks=blocks, seconds=seconds, seed=seed, serve=flags)
+    only = None if loads is None else tuple(loads.split(","))
+    changes = {"blocks": blocks, "seconds": seconds, "seed": seed, "arrivals": arrivals}
+    name, what = read_sweep(sweep, **changes, loads=only, serve=flags)
     # A server of ours must not outlive us.
     signal.signal(signal.SIGTERM, _end)
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]
@@ -117,7 +125,6 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
         Write JSON.
     """
     from polyhead_load.report import compare as comparing
-    from polyhead_load.report.findings import QUANTILES
     from polyhead_load.sweep.errors import SweepError
 
     comparison = comparing.compare(comparing.read_report(a), comparing.read_report(b))
@@ -130,9 +137,8 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
         return
     console = _console()
     console.print(comparing.comparison_table(comparison))
-    for name in QUANTILES:
-        agreeing, known = comparison.agreeing(name)
-        console.print(f"{name}: the intervals overlap in {agreeing} of {known} cells", highlight=False)
+    for sentence in comparison.sentences():
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     for where, keys in ((a, comparison.only_first), (b, comparison.only_second)):
         if keys:
             console.print(f"only in {where}: {len(keys)} cells", highlight=False)

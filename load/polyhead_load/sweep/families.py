@@ -11,6 +11,41 @@ from polyhead_load.sweep import memory
 from polyhead_load.sweep.processes import ProcessError, polyhead
 from polyhead_load.sweep.spec import Sweep
 
+DEFAULTS: Mapping[str, Any] = {
+    "head_width": None,
+    "feed_forward": None,
+    "norm": "post",
+    "activation": "gelu",
+    "bias": True,
+    "fused": False,
+    "causal": False,
+    "mask_input": False,
+    "dropout": 0.0,
+    "layer_norm_epsilon": 1e-12,
+    "vocabulary": None,
+    "positions": None,
+    "types": 0,
+    "embedding_norm": False,
+    "final_norm": False,
+    "pooling": None,
+    "normalise": False,
+}
+"""What an encoder is where nobody says otherwise."""
+
+_SIZES = {
+    "d_model": 1,
+    "heads": 1,
+    "layers": 1,
+    "head_width": 1,
+    "feed_forward": 1,
+    "vocabulary": 1,
+    "positions": 1,
+    "types": 0,
+}
+"""Fields that are whole numbers, and the least that each may be."""
+
+_PRECISION = "fp32"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -62,6 +97,7 @@ def provide(
     for name in sweep.families:
         wanted = sweep.encoder_of(name)
         try:
+            _check_sizes(wanted)
             found = find_family(models, name)
             if found is None:
                 _check_description(wanted, models)
@@ -69,6 +105,8 @@ def provide(
                 on_step(f"exporting {name}")
                 found = _export(name, wanted, models, sweep.seed, export)
             _check(found, wanted)
+            if wanted:
+                _check_tools(found, families)
             _check_memory("serving it", found.serving_bytes, available())
         except SkipError as skip:
             skipped[name] = str(skip)
@@ -104,6 +142,13 @@ def _check_description(wanted: Mapping[str, Any], models: Path) -> None:
         raise SkipError(f"the sweep does not say its {', '.join(missing)}")
 
 
+def _check_sizes(wanted: Mapping[str, Any]) -> None:
+    for field, least in _SIZES.items():
+        value = wanted.get(field, least)
+        if type(value) is not int or value < least:
+            raise SkipError(f"{field} must be a whole number from {least} on, was {value!r}")
+
+
 def _export(
     name: str, wanted: Mapping[str, Any], models: Path, seed: int, export: Callable[..., None]
 ) -> Family:
@@ -122,14 +167,43 @@ def _export(
 
 
 def _check(found: Family, wanted: Mapping[str, Any]) -> None:
-    """A family of the same name may be another encoder."""
+    """A family of the same name may be another encoder: in what is wanted, or in what is not spoken of."""
+    if not wanted:
+        return
     encoder = found.manifest.get("encoder", {})
-    for field, value in wanted.items():
-        if encoder.get(field) != value:
+    for field in {**wanted, **DEFAULTS}:  # what was asked for is told first
+        must, was = (_value(field, each) for each in (wanted, encoder))
+        if must != was:
             raise SkipError(
-                f"{found.folder} is another encoder: {field} must be {value}, was {encoder.get(field)}; "
+                f"{found.folder} is another encoder: {field} must be {must}, was {was}; "
                 "remove it, or give another --models"
             )
+    precision = found.manifest.get("precision", _PRECISION)
+    if precision != _PRECISION:
+        raise SkipError(
+            f"{found.folder} must be of precision {_PRECISION}, as a sweep exports it, was {precision}; "
+            "remove it, or give another --models"
+        )
+
+
+def _value(field: str, encoder: Mapping[str, Any]) -> Any:
+    value = encoder.get(field, DEFAULTS.get(field))
+    if field == "head_width" and value is None and encoder.get("d_model") and encoder.get("heads"):
+        return int(encoder["d_model"]) // int(encoder["heads"])  # what the width leaves for each head
+    return value
+
+
+def _check_tools(found: Family, families: Mapping[str, Family]) -> None:
+    """Another exporter writes other graphs; what is compared has to come from the same."""
+    for other in families.values():
+        one, another = (family.manifest.get("tools", {}) for family in (other, found))
+        for tool in sorted(one.keys() & another.keys()):
+            if one[tool] != another[tool]:
+                raise SkipError(
+                    f"{found.folder} was exported with {tool} {another[tool]}, "
+                    f"{other.name} with {one[tool]}: remove them to have both exported anew, "
+                    "or give another --models"
+                )
 
 
 def _check_memory(what: str, needed: int, there: int) -> None:

@@ -37,6 +37,7 @@ def fingerprint(command: Sequence[str]) -> dict[str, Any]:
         "processor": _processor(),
         "cores": _cores(),
         "clock": _clock(),
+        "governor": _governor(),
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "load before": f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else None,
         "GPU": _run("nvidia-smi", f"--query-gpu={_GPU}", "--format=csv,noheader"),
@@ -75,6 +76,14 @@ def _cores() -> str:
 def _clock() -> str | None:
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     return f"{frequency.current:.0f} MHz" if frequency else None
+
+
+def _governor() -> str | None:
+    """How the processor chooses its clock."""
+    try:
+        return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    except OSError:
+        return None
 
 
 def _protobuf() -> str:

@@ -2,7 +2,7 @@
 
 ```
 RUN/
-  sweep.json       the sweep, the machine, the families, what was skipped
+  sweep.json       the sweep, the machine, the families, the rates, what was skipped
   cells.jsonl      one line for each run of a cell
   records/         every request of each run
   server.log
@@ -10,8 +10,11 @@ RUN/
 ```
 """
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,9 @@ from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.journal import FILE, Journal, no_room
 from polyhead_load.sweep.records import Records
 from polyhead_load.sweep.spec import Sweep
+
+_OF_A_SESSION = ("command", "began", "load before", "clock")
+"""What may differ each time that a run is gone on with; all else must be as it was."""
 
 
 class RunFolder:
@@ -43,6 +49,28 @@ class RunFolder:
         """What the servers of the run have said."""
         return self.path / "server.log"
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder, and keeps other sweeps out of it meanwhile.
+
+        Raises:
+            SweepError: It cannot be made, or another sweep is at work in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            there = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise no_room(self.path, error) from error
+        try:
+            fcntl.flock(there, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise SweepError(
+                f"another sweep is measuring into {self.path}: wait for it, or give another --out"
+            ) from error
+        finally:
+            os.close(there)
+
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Makes the folder, or takes up what is there.
 
@@ -54,7 +82,7 @@ class RunFolder:
             The facts that the folder holds now.
 
         Raises:
-            SweepError: It holds another sweep, or cannot be written.
+            SweepError: It holds another sweep, or one of another server or machine, or cannot be written.
         """
         file = self.path / "sweep.json"
         described = {"sweep": sweep.model_dump(mode="json"), **facts}
@@ -65,9 +93,13 @@ class RunFolder:
                     f"{self.path} holds another sweep ({before.title!r}, or with other values): "
                     "give another --out"
                 )
+            self._require_same(held, facts)
             described = {**described, **held, "skipped": facts.get("skipped", {})}
         elif self.path.exists() and any(self.path.iterdir()):
             raise SweepError(f"--out must be a new folder, or one of a sweep; {self.path} holds other things")
+        mark = facts.get("fingerprint", {})
+        session = {name: mark[name] for name in _OF_A_SESSION if name in mark}
+        described["sessions"] = [*described.get("sessions", []), session]
         try:
             self.records.mkdir(parents=True, exist_ok=True)
             self.write("sweep.json", json.dumps(described, indent=2) + "\n")
@@ -75,11 +107,29 @@ class RunFolder:
             raise no_room(file, error) from error
         return described
 
+    def require(self, facts: Mapping[str, Any]) -> None:
+        """Checks that what is measured now is what was measured before, as far as `facts` tell.
+
+        Raises:
+            SweepError: It is not.
+        """
+        self._require_same(self.read()[1], facts)
+
+    def _require_same(self, held: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        before, after = _identity(held), _identity(facts)
+        for name in sorted(before.keys() & after.keys()):
+            if before[name] != after[name]:
+                raise SweepError(
+                    f"{self.path} was measured with another {name}: it must be {before[name]}, "
+                    f"was {after[name]}; one run is of one machine, one server and one version: "
+                    "give another --out"
+                )
+
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Writes down what is known now beside the sweep itself."""
-        sweep, _ = self.read()
-        described = {"sweep": sweep.model_dump(mode="json")}
-        self.write("sweep.json", json.dumps({**facts, **described}, indent=2) + "\n")
+        """Writes down what is known now beside the sweep itself, and beside what is there already."""
+        sweep, held = self.read()
+        described = {**held, **facts, "sweep": sweep.model_dump(mode="json")}
+        self.write("sweep.json", json.dumps(described, indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
         """Writes a file, all of it or nothing."""
@@ -114,3 +164,13 @@ class RunFolder:
     def load_records(self, name: str) -> Records:
         """Every request of one run."""
         return Records.read(self.path / name)
+
+
+def _identity(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What makes measurements those of one run, by name."""
+    found = {name: value for name, value in facts.get("fingerprint", {}).items() if name not in _OF_A_SESSION}
+    if "server" in facts:
+        found["server"] = facts["server"]
+    for family, files in facts.get("hashes", {}).items():
+        found |= {f"{family}/{file}": sha256 for file, sha256 in files.items()}
+    return found

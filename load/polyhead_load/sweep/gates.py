@@ -1,4 +1,9 @@
-"""Whether a run says something about the server, or only about its own circumstances."""
+"""Whether a run says something about the server, or only about its own circumstances.
+
+What the harness did wrong makes a run *void*: it is tried again, and its numbers are nowhere. What the server
+did (refused, failed, fell behind, changed) is what is measured: such a run counts as *overloaded*, stays, and
+is not tried again. Trying until it goes well would hide the very stalls that an open loop is there to show.
+"""
 
 from collections.abc import Iterator
 
@@ -6,7 +11,8 @@ import numpy as np
 from scipy import stats
 
 from polyhead_load.plan import Plan
-from polyhead_load.sweep.intervals import quantile_interval
+from polyhead_load.sweep.intervals import Interval, quantile_interval
+from polyhead_load.sweep.machine import Usage
 from polyhead_load.sweep.records import Records, Run
 from polyhead_load.sweep.spec import Gates
 
@@ -15,17 +21,26 @@ _SURE = 0.99
 _LATE = 0.01
 
 
-def reasons(run: Run, plan: Plan, gates: Gates) -> tuple[str, ...]:
-    """Why a run is void; nothing where it is valid."""
-    return tuple(_reasons(run, plan, gates))
+def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> tuple[str, ...]:
+    """Why a run is void, of the harness and its machine; nothing where it is valid.
+
+    Args:
+        run: What the generator left.
+        plan: What it was to do.
+        gates: What is allowed.
+        usage: What the machine did meanwhile, where that is known.
+    """
+    return tuple(_of_harness(run, plan, gates, usage))
 
 
-def _reasons(run: Run, plan: Plan, gates: Gates) -> Iterator[str]:
-    records = run.records
-    answered = int(records.answered.sum())
-    yield from _failures(records)
-    if not answered:
-        yield "no request was answered"
+def overload(run: Run, plan: Plan, gates: Gates) -> tuple[str, ...]:
+    """In what the server did not keep up, or did not stay the same; nothing where it did."""
+    return tuple(_of_server(run, plan, gates))
+
+
+def _of_harness(run: Run, plan: Plan, gates: Gates, usage: Usage | None) -> Iterator[str]:
+    if not len(run.records.planned):
+        yield f"no request was planned within {plan.seconds:g} s: give a higher rate, or more seconds"
         return
     seconds = float(run.facts["seconds"])
     cpu = float(run.facts["cpu_seconds"]) / seconds if seconds > 0 else 0.0
@@ -34,10 +49,31 @@ def _reasons(run: Run, plan: Plan, gates: Gates) -> Iterator[str]:
             f"the generator used {cpu:.0%} of a core, at most {gates.generator_cpu:.0%} leaves it time "
             "to send and to look at the clock"
         )
+    if usage is not None:
+        yield from _foreign(usage, gates)
     if plan.mode == "open":
-        yield from _open(records, plan, gates)
-    else:
-        yield from _drift(records, gates)
+        yield from _lag(run.records, gates)
+
+
+def _foreign(usage: Usage, gates: Gates) -> Iterator[str]:
+    most = gates.foreign_cpu
+    if usage.foreign is not None and usage.foreign > most:
+        yield f"other processes used {usage.foreign:.2f} cores meanwhile, at most {most:.2f} may be"
+    if usage.steal is not None and usage.steal > most:
+        yield f"the machine's host took {usage.steal:.2f} cores away (steal), at most {most:.2f} may be"
+
+
+def _of_server(run: Run, plan: Plan, gates: Gates) -> Iterator[str]:
+    records = run.records
+    if not len(records.planned):
+        return
+    yield from _failures(records)
+    if not records.answered.any():
+        yield "no request was answered"
+        return
+    if plan.mode == "open":
+        yield from _backlog(records, plan, gates)
+    yield from _drift(records, plan, gates)
 
 
 def _failures(records: Records) -> Iterator[str]:
@@ -50,13 +86,16 @@ def _failures(records: Records) -> Iterator[str]:
             yield f"{of} failed with {_status(code)}"
 
 
-def _open(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
-    median = float(np.median(records.latency_ms))
+def _lag(records: Records, gates: Gates) -> Iterator[str]:
+    median = float(np.median(records.latency_ms)) if records.answered.any() else 0.0
     allowed = max(gates.send_lag_ms, gates.send_lag_share * median)
     late, sent = int((records.lag_ms > allowed).sum()), len(records.lag_ms)
     # One of a hundred may be late, and a few more by chance.
     if late > stats.binom.ppf(_SURE, sent, _LATE):
         yield f"{late} of {sent} requests left more than {allowed:.2f} ms late, {_LATE:.0%} may"
+
+
+def _backlog(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
     end = float(np.nanmax(records.planned))
     waiting = int((records.answered & (records.done > end)).sum())
     most = max(_BACKLOG, gates.backlog * len(records.planned))
@@ -67,21 +106,41 @@ def _open(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
         )
 
 
-def _drift(records: Records, gates: Gates) -> Iterator[str]:
-    """The last third against the first, where the difference is beyond chance."""
-    good = records.answered
-    latency, when = records.latency_ms, records.planned[good]
-    start, end = when.min(), when.max()
-    first = latency[when < start + (end - start) / 3]
-    last = latency[when > end - (end - start) / 3]
-    early, late = (quantile_interval(third, 0.5, confidence=_SURE) for third in (first, last))
-    if early is None or late is None:
+def _drift(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
+    """The last third against the first, where the difference is beyond chance.
+
+    In an open loop the latency depends on how requests happen to arrive; what the server says of its own
+    computing does not.
+    """
+    found = _thirds(records, plan)
+    if found is None:
         return
+    early, late = found
     if late.low > (1 + gates.drift) * early.high or late.high < (1 - gates.drift) * early.low:
+        what = "latency" if plan.mode == "closed" else "computing time"
         yield (
-            f"not stable: the median latency was {early.value:.2f} ms in the first third "
+            f"not stable: the median {what} was {early.value:.2f} ms in the first third "
             f"and {late.value:.2f} ms in the last"
         )
+
+
+def unchecked(run: Run, plan: Plan) -> tuple[str, ...]:
+    """Gates that there was too little to check with: drift takes some 24 answers."""
+    known = run.records.answered.any() and _thirds(run.records, plan) is not None
+    return () if known else ("drift",)
+
+
+def _thirds(records: Records, plan: Plan) -> tuple[Interval, Interval] | None:
+    good = records.answered
+    values = records.latency_ms if plan.mode == "closed" else records.compute_ns[good] / 1e6
+    if (values < 0).any():  # the server does not say
+        return None
+    when = records.planned[good]
+    start, end = when.min(), when.max()
+    first = values[when < start + (end - start) / 3]
+    last = values[when > end - (end - start) / 3]
+    early, late = (quantile_interval(third, 0.5, confidence=_SURE) for third in (first, last))
+    return None if early is None or late is None else (early, late)
 
 
 def _status(code: int) -> str:

@@ -42,11 +42,14 @@ def inspect(files: Sequence[Path], provider: str) -> dict[str, Any]:
 
 
 def kernel(operators: Mapping[str, int], provider: str) -> str:
-    """The kind of attention kernel that a graph's operators mean."""
+    """The attention operator that a graph has, and where it runs.
+
+    On CUDA that does not say which kernel runs: onnxruntime chooses by width, type and mask.
+    """
     fused = [name for name in ("MultiHeadAttention", "Attention", "GroupQueryAttention") if name in operators]
     where = provider.removesuffix("ExecutionProvider") or "CPU"
     if fused:
-        return f"fused {fused[0]}, {where}"
+        return f"fused {fused[0]}, {where}" + ("" if where == "CPU" else " (kernel unknown)")
     return f"explicit MatMul–Softmax–MatMul, {where}" if "Softmax" in operators else f"no attention, {where}"
 
 

@@ -1,8 +1,9 @@
 """How sure a number is.
 
 Two things make a measured quantile uncertain. Within a block there are only so many requests: order
-statistics bound the quantile without supposing any distribution. Between blocks the machine differs: other
-work, clocks, memory layout; requests of one block share that, so however many they are, they cannot tell.
+statistics bound the quantile, whatever the distribution, of requests that are independent of each other (in
+one queue they are not quite). Between blocks the machine differs: other work, clocks, memory layout;
+requests of one block share that, so however many they are, they cannot tell.
 An interval here covers both. Few blocks are what there is, and resampling five of them (a bootstrap) gives
 intervals that are too narrow by a third; so blocks are treated as a small sample of logarithms, with
 Student's t.
@@ -106,15 +107,16 @@ def independent_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Inte
         value = math.exp(difference)
         return Interval(value=value, low=value, high=value)
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1))
-    return _around(difference, math.sqrt(sum(parts)), freedom)
+    return around(difference, math.sqrt(sum(parts)), freedom)
 
 
 def _mean_of_logs(values: Sequence[float]) -> Interval:
     logs = np.log(values)
-    return _around(float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1)
+    return around(float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1)
 
 
-def _around(middle: float, error: float, freedom: float) -> Interval:
+def around(middle: float, error: float, freedom: float) -> Interval:
+    """Student's t about a logarithm, as an interval of what it is the logarithm of."""
     reach: Any = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
     return Interval(value=math.exp(middle), low=math.exp(middle - reach), high=math.exp(middle + reach))
 

@@ -29,7 +29,11 @@ class Measurement(BaseModel):
     started: str
     """When, in UTC."""
     void: tuple[str, ...] = ()
-    """Why it says nothing about the server; empty where it does."""
+    """Why it says nothing about the server, and is tried again; empty where it does."""
+    overloaded: tuple[str, ...] = ()
+    """In what the server did not keep up. That is a result: the run counts, and is not tried again."""
+    unchecked: tuple[str, ...] = ()
+    """Gates that there were too few answers for."""
     rate: float | None = None
     """Requests a second that were planned; None in a closed loop."""
     achieved: float | None = None
@@ -45,6 +49,12 @@ class Measurement(BaseModel):
     send_lag_p99_ms: float | None = None
     generator_cpu: float | None = None
     """Of one core, from 0 to 1."""
+    generator_nice: int | None = None
+    """The generator's priority: below 0 it goes before other processes."""
+    foreign_cpu: float | None = None
+    """Cores that other processes kept busy meanwhile; None where one cannot know."""
+    steal: float | None = None
+    """Cores that the machine's host took away."""
     server_cpu: float | None = None
     """Cores that the server kept busy; None where it is not ours."""
     server_mib: float | None = None
@@ -60,6 +70,11 @@ class Measurement(BaseModel):
     def configuration(self) -> tuple[str, str, str, str]:
         """The labels of what was called."""
         return self.family, self.tokens, self.batch, self.attention
+
+    @property
+    def settled(self) -> bool:
+        """Whether it counts, and need not be tried again; a capacity has to be a number, too."""
+        return not self.void and (self.block > 0 or bool(self.achieved))
 
     @property
     def cell(self) -> tuple[str, str, str, str, str]:

@@ -4,22 +4,29 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from polyhead_client import Client
 from polyhead_load.plan import Plan
-from polyhead_load.sweep.cells import Cell
+from polyhead_load.sweep.cells import CAPACITY, Cell
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.gates import reasons
+from polyhead_load.sweep.gates import overload, reasons, unchecked
 from polyhead_load.sweep.journal import Measurement, no_room
+from polyhead_load.sweep.machine import Moment
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.records import Records, Run
 from polyhead_load.sweep.server import Server
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp, warm_up
+
+_CAPACITY_ANSWERS = 100
+_LONGER = 4
+"""Times longer than other runs: the most that a capacity may take."""
+_FEWEST = 10
+"""Answers; between fewer than that the time is too much a matter of chance."""
 
 Generate = Callable[[Plan, Path], Run]
 WarmingUp = Callable[[Client, Plan, float, float], WarmUp]
@@ -86,24 +93,30 @@ def measure(
     started = now()
     with plan.access.client(plan.address, timeout=plan.timeout_seconds) as client:
         warmed = warm(client, plan, sweep.warm_up_seconds, sweep.gates.warm_up)
-    before = server.cpu_seconds()
+    plan = _long_enough(plan, turn, warmed)
+    before = Moment.now(server.cpu_seconds())
     with tempfile.TemporaryDirectory(prefix=".generator-", dir=folder.path) as scratch:
         try:
             run = generate(plan, Path(scratch))
         except ProcessError as error:
             return turn.measurement(started, void=[f"the generator {error}"], rate=plan.rate)
-    after = server.cpu_seconds()
-    void = reasons(run, plan, sweep.gates)
+    after = Moment.now(server.cpu_seconds())
+    usage = before.until(after)
+    void = reasons(run, plan, sweep.gates, usage)
     if not warmed.stable:
         void = (f"it did not answer equally fast within {warmed.seconds:.0f} s of warm-up", *void)
     try:
         run.records.write(folder.path / turn.records)
     except OSError as error:
         raise no_room(folder.path / turn.records, error) from error
-    busy = None if before is None or after is None else after - before
+    busy = None if before.server is None or after.server is None else after.server - before.server
     return turn.measurement(
         started,
         void=void,
+        overloaded=overload(run, plan, sweep.gates),
+        unchecked=unchecked(run, plan),
+        foreign_cpu=usage.foreign,
+        steal=usage.steal,
         records=turn.records,
         server_mib=server.memory_mib(),
         server_cpu=None if busy is None else busy / (plan.warm_up_seconds + plan.seconds),
@@ -111,11 +124,20 @@ def measure(
     )
 
 
+def _long_enough(plan: Plan, turn: Turn, warm: WarmUp) -> Plan:
+    """A capacity takes a hundred answers, by the pace of the warm-up; within reason."""
+    if turn.cell.load != CAPACITY or not warm.seconds:
+        return plan
+    needed = _CAPACITY_ANSWERS * warm.seconds / warm.requests
+    return replace(plan, seconds=min(max(plan.seconds, needed), _LONGER * plan.seconds))
+
+
 def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
     records = run.records
     found: dict[str, object] = {
         "rate": plan.rate,
         "warm_up_seconds": warm.seconds,
+        "generator_nice": run.facts.get("nice"),
         "requests": len(records.planned),
         "shed": int((records.code == -1).sum()),
         "errors": int((records.code > 0).sum()),
@@ -139,13 +161,13 @@ def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
 
 
 def throughput(records: Records, plan: Plan) -> float:
-    """Answered requests a second.
+    """Answers a second, between the first of them and the last.
 
-    In a closed loop a request is planned when the one before it is answered, so those that are planned
-    within the window are as many as are answered within it. In an open loop the window lasts until the
-    last answer.
+    Of a closed loop only those within the window: behind it, fewer and fewer are in flight.
     """
-    seconds = plan.seconds
-    if plan.mode == "open":
-        seconds = max(seconds, float(np.nanmax(records.done)))
-    return int(records.answered.sum()) / seconds
+    done = records.done[records.answered]
+    if plan.mode == "closed":
+        done = done[done <= plan.seconds]
+    if len(done) < _FEWEST or done.max() == done.min():
+        return int(records.answered.sum()) / max(plan.seconds, float(np.nanmax(records.done)))
+    return (len(done) - 1) / float(done.max() - done.min())

@@ -1,15 +1,20 @@
 """The `polyhead` commands and the generator, as processes of their own."""
 
 import contextlib
+import errno
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from polyhead_load.plan import Plan
 from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.journal import no_room
 from polyhead_load.sweep.records import Run
 
 # The script `polyhead` need not be on the path, or be this environment's.
@@ -24,6 +29,8 @@ GENERATOR = (sys.executable, "-m", "polyhead_load.generate")
 _SPARE_SECONDS = 60.0
 """What a generator may take beyond its plan: to start, to prepare requests, and to write."""
 _PRIORITY = -10
+_CLEAR_SECONDS = 10.0
+"""What a command may take to clear away, when it is interrupted."""
 
 
 class ProcessError(Exception):
@@ -36,11 +43,28 @@ def polyhead(*arguments: str | Path) -> None:
     Raises:
         ProcessError: It failed.
     """
-    done = subprocess.run(  # noqa: S603 - our own commands
-        [*POLYHEAD, *map(str, arguments)], capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode:
-        raise ProcessError(last_words(done.stderr, done.returncode))
+    with subprocess.Popen(  # noqa: S603 - our own commands
+        [*POLYHEAD, *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            _, said = process.communicate()
+        except BaseException:
+            _interrupt(process)  # so that it clears away what is half done
+            raise
+    if process.returncode:
+        raise ProcessError(last_words(said, process.returncode))
+
+
+def _interrupt(process: "subprocess.Popen[str]") -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=_CLEAR_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
 
 
 def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) -> Run:
@@ -60,7 +84,7 @@ def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) ->
     try:
         path.write_text(plan.to_json())
     except OSError as error:
-        raise SweepError(f"{path} cannot be written: {error.strerror}") from error
+        raise no_room(path, error) from error
     longest = plan.warm_up_seconds + plan.seconds + plan.timeout_seconds + _SPARE_SECONDS
     with subprocess.Popen(  # noqa: S603 - our own command
         [*command, "--plan", str(path), "--out", str(folder)],
@@ -69,7 +93,7 @@ def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) ->
         text=True,
         errors="replace",
     ) as process:
-        _prefer(process.pid)
+        nice = _prefer(process.pid)
         try:
             _, said = process.communicate(timeout=longest)
         except subprocess.TimeoutExpired as error:
@@ -77,21 +101,28 @@ def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) ->
         finally:
             process.kill()
     if process.returncode:
+        full = os.strerror(errno.ENOSPC)
+        if full in said:
+            raise no_room(folder, OSError(errno.ENOSPC, full))
         raise ProcessError(last_words(said, process.returncode))
     try:
-        return Run.read(folder)
+        run = Run.read(folder)
+        return replace(run, facts={**run.facts, "nice": nice})
     except (OSError, SweepError) as error:
         raise ProcessError(f"left no records: {error}") from error
 
 
-def _prefer(pid: int) -> None:
-    """Lets the generator go first, where we may say so.
+def _prefer(pid: int) -> int | None:
+    """Lets the generator go first, where we may say so; returns what came of it.
 
     It stands for callers elsewhere. On the server's own processors it would otherwise wait behind the runs
     that it measures, to send and to take the time.
     """
     with contextlib.suppress(psutil.Error, OSError, ValueError):
         psutil.Process(pid).nice(_PRIORITY)
+    with contextlib.suppress(psutil.Error, OSError):
+        return int(psutil.Process(pid).nice())
+    return None
 
 
 def last_words(text: str, code: int) -> str:

@@ -21,6 +21,8 @@ class Bar:
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
             console=console,
+            # Nothing here may take the processor by itself while a server is measured.
+            auto_refresh=False,
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=None)
@@ -29,20 +31,25 @@ class Bar:
 
     def say(self, text: str) -> None:
         """What happens before the first run."""
-        self._progress.update(self._task, description=text)
+        self._progress.update(self._task, description=text, refresh=True)
         if not self._console.is_terminal:
             self._console.print(text, highlight=False)
 
+    def remark(self, text: str) -> None:
+        """What is to stay on the screen."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def begin(self, runs: int, seconds: float) -> None:
         """So many runs are to come, in about so many seconds."""
-        self._progress.update(self._task, total=runs, completed=0)
-        self._console.print(f"{runs} runs, about {max(1, round(seconds / 60))} min", highlight=False)
+        self._progress.update(self._task, total=runs, completed=0, refresh=True)
+        if runs:
+            self._console.print(f"{runs} runs, about {max(1, round(seconds / 60))} min", highlight=False)
 
     def turn(self, turn: Turn) -> None:
         """The run that comes now."""
         where = "capacity" if turn.block == 0 else f"block {turn.block}"
         again = "" if turn.attempt == 1 else " (again)"
-        self._progress.update(self._task, description=f"{where}{again}: {turn.cell}")
+        self._progress.update(self._task, description=f"{where}{again}: {turn.cell}", refresh=True)
         if turn.block != self._block and not self._console.is_terminal:
             self._console.print(where, highlight=False)
         self._block = turn.block

@@ -2,22 +2,26 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol, Self
 
 from polyhead_client import InvalidRequest, NotFound, PolyheadError, TooLarge
-from polyhead_load.sweep.cells import CAPACITY, Cell, Configuration, cells, configurations, plan_of, rate_of
+from polyhead_load.sweep.cells import CAPACITY, Cell, cells, comparison, plan_of
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
 from polyhead_load.sweep.measuring import Generate, Turn, WarmingUp, measure, now
+from polyhead_load.sweep.rates import Rates
 from polyhead_load.sweep.server import Server
 from polyhead_load.sweep.spec import Sweep, parse_load
 from polyhead_load.sweep.warm_up import warm_up
 
 Group = tuple[str, ...]
 """Families that are served together."""
+
+_DEATHS = 3
+"""Of a server, one after the other and under the same family: more tries would end likewise."""
 
 StartServer = Callable[[Group], AbstractContextManager[Server]]
 
@@ -73,10 +77,12 @@ class Runner:
         self._watcher = watcher
         self._warm = warm
         self._journal = folder.journal()
+        self._rates = Rates(sweep, folder)
         self._open = ExitStack()
         self._serving: tuple[Group, Server] | None = None
         # Of this time only: who gives the command again wants void runs tried again, too.
         self._tries: Counter[tuple[int, Cell]] = Counter()
+        self._deaths: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
         """Families and configurations that are not measured → why."""
         self.properties: dict[str, dict[str, str]] = {}
@@ -88,18 +94,23 @@ class Runner:
         Raises:
             SweepError: It cannot go on; what was measured is kept.
         """
-        all_cells = [cell for cell in cells(self._sweep) if self._group_of(cell) is not None]
-        capacities = [cell for cell in all_cells if cell.load == CAPACITY]
-        others = [cell for cell in all_cells if cell.load != CAPACITY]
-        runs = sum(
-            self._wanted(cell, block)
-            for block, of_block in self._blocks(capacities, others)
-            for cell in of_block
-        )
+        runs = self.missing
         self._watcher.begin(runs, runs * (1.15 * self._sweep.seconds + 2.5))
-        for block, of_block in self._blocks(capacities, others):
-            for _ in range(1 + self._sweep.retries):
+        for block, of_block in self._blocks():
+            if block == 1:
+                self._rates.fix(self._journal.measurements)
+            for _ in range(self._times(block) + self._sweep.retries):
                 self._pass(block, of_block)
+                if self._own and block == 0:
+                    self._stop()
+            if self._own:
+                # Addresses, hashes and allocations differ from one process to the next: so must the blocks.
+                self._stop()
+
+    @property
+    def missing(self) -> int:
+        """How many runs are to come."""
+        return sum(self._missing(cell, block) for block, of_block in self._blocks() for cell in of_block)
 
     def __enter__(self) -> Self:
         return self
@@ -107,18 +118,34 @@ class Runner:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def _blocks(self, capacities: Sequence[Cell], others: Sequence[Cell]) -> list[tuple[int, Sequence[Cell]]]:
+    def _blocks(self) -> list[tuple[int, Sequence[Cell]]]:
+        there = [cell for cell in cells(self._sweep) if self._group_of(cell) is not None]
+        capacities = [cell for cell in there if cell.load == CAPACITY]
+        others = [cell for cell in there if cell.load != CAPACITY]
         return [(0, capacities), *((block, others) for block in range(1, self._sweep.blocks + 1))]
 
+    def _times(self, block: int) -> int:
+        """How often a block measures each cell."""
+        return self._sweep.capacity_runs if block == 0 else 1
+
     def _pass(self, block: int, of_block: Sequence[Cell]) -> None:
-        """Each cell of the block that is missing, once."""
-        order = random.Random(f"{self._sweep.seed} {block}")  # noqa: S311 - an order, no secret
-        wanted = [cell for cell in of_block if self._wanted(cell, block)]
-        order.shuffle(wanted)
+        """Each cell of the block that is missing, once.
+
+        Cells that are compared with each other come one after the other, in an order drawn anew.
+        """
+        tries = sum(self._tries.values())
+        order = random.Random(f"{self._sweep.seed} {block} {tries}")  # noqa: S311 - an order, no secret
+        together: dict[tuple[str, str], list[Cell]] = {}
+        for cell in of_block:
+            together.setdefault((cell.load, comparison(cell.configuration, self._sweep)), []).append(cell)
+        compared = list(together.values())
+        order.shuffle(compared)
+        for each in compared:
+            order.shuffle(each)
         groups = list(self._groups)
         order.shuffle(groups)
         for group in groups:
-            for cell in wanted:
+            for cell in (cell for each in compared for cell in each):
                 if cell.configuration.family in group and self._wanted(cell, block):
                     self._one(cell, block)
 
@@ -131,14 +158,21 @@ class Runner:
         if measurement is not None:
             self._journal.append(measurement)
         self._watcher.done(measurement)
-        if self._serving is not None and not self._serving[1].alive():
-            address = self._serving[1].address
-            self._stop()
-            if not self._own:
-                raise SweepError(
-                    f"the server at {address} answers no more: start it, and give the same command again "
-                    "to go on; what was measured is kept"
-                )
+        if self._serving is None or self._serving[1].alive():
+            self._deaths.pop(cell.configuration.family, None)
+            return
+        address = self._serving[1].address
+        self._stop()
+        if not self._own:
+            raise SweepError(
+                f"the server at {address} answers no more: start it, and give the same command again "
+                "to go on; what was measured is kept"
+            )
+        self._deaths[cell.configuration.family] += 1
+        if self._deaths[cell.configuration.family] >= _DEATHS:
+            self._skip(
+                cell.configuration.family, f"its server ended {_DEATHS} times in a row, see server.log"
+            )
 
     def _measure(self, turn: Turn) -> Measurement | None:
         """None where the cell, or all of its family's, cannot be measured at all."""
@@ -148,7 +182,7 @@ class Runner:
         if server is None or cell.configuration.family in self.skipped:
             return None
         try:
-            rate = rate_of(cell, self._sweep, self._capacities())
+            rate = self._rates.of(cell)
         except KeyError:
             return turn.measurement(started, void=["the capacity of the configuration is not known"])
         plan = plan_of(
@@ -186,31 +220,22 @@ class Runner:
         key = (*cell.configuration.key, cell.load)
         return [one for one in self._journal.measurements if one.block == block and one.cell == key]
 
-    def _wanted(self, cell: Cell, block: int) -> bool:
-        """Whether there is no valid run of it yet, and this sweep may still try."""
+    def _missing(self, cell: Cell, block: int) -> int:
+        """How many more runs of it count."""
         if cell.configuration.family in self.skipped or str(cell.configuration) in self.skipped:
-            return False
-        if any(not one.void for one in self._of(cell, block)):
-            return False
+            return 0
+        return max(0, self._times(block) - sum(one.settled for one in self._of(cell, block)))
+
+    def _wanted(self, cell: Cell, block: int) -> bool:
+        """Whether runs of it are missing, and this sweep may still try."""
         tries = self._tries[block, cell]
         hopeless = (
             tries > 0
             and parse_load(cell.load).kind in {"share", "common"}
-            and cell.configuration not in self._capacities()
+            and not self._rates.knows(cell.configuration)
         )
-        return tries <= self._sweep.retries and not hopeless
-
-    def _capacities(self) -> Mapping[Configuration, float]:
-        by_labels = {
-            one.configuration: one.achieved
-            for one in self._journal.measurements
-            if one.load == CAPACITY and not one.void and one.achieved
-        }
-        return {
-            configuration: achieved
-            for configuration in configurations(self._sweep)
-            if (achieved := by_labels.get(configuration.key))
-        }
+        most = self._times(block) + self._sweep.retries
+        return self._missing(cell, block) > 0 and tries < most and not hopeless
 
     def _group_of(self, cell: Cell) -> Group | None:
         return next((group for group in self._groups if cell.configuration.family in group), None)
@@ -231,9 +256,11 @@ class Runner:
         self._stop()
         try:
             server = self._open.enter_context(self._start(group))
-        except SweepError as error:
+            self._look_around(group, server)
+        except (SweepError, PolyheadError) as error:
+            self._stop()
             if not self._own:
-                raise
+                raise SweepError(str(error)) from error
             if len(group) == 1:
                 self._groups.remove(group)
                 self._skip(cell.configuration.family, str(error))
@@ -243,7 +270,6 @@ class Runner:
             self._groups += [(family,) for family in group]
             return self._serve(cell)
         self._serving = group, server
-        self._look_around(group, server)
         return server
 
     def _look_around(self, group: Group, server: Server) -> None:

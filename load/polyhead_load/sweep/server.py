@@ -1,7 +1,9 @@
 """The server that is measured: one that a sweep starts with a few families at a time, or one that runs."""
 
+import os
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -15,11 +17,22 @@ from polyhead_client import PolyheadError
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.families import Family
-from polyhead_load.sweep.processes import POLYHEAD, last_words
+from polyhead_load.sweep.processes import last_words
 
 _START_SECONDS = 600.0
 """A first start measures the speed of every graph, and large weights take their time."""
 _STOP_SECONDS = 30.0
+
+_SERVE = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the sweep has ended")
+from polyhead_client.command import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""A server that ends with the sweep, however that ends."""
 
 
 class Server(Protocol):
@@ -54,7 +67,7 @@ class RunningServer:
         self.access = access
         with access.client(address, timeout=5) as client:
             try:
-                client.metadata()
+                self.version = client.metadata().version
             except PolyheadError as error:
                 raise SweepError(
                     f"--address must be a polyhead server, {error}: start one, or leave --address out "
@@ -133,15 +146,23 @@ def own_server(families: Collection[Family], log: Path, flags: Sequence[str] = (
         begin = output.tell()
         with socket.create_server(("127.0.0.1", 0)) as probe:
             address = f"127.0.0.1:{probe.getsockname()[1]}"
-        command = [*POLYHEAD, "serve", "--models", str(models), "--port", address.rpartition(":")[2]]
+        arguments = serve_arguments(str(models), address.rpartition(":")[2], flags)
         process = stack.enter_context(
             subprocess.Popen(  # noqa: S603 - our own command
-                [*command, "--no-metrics", *flags], stdout=output, stderr=output, stdin=subprocess.DEVNULL
+                [sys.executable, "-c", _SERVE, str(os.getpid()), *arguments],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
             )
         )
         stack.callback(_stop, process)
         _wait(process, address, log, begin)
         yield OwnServer(process, address)
+
+
+def serve_arguments(models: str, port: str, flags: Sequence[str]) -> list[str]:
+    """How a sweep's own server is called."""
+    return ["serve", "--models", models, "--port", port, "--no-metrics", *flags]
 
 
 def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path, begin: int) -> None:

@@ -4,6 +4,7 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, F 
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -11,6 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.options import parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths
 
@@ -74,7 +77,7 @@ def parse_load(text: str) -> Load:
     if text in {"capacity", "single", "common"}:
         return Load(text)  # type: ignore[arg-type]  # one of the three
     match = _LOAD.fullmatch(text)
-    if match is None or (number := float(match["number"])) == 0:
+    if match is None or not 0 < (number := float(match["number"])) < math.inf:
         raise ValueError(f"must be single, common, a share such as 50% or a rate such as 20/s, was {text!r}")
     if match["unit"] == "/s":
         return Load("rate", number)
@@ -90,7 +93,7 @@ def _check_load(text: str) -> str:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def length_label(tokens: int | Lengths) -> str:
@@ -109,6 +112,21 @@ class Attention(_Model):
     queries: str | None = None
     """Only these rows, likewise."""
     dtype: Literal["FP32", "FP16", "UINT8"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Attention":
+        for name in ("heads", "queries", "dtype"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if self.layers is None:
+                raise ValueError(f"{name} must come with layers: without them no attention is asked for")
+            if name != "dtype":
+                try:
+                    parse_indices(name, value)
+                except InvalidRequest as error:
+                    raise ValueError(str(error)) from error
+        return self
 
 
 MODES: Mapping[str, Attention] = {
@@ -168,7 +186,7 @@ EncoderFields = Annotated[dict[str, bool | int | float | str], AfterValidator(_c
 
 
 class Gates(_Model):
-    """When a run says nothing about the server, and is void."""
+    """When a run says nothing about the server, and is void; and when the server was overloaded."""
 
     warm_up: Annotated[float, Field(gt=0)] = 0.1
     """Most by which three windows of the warm-up may differ."""
@@ -178,11 +196,14 @@ class Gates(_Model):
     """... or at most this share of the median latency, where that is more."""
     generator_cpu: Annotated[float, Field(gt=0)] = 0.8
     """Most of one core that the generator may use."""
+    foreign_cpu: Annotated[float, Field(gt=0)] = 0.15
+    """Most cores that other processes may use meanwhile; likewise what the machine's host takes away."""
     drift: Annotated[float, Field(gt=0)] = 0.1
-    """Most by which the median of the last third may differ from the first third's, beyond chance."""
+    """Overloaded: most by which the median of the last third may differ from the first third's, beyond
+    chance."""
     backlog: Annotated[float, Field(gt=0)] = 0.05
-    """Open loop: the share of the requests that may still be unanswered when the last one is sent, or
-    ten, where that is more."""
+    """Overloaded: of an open loop, the share of the requests that may still be unanswered when the last one
+    is sent, or ten, where that is more."""
 
 
 class Sweep(_Model):
@@ -224,15 +245,21 @@ class Sweep(_Model):
     """Most that a configuration may take, before each measurement, to answer equally fast."""
     common: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The common rate, as a share of the least capacity among those that are compared."""
+    capacity_runs: Annotated[int, Field(ge=1)] = 3
+    """How often a configuration's capacity is measured, before the first block; the median counts."""
     capacity_users: Annotated[int, Field(ge=1)] = 8
     """Requests in flight while a configuration's capacity is measured."""
     max_in_flight: Annotated[int, Field(ge=1)] = 128
-    """Open loop: beyond that, requests are not sent but counted, which makes the run void."""
+    """Open loop: beyond that, requests are not sent but counted; or beyond what arrives within
+    `timeout_seconds`, where that is more, so that no stall can hide so."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Of each request."""
     retries: Annotated[int, Field(ge=0)] = 1
     """How often a void measurement is tried again, at the end of its block."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of weights, order, arrivals and contents."""
+    arrivals: Annotated[int, Field(ge=0)] = 0
+    """Another number gives other arrivals and contents with the same weights: for a second run."""
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()
@@ -248,7 +275,7 @@ class Sweep(_Model):
                     f"baseline.{dimension} must be one of {', '.join(labels)}, "
                     f"was {value!r}{near(value, labels)}"
                 )
-        if len(set(self.loads)) != len(self.loads):
+        if len(set(map(parse_load, self.loads))) != len(self.loads):
             raise ValueError(f"loads: all must differ from each other, were {', '.join(self.loads)}")
         return self
 

@@ -15,7 +15,7 @@ from polyhead_load.sweep.graphs import inspect, kernel
 from polyhead_load.sweep.processes import generate
 from polyhead_load.sweep.progress import Bar
 from polyhead_load.sweep.runner import Group, Runner
-from polyhead_load.sweep.server import RunningServer, Server, own_server
+from polyhead_load.sweep.server import RunningServer, Server, own_server, serve_arguments
 from polyhead_load.sweep.spec import Sweep
 
 _SHARE_OF_MEMORY = 0.6
@@ -47,44 +47,75 @@ def run_sweep(
         SweepError: It cannot begin, or go on.
     """
     folder = RunFolder(out)
-    facts: dict[str, Any] = {"fingerprint": fingerprint(command)}
-    families: Mapping[str, Family] = {}
-    groups: list[Group]
-    if address is None:
-        if out.exists():
-            folder.begin(sweep, {})  # before anything is exported for a folder that is another sweep's
-        provided = provide(sweep, models, on_step=bar.say)
-        families = provided.families
-        groups = grouped(list(families.values()), int(_SHARE_OF_MEMORY * memory.available()))
-        facts |= {
-            "skipped": dict(provided.skipped),
-            "families": {name: _about(family.manifest) for name, family in families.items()},
-            "hashes": hashes({name: family.manifest for name, family in families.items()}),
-            "server": "its own: polyhead serve " + " ".join(sweep.serve),
-        }
-        for name, why in provided.skipped.items():
-            bar.skipped(name, why)
+    if address is not None:
+        version = RunningServer(address, access).version  # before the folder is made
+        server = f"at {address}, version {version}"
     else:
-        groups = [tuple(sweep.families)]
-        facts |= {"skipped": {}, "families": {}, "server": f"at {address}"}
-        RunningServer(address, access)  # before the folder is made
-    facts = folder.begin(sweep, facts)
-    start = partial(_running, address, access) if address else partial(_own, families, folder, sweep.serve)
-    with Runner(
-        sweep, folder, groups, start=start, own=address is None, generate=generate, watcher=bar
-    ) as runner:
-        bar.say("starting the server")
-        try:
-            runner.run()
-        finally:
-            facts = {**facts, "skipped": {**facts["skipped"], **runner.skipped}}
-            facts = _learned(facts, runner.properties)
-            folder.note(facts)
-    if "graphs" not in facts and families:
-        bar.say("looking at the graphs")
-        facts["graphs"] = _graphs(families.values(), facts["providers"], _asked(sweep))
-        folder.note(facts)
+        server = f"its own: polyhead {' '.join(serve_arguments('MODELS', 'PORT', sweep.serve))}"
+    with folder.locked():
+        folder.begin(sweep, {"fingerprint": _machine(command, address), "server": server, "skipped": {}})
+        if address is None:
+            families, facts = _provided(sweep, models, folder, bar)
+            groups = grouped(list(families.values()), int(_SHARE_OF_MEMORY * memory.available()))
+            start = partial(_own, families, folder, sweep.serve)
+        else:
+            families, facts = {}, {"skipped": {}, "families": {}}
+            groups = [tuple(sweep.families)]
+            start = partial(_running, address, access)
+        with Runner(
+            sweep, folder, groups, start=start, own=address is None, generate=generate, watcher=bar
+        ) as runner:
+            _measure(runner, folder, facts, bar)
+        facts = folder.read()[1]
+        if "graphs" not in facts and families:
+            bar.say("looking at the graphs")
+            folder.note({"graphs": _graphs(families.values(), facts["providers"], _asked(sweep))})
     return folder
+
+
+def _machine(command: Sequence[str], address: str | None) -> dict[str, Any]:
+    found = fingerprint(command)
+    if address is not None:
+        found["machine"] = "the generator's; what of the server's is known is what the server says"
+    return found
+
+
+def _provided(
+    sweep: Sweep, models: Path, folder: RunFolder, bar: Bar
+) -> tuple[Mapping[str, Family], dict[str, Any]]:
+    """The families for a server of the sweep's own, and what the report says of them."""
+    provided = provide(sweep, models, on_step=bar.say)
+    for name, why in provided.skipped.items():
+        bar.skipped(name, why)
+    known = {"hashes": hashes({name: family.manifest for name, family in provided.families.items()})}
+    folder.require(known)
+    held = folder.read()[1]
+    about = {name: _about(family.manifest) for name, family in provided.families.items()}
+    facts = {
+        "skipped": dict(provided.skipped),
+        "families": {**held.get("families", {}), **about},
+        "hashes": {**held.get("hashes", {}), **known["hashes"]},
+    }
+    folder.note(facts)
+    return provided.families, facts
+
+
+def _measure(runner: Runner, folder: RunFolder, facts: dict[str, Any], bar: Bar) -> None:
+    measured = folder.journal().measurements
+    if measured and not runner.missing:
+        bar.remark(
+            f"all is measured already, the last on {measured[-1].started}: give another --out for a new run"
+        )
+    else:
+        bar.say("starting the server")
+    try:
+        runner.run()
+    finally:
+        held = folder.read()[1]
+        skipped = {**facts["skipped"], **runner.skipped}
+        families = {**held.get("families", {}), **facts["families"]}
+        known = {**held, **facts, "skipped": skipped, "families": families}
+        folder.note(_learned(known, runner.properties))
 
 
 def grouped(families: Sequence[Family], most_bytes: int) -> list[Group]:

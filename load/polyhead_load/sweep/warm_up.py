@@ -12,12 +12,15 @@ import numpy as np
 
 from polyhead_client import Client, ModelInfo
 from polyhead_client.options import parse_indices
-from polyhead_load.plan import Plan
+from polyhead_load.contents import draw_lengths
+from polyhead_load.plan import Lengths, Plan
 
 _WINDOWS = 3
 _WINDOW_SECONDS = 0.3
 _WINDOW_REQUESTS = 2
 _ENOUGH_REQUESTS = 50
+_LENGTHS = 64
+"""Drawn of a mixture of lengths, from its shortest to its longest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +37,9 @@ def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1
     """Calls what a plan calls, one request after the other, until three windows agree.
 
     A window is 0.3 s (less where `most_seconds` is below 1.8), and two requests at least; together they
-    have 50 requests, or took half of `most_seconds`. The rule of Triton's perf_analyzer, over medians.
+    have 50 requests, or took half of `most_seconds`. The medians of the last three windows have to agree:
+    perf_analyzer's idea, but with its own windows, and of latency alone. Of a mixture of lengths, each that
+    the generator may send is called once before; the windows are at the median.
 
     Args:
         client: Of the plan's server.
@@ -47,8 +52,11 @@ def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1
     """
     asked = plan.attention is not None
     info = client.model(f"{plan.model}.attention" if asked else plan.model)
-    inputs = _inputs(info, plan)
     started = time.perf_counter()
+    lengths = [plan.tokens] if isinstance(plan.tokens, int) else _drawn(plan.tokens, plan.seed)
+    for tokens in lengths[1:]:
+        _call(client, plan, _inputs(info, plan, tokens))
+    inputs = _inputs(info, plan, lengths[0])
     window_seconds = min(_WINDOW_SECONDS, most_seconds / (2 * _WINDOWS))
     medians: list[float] = []
     requests = 0
@@ -57,15 +65,7 @@ def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1
         opened = time.perf_counter()
         while len(window) < _WINDOW_REQUESTS or time.perf_counter() - opened < window_seconds:
             sent = time.perf_counter()
-            client.encode(
-                inputs,
-                model=plan.model,
-                attention=_layers(plan),
-                heads=None if plan.heads is None else parse_indices("heads", plan.heads),
-                queries=None if plan.queries is None else parse_indices("queries", plan.queries),
-                dtype=plan.dtype,  # type: ignore[arg-type]  # one of three, as the sweep's file says
-                timeout=plan.timeout_seconds,
-            )
+            _call(client, plan, inputs)
             window.append(time.perf_counter() - sent)
         requests += len(window)
         medians.append(median(window))
@@ -74,12 +74,29 @@ def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1
         enough = requests >= _ENOUGH_REQUESTS or seconds >= most_seconds / 2
         stable = len(last) == _WINDOWS and max(last) <= (1 + spread) * min(last)
         if (stable and enough) or (len(last) == _WINDOWS and seconds >= most_seconds):
-            return WarmUp(seconds=seconds, requests=requests, stable=stable)
+            return WarmUp(seconds=seconds, requests=len(lengths) - 1 + requests, stable=stable)
 
 
-def _inputs(info: ModelInfo, plan: Plan) -> Any:
+def _drawn(tokens: Lengths, seed: int) -> list[int]:
+    """The median, and lengths from the shortest to the longest, each once."""
+    drawn = draw_lengths(tokens, _LENGTHS, np.random.default_rng(seed))
+    return [max(1, round(tokens.median)), *sorted(set(drawn))]
+
+
+def _call(client: Client, plan: Plan, inputs: Any) -> None:
+    client.encode(
+        inputs,
+        model=plan.model,
+        attention=_layers(plan),
+        heads=None if plan.heads is None else parse_indices("heads", plan.heads),
+        queries=None if plan.queries is None else parse_indices("queries", plan.queries),
+        dtype=plan.dtype,  # type: ignore[arg-type]  # one of three, as the sweep's file says
+        timeout=plan.timeout_seconds,
+    )
+
+
+def _inputs(info: ModelInfo, plan: Plan, tokens: int) -> Any:
     """Vectors [B, T, D] or token ids [B, T] with random contents."""
-    tokens = plan.tokens if isinstance(plan.tokens, int) else round(plan.tokens.median)
     random = np.random.default_rng(plan.seed)
     if "x" in info.inputs:
         width = info.inputs["x"].shape[-1]

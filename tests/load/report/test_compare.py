@@ -34,6 +34,11 @@ def test_what_differs_and_what_does_not(tmp_path: Path) -> None:
     assert slower.ratios["p50"].low > 1.2
     assert slower.overlap["p50"] is False
     assert comparison.agreeing("p50") == (1, 2)
+    assert comparison.same("p50") == (1, 2)
+    reach = comparison.reach("p50")
+    assert reach is not None
+    assert 0 < reach < 0.3
+    assert comparison.sentences()[0].startswith("p50: in 1 of 2 cells the ratio's interval contains 1 (it")
     shown = io.StringIO()
     Console(width=200, file=shown).print(comparison_table(comparison))
     assert "no measurable difference" in shown.getvalue()
@@ -66,3 +71,20 @@ def test_what_is_no_report_is_named(text: str, message: str, tmp_path: Path) -> 
 
     with pytest.raises(SweepError, match=rf"report\.json must be the report\.json of a sweep, .*{message}"):
         read_report(tmp_path)
+
+
+def test_what_else_differs_is_said(tmp_path: Path) -> None:
+    first = a_report(tmp_path / "a")
+    second = a_report(tmp_path / "b", sweep=small_sweep(loads=["single"], blocks=5, seconds=9))
+    second["fingerprint"] |= {"cores": "64", "command": "polyhead sweep another"}
+    for row in second["rows"]:
+        row["offered_per_second"] = 51.0
+    for row in first["rows"]:
+        row["offered_per_second"] = 50.0
+
+    comparison = compare(first, second)
+
+    assert list(comparison.differences) == ["sweep: seconds: 0.5, then 9.0", "fingerprint: cores: 2, then 64"]
+    assert [pair.rate for pair in comparison.pairs] == [1.02, 1.02]
+    assert "the rates of open loops were 1.020 to 1.020 times the first's" in comparison.sentences()
+    assert "they differ in fingerprint: cores: 2, then 64" in comparison.sentences()

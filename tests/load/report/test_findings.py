@@ -1,5 +1,7 @@
 """What measurements come to."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,12 @@ import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_load.report.findings import find
+from polyhead_load.report.page import summary
+from polyhead_load.report.tables import as_json, reasons
 from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.folder import RunFolder
+from polyhead_load.sweep.journal import Measurement
+from polyhead_load.sweep.records import Records
 
 
 def test_a_known_difference_is_found(tmp_path: Path) -> None:
@@ -78,3 +85,103 @@ def test_records_that_are_gone_are_named(tmp_path: Path) -> None:
 
     with pytest.raises((SweepError, FileNotFoundError), match="records"):
         find(folder)
+
+
+def rewritten(folder: RunFolder, change: Callable[[Measurement], Measurement | None]) -> None:
+    """Changes what was measured, or drops it."""
+    every = [change(one) for one in folder.journal().measurements]
+    lines = [one.model_dump_json(exclude_defaults=True) for one in every if one is not None]
+    (folder.path / "cells.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_overloaded_runs_count_and_are_counted(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["50%"]))
+    rewritten(
+        folder,
+        lambda one: (
+            one.model_copy(update={"overloaded": ("7 of 400 requests were not sent",)})
+            if one.family == "tiny" and one.block < 3
+            else one
+        ),
+    )
+
+    findings = find(folder)
+
+    row, other = findings.rows
+    assert (len(row.valid), len(row.overloaded), len(other.overloaded)) == (3, 2, 0)
+    assert row.requests == other.requests
+    assert [one.block for one in findings.overloaded] == [1, 2]
+    assert "overloaded 2 times: … of … requests were not sent" in reasons(findings)
+    assert any("the server did not keep up: 2. They count" in sentence for sentence in summary(findings))
+    assert [one["overloaded_runs"] for one in as_json(findings)["rows"]] == [2, 0]
+
+
+def test_a_capacity_is_the_median_of_its_runs(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["50%"]))
+    journal = folder.journal()
+    for attempt, (achieved, void) in enumerate([(90.0, ()), (30.0, ("late",)), (100.0, ()), (98.0, ())], 1):
+        changes = {"load": "capacity", "block": 0, "attempt": attempt, "achieved": achieved, "void": void}
+        journal.append(journal.measurements[0].model_copy(update=changes))
+
+    (capacity,) = find(folder).capacities.values()
+
+    assert (capacity.value, capacity.low, capacity.high) == (98.0, 90.0, 100.0)
+    assert len(capacity.runs) == 3
+
+
+def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["single", "50%"]))
+    rewritten(folder, lambda one: None if (one.family, one.load) == ("tiny", "50%") else one)
+
+    findings = find(folder)
+
+    assert findings.missing == [("tiny", "4", "1", "off", "50%")]
+    assert "1 of 4 cells have not been measured" in reasons(findings)
+    assert findings.rows[-1].key == ("tiny-tokens", "4", "1", "off", "50%")
+    assert findings.rows[-1].uncompared == "the baseline has no valid run"
+    assert not findings.rows[-1].ratios
+
+
+def test_too_few_blocks_in_common_are_said(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["single"]))
+    rewritten(folder, lambda one: None if (one.family, one.block) == ("tiny", 2) else one)
+
+    assert find(folder).rows[1].uncompared == "too few blocks in common: 2"
+
+
+def test_a_common_rate_that_was_not_the_same_is_not_compared(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["50%", "common"]))
+    rewritten(folder, lambda one: one.model_copy(update={"rate": 52.0 if one.family == "tiny" else 50.0}))
+
+    own, common = (row for row in find(folder).rows if row.labels["family"] == "tiny-tokens")
+
+    assert own.ratios
+    assert common.uncompared == "too few blocks in common: 0"
+
+
+def test_the_send_lag_is_that_of_all_blocks_together(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["50%"]))
+    rewritten(folder, lambda one: one.model_copy(update={"rate": 50.0, "send_lag_p99_ms": 1e9}))
+
+    assert find(folder).rows[0].send_lag_p99_ms == pytest.approx(0, abs=1e-6)
+
+
+def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["single"]))
+    for path in (folder.path / "records").iterdir():
+        records = Records.read(path)
+        replace(records, compute_ns=2 * records.compute_ns).write(path)
+
+    findings = find(folder)
+
+    parts = findings.rows[0].parts
+    assert parts["network + client"] < 0
+    assert sum(value for name, value in parts.items() if name != "total") == pytest.approx(parts["total"])
+    assert any("took longer than the answer did: 2." in sentence for sentence in summary(findings))

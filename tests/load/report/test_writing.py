@@ -74,9 +74,9 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
         "Latency against throughput",
         "Where the time goes",
         "Distribution of latencies",
-        "Graphs and kernels",
+        "Graphs and operators",
         "The harness itself",
-        "Void and skipped",
+        "Void, overloaded, missing",
         "How it was measured",
     ]
     assert len(reader.sources) == 5

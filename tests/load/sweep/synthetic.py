@@ -22,6 +22,7 @@ def small_sweep(**changes: Any) -> Sweep:
         "blocks": 3,
         "seconds": 0.5,
         "warm_up_seconds": 60.0,  # on a busy machine, too, it gets stable
+        "gates": {"foreign_cpu": 1000},  # which it may be
     }
     return Sweep.model_validate(values | changes)
 

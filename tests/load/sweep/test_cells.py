@@ -48,12 +48,20 @@ def test_plans_say_what_the_cell_says() -> None:
     plan = plan_of(uint8, sweep, address="there:1", rate=12.0, block=1)
 
     assert (plan.address, plan.model, plan.mode, plan.rate) == ("there:1", "tiny", "open", 12.0)
-    assert (plan.attention, plan.dtype, plan.max_in_flight) == ("all", "UINT8", 9)
+    assert (plan.attention, plan.dtype) == ("all", "UINT8")
     assert plan_of(one, sweep, address="", rate=1.0, block=1).attention == [0]
     assert plan_of(off, sweep, address="", rate=1.0, block=1).attention is None
     capacity = Cell(configuration=off.configuration, load=CAPACITY)
     closed = plan_of(capacity, sweep, address="", rate=None, block=0)
     assert (closed.mode, closed.users) == ("closed", 5)
+
+
+@pytest.mark.parametrize(("rate", "most"), [(0.1, 9), (12.5, 375), (None, 9)])
+def test_no_stall_can_fill_the_generator(rate: float | None, most: int) -> None:
+    sweep = small_sweep(max_in_flight=9, timeout_seconds=30.0)
+    cell = Cell(configuration=configurations(sweep)[0], load="50%")
+
+    assert plan_of(cell, sweep, address="", rate=rate, block=1).max_in_flight == most
 
 
 def test_what_is_compared_gets_the_same_arrivals() -> None:
@@ -65,3 +73,6 @@ def test_what_is_compared_gets_the_same_arrivals() -> None:
 
     assert seed(0, 1) == seed(2, 1)  # the families at T = 4
     assert len({seed(0, 1), seed(1, 1), seed(0, 2)}) == 3
+    first = seed(0, 1)
+    sweep = small_sweep(tokens=[4, 8], arrivals=1)
+    assert seed(0, 1) != first

@@ -1,6 +1,7 @@
 """`polyhead sweep` as a user calls it."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ tokens = [4]
 attention = ["off", "all"]
 loads = ["single", "20%"]
 blocks = 1
+capacity_runs = 1
 seconds = 0.3
 warm_up_seconds = 0.3
 max_in_flight = 5000
 serve = ["--tuning-seconds", "0.05", "--device", "cpu"]
 # Whatever the machine is busy with: the numbers are not looked at.
-gates = {warm_up = 100, send_lag_ms = 1000, generator_cpu = 100, drift = 100, backlog = 1}
+gates = {warm_up = 100, send_lag_ms = 1000, generator_cpu = 100, drift = 100, backlog = 1, foreign_cpu = 100}
 
 [families]
 tiny = {}
@@ -74,7 +76,7 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
     call("compare", a, b, "--json")
     facts = json.loads(capsys.readouterr().out)
 
-    assert "p50: the intervals overlap in 2 of 2 cells" in said
+    assert "p50: in 2 of 2 cells the ratio's interval contains 1" in said
     assert facts["agreeing"]["p50"] == [2, 2]
     assert len(facts["cells"]) == 2
 
@@ -92,6 +94,9 @@ def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureF
         len({(*(line[name] for name in ("family", "attention", "load")), line["block"]) for line in lines})
         == 12
     )
+    assert Counter(line["load"] for line in lines if not line.get("void")) == (
+        {"single": 4, "20%": 4, "capacity": 4}
+    )
     report = json.loads((out / "report.json").read_text())
     assert [row["valid_blocks"] for row in report["rows"]] == [1] * 8, report["void"]
     assert report["graphs"]["tiny"]["fast"]["kernel"] == "fused MultiHeadAttention, CPU"
@@ -102,3 +107,4 @@ def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureF
     call(file, "--models", repository, "--out", out)
 
     assert (out / "cells.jsonl").read_bytes() == before
+    assert "all is measured already" in capsys.readouterr().err

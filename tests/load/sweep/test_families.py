@@ -1,5 +1,6 @@
 """What is missing is exported; what cannot be had is skipped, with a reason."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from tests.load.sweep.synthetic import small_sweep
 
 from polyhead_load.sweep import memory
-from polyhead_load.sweep.families import provide
+from polyhead_load.sweep.families import DEFAULTS, provide
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.reading import read_sweep
 from polyhead_model import EncoderConfig, parameters
@@ -68,6 +69,12 @@ def test_what_is_there_needs_no_description(repository: Path) -> None:
         (DESCRIBED, lambda *_: None, PLENTY, "its export left nothing in"),
         (DESCRIBED, failing, 1000, r"its export takes about 0\.4 GiB of memory, 0\.0 GiB are free"),
         (DESCRIBED, Exporter(heads=3), PLENTY, "is another encoder: heads must be 2, was 3; remove it"),
+        (DESCRIBED, Exporter(feed_forward=64), PLENTY, "encoder: feed_forward must be None, was 64"),
+        (DESCRIBED, Exporter(causal=True), PLENTY, "encoder: causal must be False, was True"),
+        (DESCRIBED, Exporter(head_width=4), PLENTY, "encoder: head_width must be 8, was 4"),
+        ({**DESCRIBED, "heads": 0}, failing, PLENTY, "heads must be a whole number from 1 on, was 0"),
+        ({**DESCRIBED, "d_model": "x"}, failing, PLENTY, "d_model must be a whole number from 1 on, was 'x'"),
+        ({**DESCRIBED, "layers": True}, failing, PLENTY, "layers must be a whole number from 1 on, was True"),
     ],
 )
 def test_what_cannot_be_had_is_skipped(
@@ -88,6 +95,42 @@ def test_another_encoder_of_the_same_name_is_not_measured(repository: Path) -> N
     provided = provide(sweep, repository, export=failing, available=lambda: PLENTY)
 
     assert "heads must be 2, was 4" in provided.skipped["tiny"]
+
+
+def test_a_head_width_may_be_said_or_left_to_follow(tmp_path: Path) -> None:
+    sweep = small_sweep(families={"a": DESCRIBED})
+
+    provided = provide(sweep, tmp_path, export=Exporter(head_width=8), available=lambda: PLENTY)
+
+    assert not provided.skipped
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp16"}, "must be of precision fp32, as a sweep exports it, was fp16"),
+        ({"tools": {"torch": "2"}}, "was exported with torch 2, a with 1: remove them"),
+    ],
+)
+def test_families_are_of_one_precision_and_one_exporter(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    sweep = small_sweep(families={"a": {}, "b": {}}, encoder=DESCRIBED)
+    provide(sweep, tmp_path, export=Exporter(), available=lambda: PLENTY)
+    for name, more in (("a", {"tools": {"torch": "1"}}), ("b", changes)):
+        file = tmp_path / name / "1" / "manifest.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | more))
+
+    provided = provide(sweep, tmp_path, export=failing, available=lambda: PLENTY)
+
+    assert list(provided.families) == ["a"]
+    assert message in provided.skipped["b"]
+
+
+def test_the_defaults_of_an_encoder_are_known() -> None:
+    config = dataclasses.asdict(EncoderConfig(d_model=16, heads=2, layers=1))
+
+    assert {name: config[name] for name in config if name not in DESCRIBED} == DEFAULTS
 
 
 @pytest.mark.parametrize("preset", ["heads", "models", "widths"])

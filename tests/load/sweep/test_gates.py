@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tests.load.sweep.synthetic import a_plan, make_records, make_run
 
-from polyhead_load.sweep.gates import reasons
+from polyhead_load.sweep.gates import overload, reasons, unchecked
+from polyhead_load.sweep.machine import Usage
 from polyhead_load.sweep.records import Records
 from polyhead_load.sweep.spec import Gates
 
@@ -23,7 +24,11 @@ def with_codes(count: int, code: int) -> Records:
 
 @pytest.mark.parametrize("mode", ["open", "closed"])
 def test_a_good_run_is_valid(mode: str) -> None:
-    assert reasons(make_run(make_records()), a_plan(mode=mode), GATES) == ()
+    run = make_run(make_records())
+
+    assert reasons(run, a_plan(mode=mode), GATES) == ()
+    assert overload(run, a_plan(mode=mode), GATES) == ()
+    assert unchecked(run, a_plan(mode=mode)) == ()
 
 
 @pytest.mark.parametrize(
@@ -32,11 +37,43 @@ def test_a_good_run_is_valid(mode: str) -> None:
         (with_codes(3, 14), "3 of 400 requests failed with UNAVAILABLE"),
         (with_codes(1, 4), "1 of 400 requests failed with DEADLINE_EXCEEDED"),
         (with_codes(2, -1), "2 of 400 requests were not sent: too many were in flight"),
-        (make_records(lag_ms=1.2), "400 of 400 requests left more than 1.00 ms late, 1% may"),
     ],
 )
-def test_what_makes_an_open_loop_void(records: Records, message: str) -> None:
-    assert reasons(make_run(records), a_plan(), GATES) == (message,)
+def test_what_the_server_refuses_is_a_result_and_not_void(records: Records, message: str) -> None:
+    assert overload(make_run(records), a_plan(), GATES) == (message,)
+    assert reasons(make_run(records), a_plan(), GATES) == ()
+
+
+def test_late_requests_void_an_open_loop() -> None:
+    assert reasons(make_run(make_records(lag_ms=1.2)), a_plan(), GATES) == (
+        "400 of 400 requests left more than 1.00 ms late, 1% may",
+    )
+
+
+@pytest.mark.parametrize(
+    ("usage", "message"),
+    [
+        (Usage(foreign=0.2, steal=0.0), "other processes used 0.20 cores meanwhile, at most 0.15 may be"),
+        (Usage(foreign=0.1, steal=0.5), "the machine's host took 0.50 cores away (steal), at most 0.15"),
+        (Usage(foreign=-0.05, steal=0.0), None),
+        (Usage(foreign=None, steal=None), None),
+    ],
+)
+def test_other_work_on_the_machine_voids_the_run(usage: Usage, message: str | None) -> None:
+    found = reasons(make_run(make_records()), a_plan(), GATES, usage)
+
+    assert [reason.startswith(message or "") for reason in found] == [True] * bool(message)
+
+
+def test_a_stall_is_no_reason_to_try_again() -> None:
+    """Two seconds of four in which nothing is answered: all of it is in the latencies."""
+    records = make_records()
+    until = np.where((records.planned > 1) & (records.planned < 3), 3.0, records.planned)
+    stalled = replace(records, done=until + 0.005)
+
+    assert reasons(make_run(stalled), a_plan(), GATES) == ()
+    assert overload(make_run(stalled), a_plan(), GATES) == ()
+    assert np.quantile(stalled.latency_ms, 0.99) > 1900
 
 
 @pytest.mark.parametrize(("late", "void"), [(4, False), (9, False), (10, True), (40, True)])
@@ -63,35 +100,55 @@ def test_a_busy_generator_voids_the_run() -> None:
 
 
 def test_nothing_answered() -> None:
-    found = reasons(make_run(with_codes(400, 14)), a_plan(), GATES)
+    run = make_run(with_codes(400, 14))
 
-    assert found[-1] == "no request was answered"
+    assert overload(run, a_plan(), GATES)[-1] == "no request was answered"
+    assert reasons(run, a_plan(), GATES) == ()
 
 
-def test_a_queue_that_only_grows_voids_an_open_loop() -> None:
+def test_nothing_planned_is_void() -> None:
+    run = make_run(make_records(0))
+
+    assert reasons(run, a_plan(), GATES) == (
+        "no request was planned within 4 s: give a higher rate, or more seconds",
+    )
+    assert overload(run, a_plan(), GATES) == ()
+
+
+def test_a_queue_that_only_grows_is_overload() -> None:
     records = make_records()
     late = replace(records, done=records.planned + np.linspace(0.005, 2.0, 400))
 
-    (reason,) = reasons(make_run(late), a_plan(), GATES)
+    (reason,) = overload(make_run(late), a_plan(), GATES)
 
     assert "were still unanswered when the last was sent, at most 20 may be" in reason
 
 
-@pytest.mark.parametrize(("factor", "void"), [(1.0, False), (1.05, False), (1.3, True), (0.7, True)])
-def test_a_closed_loop_that_drifts_is_void(factor: float, void: bool) -> None:
+@pytest.mark.parametrize("mode", ["open", "closed"])
+@pytest.mark.parametrize(("factor", "unstable"), [(1.0, False), (1.05, False), (1.3, True), (0.7, True)])
+def test_a_server_that_gets_slower_or_faster_is_not_stable(mode: str, factor: float, unstable: bool) -> None:
     records = make_records()
     slope = np.linspace(1.0, factor, 400)
-    drifting = replace(records, done=records.planned + (records.done - records.planned) * slope)
+    drifting = replace(
+        records,
+        done=records.planned + (records.done - records.planned) * slope,
+        compute_ns=(records.compute_ns * slope).astype(np.int64),
+    )
 
-    found = reasons(make_run(drifting), a_plan(mode="closed"), GATES)
+    found = overload(make_run(drifting), a_plan(mode=mode), GATES)
 
-    assert any("not stable" in reason for reason in found) is void
+    assert any("not stable" in reason for reason in found) is unstable
+
+
+@pytest.mark.parametrize("mode", ["open", "closed"])
+def test_too_few_answers_to_see_drift_are_told(mode: str) -> None:
+    assert unchecked(make_run(make_records(12)), a_plan(mode=mode)) == ("drift",)
 
 
 def test_chance_is_no_drift() -> None:
     """Few and scattered requests: the thirds differ by far more than a tenth, but not surely."""
     found: list[Any] = [
-        reasons(make_run(make_records(30, sigma=0.8, seed=seed)), a_plan(mode="closed"), GATES)
+        overload(make_run(make_records(30, sigma=0.8, seed=seed)), a_plan(mode="closed"), GATES)
         for seed in range(50)
     ]
 

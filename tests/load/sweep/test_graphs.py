@@ -19,6 +19,7 @@ def test_operators_and_kernels(repository: Path) -> None:
     assert attention["operators"]["Softmax"] == 2
     assert kernel(fast["operators"], CPU) == "fused MultiHeadAttention, CPU"
     assert kernel(attention["operators"], CPU) == "explicit MatMul–Softmax–MatMul, CPU"
+    assert kernel(fast["operators"], "CUDAExecutionProvider").endswith("CUDA (kernel unknown)")
     assert kernel({"Add": 1}, "CUDAExecutionProvider") == "no attention, CUDA"
 
 

@@ -1,13 +1,17 @@
 """Processes that end well, and those that do not."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from tests.load.sweep.synthetic import a_plan, make_records
 
 from polyhead_load import Plan
+from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.processes import ProcessError, generate, polyhead
 
 _SCRIPT = """
@@ -34,6 +38,7 @@ def test_the_generator_gets_the_plan_and_leaves_records(tmp_path: Path) -> None:
 
     np.testing.assert_array_equal(run.records.done, make_records(20).done)
     assert run.facts["cpu_seconds"] == 1.0
+    assert run.facts["nice"] in {-10, psutil.Process().nice()}
     assert Plan.from_json((tmp_path / "out" / "plan.json").read_text()) == a_plan()
 
 
@@ -49,6 +54,17 @@ def test_the_generator_gets_the_plan_and_leaves_records(tmp_path: Path) -> None:
 def test_how_a_generator_fails_is_told(body: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match=message):
         generate(a_plan(), tmp_path / "out", command=fake(tmp_path, body))
+
+
+def test_a_full_disk_ends_the_sweep_and_voids_nothing(tmp_path: Path) -> None:
+    full = os.strerror(errno.ENOSPC)
+
+    with pytest.raises(
+        SweepError, match=r"No space left on device.*make room and give the same command again"
+    ):
+        generate(
+            a_plan(), tmp_path / "out", command=fake(tmp_path, f"sys.exit('OSError: [Errno 28] {full}')")
+        )
 
 
 def test_what_a_command_said_last_is_told() -> None:

@@ -53,6 +53,7 @@ def test_overrides_win_over_the_file() -> None:
     _, sweep = read_sweep("smoke", blocks=7, seconds=None)
 
     assert (sweep.blocks, sweep.seconds) == (7, 0.5)
+    assert read_sweep("smoke", loads=("single", "common"))[1].loads == ("single", "common")
 
 
 def test_lengths_have_a_name(tmp_path: Path) -> None:
@@ -90,6 +91,15 @@ def test_lengths_have_a_name(tmp_path: Path) -> None:
         (
             "tokens = [{medan = 1}]\n[families]\na = {}\n",
             "tokens.0: there is no field 'medan'; did you mean 'median'",
+        ),
+        ("loads = ['50%', '50.0%']\n" + BASE, "loads: all must differ"),
+        ("loads = ['" + "9" * 400 + "/s']\n" + BASE, "loads.0: must be single, common, a share"),
+        ("seconds = inf\n" + BASE, "seconds: input should be a finite number, was inf"),
+        ("timeout_seconds = nan\n" + BASE, "timeout_seconds: input should be "),
+        ("attention = [{name = 'x', heads = '0'}]\n" + BASE, "attention.0: heads must come with layers"),
+        (
+            "attention = [{name = 'x', layers = 'all', heads = 'zz'}]\n" + BASE,
+            "attention.0: heads must be indices such as 5, 0,3 or 0:4, was 'zz'",
         ),
         ("tokens", "must be a TOML file"),
     ],

@@ -19,7 +19,7 @@ from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.measuring import Turn
+from polyhead_load.sweep.measuring import Turn, WarmingUp
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.records import Run
 from polyhead_load.sweep.runner import Group, Runner
@@ -60,7 +60,7 @@ class FakeServer:
         return self.lives
 
     def cpu_seconds(self) -> float | None:
-        return 1.0
+        return None
 
     def memory_mib(self) -> float | None:
         return 100.0
@@ -88,6 +88,7 @@ class Lab:
         self.started: list[Group] = []
         self.servers: list[FakeServer] = []
         self.plans: list[Plan] = []
+        self.warm: WarmingUp = once
         self._address = server.address
         self._generate = generate or good
 
@@ -111,7 +112,7 @@ class Lab:
             own=own,
             generate=self.generate,
             watcher=self.watching,
-            warm=once,
+            warm=self.warm,
         )
         with runner:
             runner.run()
@@ -127,7 +128,7 @@ def once(client: Client, plan: Plan, *_: float) -> WarmUp:
     assert isinstance(plan.tokens, int)
     inputs = np.full((1, plan.tokens), 3) if plan.model == "tiny-tokens" else np.zeros((plan.tokens, 16))
     client.encode(inputs, model=plan.model)
-    return WarmUp(seconds=0.1, requests=1, stable=True)
+    return WarmUp(seconds=0.1, requests=100, stable=True)
 
 
 def good(plan: Plan) -> Run:
@@ -138,6 +139,19 @@ def good(plan: Plan) -> Run:
 def bad(plan: Plan) -> Run:
     run = good(plan)
     return replace(run, records=replace(run.records, code=np.full(len(run.records.code), 14, np.int16)))
+
+
+def busy(plan: Plan) -> Run:
+    run = good(plan)
+    return replace(run, facts={**run.facts, "cpu_seconds": plan.seconds})
+
+
+def stalling(plan: Plan) -> Run:
+    """Nothing is answered but at the end, and one request not even then."""
+    run = good(plan)
+    codes = run.records.code.copy()
+    codes[0] = 4
+    return replace(run, records=replace(run.records, code=codes, done=run.records.done * 0 + plan.seconds))
 
 
 @pytest.fixture(scope="module")
@@ -155,17 +169,20 @@ def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, t
     runner = lab.run([("tiny",)])
 
     counts = Counter((one.block, *one.cell) for one in lab.measurements)
-    assert set(counts.values()) == {1}
-    assert len(counts) == 3 + 2 * 9 == lab.watching.runs
-    assert not any(one.void for one in lab.measurements)
+    assert {(key[0] == 0, times) for key, times in counts.items()} == {(True, 3), (False, 1)}
+    assert sum(counts.values()) == 3 * 3 + 2 * 9 == lab.watching.runs
+    assert not any(one.void or one.overloaded for one in lab.measurements)
     orders = [[turn.cell for turn in lab.watching.turns if turn.block == block] for block in (1, 2)]
     assert orders[0] != orders[1]
-    assert {turn.cell.load for turn in lab.watching.turns[:3]} == {CAPACITY}
-    assert lab.started == [("tiny",)]
+    assert {turn.cell.load for turn in lab.watching.turns[:9]} == {CAPACITY}
+    # Each capacity and each block has a server of its own.
+    assert lab.started == [("tiny",)] * 5
     assert runner.properties["tiny"]["execution_provider"] == "CPUExecutionProvider"
 
-    # Half of 100 answers in half a second.
-    assert {plan.rate for plan in lab.plans if plan.rate} == {100.0}
+    # Half of 100 answers in half a second; the rate of each cell is the same in all blocks.
+    rates = {plan.rate for plan in lab.plans if plan.rate}
+    assert all(rate == pytest.approx(100.0, rel=0.05) for rate in rates)
+    assert len(rates) == 1
     for one in lab.measurements:
         assert one.records is not None
         assert len(lab.folder.load_records(one.records).done) == one.requests
@@ -201,12 +218,20 @@ def test_a_sweep_that_was_cut_off_goes_on(there: InThread, tmp_path: Path) -> No
     assert len({(one.block, *one.cell) for one in second.measurements}) == 4
 
 
+def test_what_is_compared_comes_one_after_the_other(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(quick(blocks=1, loads=["single", "20/s", "30/s"]), new_folder(tmp_path), there)
+    lab.run()
+
+    loads = [turn.cell.load for turn in lab.watching.turns]
+    assert loads[0::2] == loads[1::2]
+
+
 def test_void_runs_are_tried_again_and_stay_in_the_journal(there: InThread, tmp_path: Path) -> None:
     tries = Counter[int]()
 
     def sometimes(plan: Plan) -> Run:
         tries[plan.seed] += 1
-        return bad(plan) if tries[plan.seed] == 1 else good(plan)
+        return busy(plan) if tries[plan.seed] == 1 else good(plan)
 
     lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, sometimes)
     lab.run([("tiny",)])
@@ -217,15 +242,31 @@ def test_void_runs_are_tried_again_and_stay_in_the_journal(there: InThread, tmp_
         (2, 1, True),
         (2, 2, False),
     ]
-    assert "requests failed with UNAVAILABLE" in lab.measurements[0].void[0]
+    assert "the generator used" in lab.measurements[0].void[0]
+
+
+def test_what_the_server_did_is_not_tried_away(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(quick(families={"tiny": {}}, loads=["20/s"]), new_folder(tmp_path), there, stalling)
+    lab.run([("tiny",)])
+
+    assert [(one.block, one.attempt, one.void) for one in lab.measurements] == [(1, 1, ()), (2, 1, ())]
+    for one in lab.measurements:
+        assert one.overloaded == ("1 of 10 requests failed with DEADLINE_EXCEEDED",)
+        assert (one.errors, one.requests) == (1, 10)
+        assert one.p99_ms is not None
+        assert one.p99_ms > 300
+
+    again = Lab(lab.sweep, lab.folder, there)
+    again.run([("tiny",)])
+    assert again.watching.runs == 0
 
 
 def test_tries_end(there: InThread, tmp_path: Path) -> None:
-    lab = Lab(quick(families={"tiny": {}}, loads=["single", "50%"]), new_folder(tmp_path), there, bad)
+    lab = Lab(quick(families={"tiny": {}}, loads=["single", "50%"]), new_folder(tmp_path), there, busy)
     lab.run([("tiny",)])
 
     by_load = Counter(one.load for one in lab.measurements)
-    assert by_load[CAPACITY] == 2
+    assert by_load[CAPACITY] == 3 + 1
     assert by_load["single"] == 4
     # Without a capacity there is no rate; that is said once in each block.
     assert by_load["50%"] == 2
@@ -236,7 +277,27 @@ def test_tries_end(there: InThread, tmp_path: Path) -> None:
     # Who gives the command again wants them tried again.
     again = Lab(lab.sweep, lab.folder, there)
     again.run([("tiny",)])
-    assert len([one for one in again.measurements if not one.void]) == 1 + 2 * 2
+    assert len([one for one in again.measurements if not one.void]) == 3 + 2 * 2
+
+
+@pytest.mark.parametrize(("pace", "seconds"), [(400, 0.5), (100, 1.0), (5, 2.0)])
+def test_a_slow_capacity_takes_longer(pace: int, seconds: float, there: InThread, tmp_path: Path) -> None:
+    """A hundred answers, within four times what other runs take."""
+    lab = Lab(quick(families={"tiny": {}}, loads=["50%"]), new_folder(tmp_path), there)
+    lab.warm = lambda *_: WarmUp(seconds=1.0, requests=pace, stable=True)
+    lab.run([("tiny",)])
+
+    assert {plan.seconds for plan in lab.plans if plan.rate is None} == {seconds}
+    assert {plan.seconds for plan in lab.plans if plan.rate is not None} == {0.5}
+
+
+def test_a_capacity_without_an_answer_is_tried_again(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(quick(families={"tiny": {}}, loads=["50%"]), new_folder(tmp_path), there, bad)
+    lab.run([("tiny",)])
+
+    capacities = [one for one in lab.measurements if one.load == CAPACITY]
+    assert len(capacities) == 3 + 1
+    assert {one.overloaded[-1] for one in capacities} == {"no request was answered"}
 
 
 def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -> None:
@@ -274,7 +335,20 @@ def test_a_server_that_dies_voids_the_cell_and_is_replaced(there: InThread, tmp_
 
     assert lab.measurements[0].void[0] == "the server ended meanwhile"
     assert [bool(one.void) for one in lab.measurements] == [True, False, False]
-    assert len(lab.started) == 2
+    assert len(lab.started) == 1 + 2
+
+
+def test_a_family_whose_server_keeps_ending_is_given_up(there: InThread, tmp_path: Path) -> None:
+    def deadly(plan: Plan) -> Run:
+        if plan.model == "tiny":
+            lab.servers[-1].lives = False
+        return good(plan)
+
+    lab = Lab(quick(loads=["single", "20/s"], blocks=3), new_folder(tmp_path), there, deadly)
+    runner = lab.run()
+
+    assert runner.skipped == {"tiny": "its server ended 3 times in a row, see server.log"}
+    assert Counter(one.family for one in lab.measurements) == {"tiny": 3, "tiny-tokens": 6}
 
 
 def test_a_server_of_somebody_elses_is_waited_for_by_the_user(there: InThread, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """The server that a sweep starts, and one that runs."""
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.load.sweep.synthetic import small_sweep
 from tests.servers import quick_settings, serving
@@ -43,6 +47,28 @@ def test_a_server_that_is_killed_is_not_alive(repository: Path, tmp_path: Path) 
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
 
         assert not server.alive()
+
+
+_SWEEP = """
+import os, signal, sys
+from pathlib import Path
+from polyhead_load.sweep.families import find_family
+from polyhead_load.sweep.server import own_server
+repository, log, *flags = sys.argv[1:]
+with own_server([find_family(Path(repository), "tiny")], Path(log), flags) as server:
+    print(server.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+def test_no_server_outlives_a_sweep_that_is_killed(repository: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SWEEP, str(repository), str(tmp_path / "server.log"), *FLAGS]
+    told = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=120).stdout
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(told)).wait(60)
+    assert not psutil.pid_exists(int(told))
 
 
 def test_a_server_that_does_not_start_says_why(repository: Path, tmp_path: Path) -> None:
