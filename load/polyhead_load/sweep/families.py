@@ -171,8 +171,9 @@ def _check(found: Family, wanted: Mapping[str, Any]) -> None:
     if not wanted:
         return
     encoder = found.manifest.get("encoder", {})
+    whole = {**{size: encoder.get(size) for size in ("d_model", "heads", "layers")}, **wanted}
     for field in {**wanted, **DEFAULTS}:  # what was asked for is told first
-        must, was = (_value(field, each) for each in (wanted, encoder))
+        must, was = (_value(field, each) for each in (whole, encoder))
         if must != was:
             raise SkipError(
                 f"{found.folder} is another encoder: {field} must be {must}, was {was}; "

@@ -97,6 +97,14 @@ def test_another_encoder_of_the_same_name_is_not_measured(repository: Path) -> N
     assert "heads must be 2, was 4" in provided.skipped["tiny"]
 
 
+def test_what_is_not_said_of_sizes_is_what_is_there(tmp_path: Path) -> None:
+    provide(small_sweep(families={"a": DESCRIBED}), tmp_path, export=Exporter(), available=lambda: PLENTY)
+
+    sweep = small_sweep(families={"a": {"heads": 2}})
+
+    assert not provide(sweep, tmp_path, export=failing, available=lambda: PLENTY).skipped
+
+
 def test_a_head_width_may_be_said_or_left_to_follow(tmp_path: Path) -> None:
     sweep = small_sweep(families={"a": DESCRIBED})
 
