@@ -3,11 +3,12 @@
 # sentence encoder, and one encoder for each head count. What is there already stays as it is.
 set -eu
 
-# A family that was exported when the image was built. The name with a dot is not served, nor left behind.
+# A family that was exported when the image was built. The name with a dot is not served, nor left behind; where a
+# start was interrupted it still is there, half-written, and `cp` would write into it.
 take() {
   if [ -e "/models/$1" ]; then
     echo "$1 is there already"
-  elif cp -r "/opt/models/$1" "/models/.$1" && mv "/models/.$1" "/models/$1"; then
+  elif rm -rf "/models/.$1" && cp -r "/opt/models/$1" "/models/.$1" && mv "/models/.$1" "/models/$1"; then
     echo "$1 is there now"
   else
     rm -rf "/models/.$1"
