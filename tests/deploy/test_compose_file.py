@@ -38,8 +38,20 @@ def test_ports_are_on_loopback_and_differ(name: str) -> None:
     assert len({port.rsplit(":", 1)[0] for port in every}) == len(every)
     for port in services()[name].get("ports", []):
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
-    for port in services({"POLYHEAD_BIND": "0.0.0.0"})[name].get("ports", []):
-        assert port.startswith("0.0.0.0:")
+
+
+@pytest.mark.parametrize(
+    ("variable", "opened"),
+    [
+        ("POLYHEAD_BIND", {"8001", "8011"}),
+        ("POLYHEAD_INTERNAL_BIND", {"8002", "8012", "8089", "9090", "3000"}),
+    ],
+)
+def test_what_asks_for_no_token_is_opened_on_its_own(variable: str, opened: set[str]) -> None:
+    every = [port for one in services({variable: "0.0.0.0"}).values() for port in one.get("ports", [])]
+
+    assert {port.split(":")[1] for port in every if port.startswith("0.0.0.0:")} == opened
+    assert all(port.startswith(("0.0.0.0:", "127.0.0.1:")) for port in every)
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -113,6 +125,13 @@ def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
             assert path.removeprefix("/run/secrets/") in services()["server"]["secrets"]
     for secret in read()["secrets"].values():
         assert (ROOT / secret["file"]).read_bytes() == b""
+
+
+def test_grafana_fetches_nothing_when_it_starts() -> None:
+    environment = services()["grafana"]["environment"]
+
+    assert environment["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+    assert environment["GF_PLUGINS_PREINSTALL_AUTO_UPDATE"] == "false"
 
 
 def test_volumes_have_names_so_that_none_is_left_behind() -> None:
