@@ -39,7 +39,7 @@ def places(tmp_path: Path) -> Places:
     places.volume.mkdir()
     for family in FAMILIES:
         (places.image / family / "1").mkdir(parents=True)
-        (places.image / family / "manifest.json").write_text(f"manifest of {family}")
+        (places.image / family / "1" / "manifest.json").write_text(f"manifest of {family}")
         (places.image / family / "1" / "weights.bin").write_text(f"weights of {family}")
     return places
 
@@ -51,6 +51,19 @@ def test_an_empty_volume_is_filled_once(places: Places) -> None:
     assert first.stdout.splitlines() == [f"{family} is there now" for family in FAMILIES]
     assert second.stdout.splitlines() == [f"{family} is there already" for family in FAMILIES]
     assert len(places.held()) == 2 * len(FAMILIES)
+
+
+def test_what_differs_from_the_image_stays_and_is_said(places: Places) -> None:
+    places.export()
+    (places.volume / "teaching-h2" / "1" / "manifest.json").write_text("an older manifest")
+    second = places.export()
+
+    assert second.returncode == 0
+    told = (
+        "teaching-h2 is there already, and differs from this image's; remove it from the volume to renew it"
+    )
+    assert [line for line in second.stdout.splitlines() if "differs" in line] == [told]
+    assert places.held()["teaching-h2/1/manifest.json"] == "an older manifest"
 
 
 def test_a_start_that_was_interrupted_is_begun_again(places: Places) -> None:
