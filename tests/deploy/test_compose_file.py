@@ -27,6 +27,8 @@ def test_containers_have_nothing_that_they_do_not_need(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["pids_limit"] > 0
+    assert service["logging"]["driver"] == "local", "whose logs have an end"
     assert "privileged" not in service
     assert service.get("user", "10001:10001").split(":")[0] not in {"0", "root"}
     assert not service.get("cap_add")
@@ -146,9 +148,21 @@ def test_images_are_built_here_or_have_a_version() -> None:
     for name, service in services().items():
         if name in OURS:
             assert service["image"].startswith("polyhead-")
-            assert service["build"]["target"] == service["image"].split(":")[0].removeprefix("polyhead-")
+            assert service["pull_policy"] == "never", "it is in no registry"
         else:
             assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+
+
+def test_every_image_is_built_once() -> None:
+    built = {name: service for name, service in services().items() if "build" in service}
+
+    assert set(built) == set(OURS) - {"locust-worker"}
+    assert services()["locust-worker"]["image"] == built["locust"]["image"]
+    assert services()["locust-worker"]["depends_on"] == ["locust"]
+    for service in built.values():
+        assert service["build"]["target"] == service["image"].split(":")[0].removeprefix("polyhead-")
+    assert built["export"]["build"]["args"]["REVISION"] == "unknown"
+    assert services({"REVISION": "abc"})["server"]["build"]["args"]["REVISION"] == "abc"
 
 
 def test_what_is_mounted_exists() -> None:
