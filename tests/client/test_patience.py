@@ -83,3 +83,12 @@ def test_an_impatient_client_says_when_to_come_back(client: "Client", fake: "Fak
         with pytest.raises(Unavailable) as caught:
             call()
         assert caught.value.retry_after == expected
+
+
+def test_options_of_the_caller_win(connect: "Connect", fake: "FakeServer") -> None:
+    fake.answers["ServerMetadata"] = failing(grpc.StatusCode.UNAVAILABLE)(None)
+    client = connect(fake.target, options=[("grpc.enable_retries", 0)])
+
+    with pytest.raises(Unavailable):
+        client.metadata()
+    assert fake.count("ServerMetadata") == 1

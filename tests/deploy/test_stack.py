@@ -32,7 +32,8 @@ pytestmark = [
         os.environ.get("POLYHEAD_TEST_COMPOSE") != "1",
         reason="make test-compose runs it, on a container engine",
     ),
-    pytest.mark.timeout(600),
+    # The first of them also waits for the builds.
+    pytest.mark.timeout(1800),
 ]
 
 OUT = ROOT / "build" / "compose"
