@@ -23,8 +23,9 @@ def patiently(operation: Operation[T]) -> Operation[T]:
     step: Callable[[], Wanted] = partial(next, operation)
     try:
         while True:
+            wanted = step()
             try:
-                answer = yield from _answered(step())
+                answer = yield from _answered(wanted)
             except PolyheadError as error:
                 step = partial(operation.throw, error)
             else:
