@@ -11,7 +11,7 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MultipleLocator
 from tests.deploy.compose_file import ROOT
 
 Series = list[dict[str, Any]]
@@ -97,8 +97,8 @@ def _series(axes: Axes, panel: dict[str, Any], ask: Ask, start: float, end: floa
     axes.set_xlim(0, end - start)
     axes.set_ylim(bottom=0)
     axes.tick_params(labelsize=6)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / 60:.1f} min"))
+    axes.xaxis.set_major_locator(MultipleLocator(60))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / 60:.0f} min"))
     axes.yaxis.set_major_formatter(_formatter(defaults.get("unit")))
     axes.grid(alpha=0.3)
     if lines:
