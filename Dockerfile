@@ -1,9 +1,12 @@
 # polyhead's images: `docker build --target server .`, or server-gpu, export, load.
 #
 # Each is built in a stage that has pip, and leaves with its packages in /opt/polyhead and nothing else: none of them
-# needs to write anywhere but /tmp and its volumes, or to be root. Versions are those of constraints.txt.
+# needs to write anywhere but /tmp and its volumes, or to be root. Versions are those of constraints.txt. What a label
+# says comes last, so that a new revision copies nothing again.
 
 ARG BASE_IMAGE=python:3.11-slim
+ARG VERSION=0.1.0
+ARG REVISION=unknown
 
 # ---- What every image stands on --------------------------------------------------------------------------
 
@@ -15,19 +18,16 @@ RUN groupadd --gid 10001 polyhead \
     && useradd --no-log-init --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin polyhead \
     && install --directory --owner=10001 --group=10001 /models /var/cache/polyhead
 WORKDIR /tmp
-ARG VERSION=0.1.0
-ARG REVISION=unknown
 LABEL org.opencontainers.image.vendor="polyhead" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"
 
 # ---- polyhead itself, and what each image installs beside it -----------------------------------------------
 
 FROM base AS source
 WORKDIR /source
-RUN --mount=type=cache,target=/root/.cache/pip pip install --root-user-action=ignore hatchling==1.33.0
 COPY pyproject.toml constraints.txt constraints-cuda.txt deploy/requirements.py ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --root-user-action=ignore --constraint constraints.txt hatchling
 RUN python requirements.py
 COPY . .
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheel .
@@ -47,7 +47,7 @@ RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requir
 RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
 
 FROM base AS server-base
-COPY deploy/health.py /opt/health.py
+COPY --chmod=644 deploy/health.py /opt/health.py
 USER 10001:10001
 ENV POLYHEAD_SERVE_MODELS=/models \
     POLYHEAD_SERVE_HOST=0.0.0.0 \
@@ -59,9 +59,13 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=2m --start-interval=2s --
 ENTRYPOINT ["polyhead", "serve"]
 
 FROM server-base AS server
-LABEL org.opencontainers.image.title="polyhead server" \
-      org.opencontainers.image.description="Serves multi-head-attention encoders over gRPC, on the CPU"
 COPY --from=server-environment /opt/polyhead /opt/polyhead
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="polyhead server" \
+      org.opencontainers.image.description="Serves multi-head-attention encoders over gRPC, on the CPU" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 ENV POLYHEAD_SERVE_DEVICE=cpu
 
 # ---- server-gpu: CUDA's and cuDNN's libraries from their wheels ---------------------------------------------
@@ -72,9 +76,13 @@ RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requir
 RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
 
 FROM server-base AS server-gpu
-LABEL org.opencontainers.image.title="polyhead server, GPU" \
-      org.opencontainers.image.description="Serves multi-head-attention encoders over gRPC, on an NVIDIA GPU"
 COPY --from=server-gpu-environment /opt/polyhead /opt/polyhead
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="polyhead server, GPU" \
+      org.opencontainers.image.description="Serves multi-head-attention encoders over gRPC, on an NVIDIA GPU" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 # What the NVIDIA container runtime is to mount: the device, and the driver's libcuda.
 ENV POLYHEAD_SERVE_DEVICE=cuda \
     NVIDIA_VISIBLE_DEVICES=all \
@@ -99,11 +107,15 @@ RUN polyhead export --models /opt/models --checkpoint /opt/polyhead/all-MiniLM-L
     && polyhead export --models /opt/models --preset teaching --heads 1,2,4,8
 
 FROM base AS export
-LABEL org.opencontainers.image.title="polyhead export" \
-      org.opencontainers.image.description="Exports PyTorch encoders to ONNX, into a model repository"
 COPY --from=export-environment /opt/polyhead /opt/polyhead
 COPY --from=export-models /opt/models /opt/models
 COPY --chmod=755 deploy/export.sh /opt/export.sh
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="polyhead export" \
+      org.opencontainers.image.description="Exports PyTorch encoders to ONNX, into a model repository" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
 ENTRYPOINT ["/opt/export.sh"]
 
@@ -117,9 +129,13 @@ RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cach
         /opt/polyhead/locustfile.py
 
 FROM base AS load
-LABEL org.opencontainers.image.title="polyhead load" \
-      org.opencontainers.image.description="Load tests of a polyhead server, with locust"
 COPY --from=load-environment /opt/polyhead /opt/polyhead
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="polyhead load" \
+      org.opencontainers.image.description="Load tests of a polyhead server, with locust" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
 ENV LOCUST_LOCUSTFILE=/opt/polyhead/locustfile.py \
     LOCUST_HOST=server:8001

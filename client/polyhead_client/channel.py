@@ -52,7 +52,7 @@ def open_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
 ) -> grpc.Channel:
     """A channel for `Client`; TLS where there are credentials."""
-    arguments = [*OPTIONS, *options]
+    arguments = _merged(options)
     if credentials is None:
         return grpc.insecure_channel(target, arguments)
     return grpc.secure_channel(target, credentials, arguments)
@@ -62,10 +62,15 @@ def open_aio_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
     """A channel for `AsyncClient`; TLS where there are credentials."""
-    arguments = [*OPTIONS, *options]
+    arguments = _merged(options)
     if credentials is None:
         return grpc.aio.insecure_channel(target, arguments)
     return grpc.aio.secure_channel(target, credentials, arguments)
+
+
+def _merged(options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """A caller's options over ours: where one is there twice, gRPC takes the first."""
+    return list((dict(OPTIONS) | dict(options)).items())
 
 
 def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,7 @@ from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
 from polyhead_client.operations import Operations
+from polyhead_client.patience import patiently
 from polyhead_client.status import REQUEST_ID, new_request_id, translated
 from polyhead_client.streams import OpenStream, open_stream
 
@@ -49,6 +50,7 @@ class Client:
         target: str = DEFAULT_TARGET,
         *,
         timeout: float | None = DEFAULT_TIMEOUT_S,
+        patient: bool = False,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | None = None,
         options: Sequence[tuple[str, Any]] = (),
@@ -59,6 +61,8 @@ class Client:
         Args:
             target: `host:port`, `unix:/path`, or another name that gRPC resolves.
             timeout: Seconds that an operation may take, where the call gives none; None is no limit.
+            patient: Whether calls to a server that is unavailable (it starts again, or is full) are made
+                again for as long as `timeout` allows; otherwise three times, within about a second.
             credentials: For TLS, such as `grpc.ssl_channel_credentials()`; None is plain text.
             token: Sent with every call, where the server asks for one. Without TLS it can be read on the way.
             options: Channel options of gRPC, over the client's own.
@@ -68,6 +72,7 @@ class Client:
         """
         self._target = target
         self._operations = Operations(target, timeout)
+        self._patient = patient
         self._metadata = call_metadata(token)
         self._owned = channel is None
         self._channel = open_channel(target, credentials, options) if channel is None else channel
@@ -100,6 +105,8 @@ class Client:
     def _run(self, operation: Operation[T]) -> T:
         if self._closed:
             raise RuntimeError("the client is closed")
+        if self._patient:
+            operation = patiently(operation)
         step: Callable[[], Wanted] = partial(next, operation)
         stream: OpenStream | None = None
         try:

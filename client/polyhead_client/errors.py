@@ -65,7 +65,14 @@ class TooLarge(PolyheadError):
 
 
 class Unavailable(PolyheadError):
-    """The server cannot be reached, is loading, draining or full; a later try may succeed."""
+    """The server cannot be reached, is loading, draining or full; a later try may succeed.
+
+    Attributes:
+        retry_after: seconds after which the server wants to be asked again; less than 0 where it will not get
+            better by itself, None where it does not say.
+    """
+
+    retry_after: float | None = None
 
 
 class DeadlineExceeded(PolyheadError, TimeoutError):

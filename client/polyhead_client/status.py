@@ -27,6 +27,9 @@ REQUEST_ID = "x-request-id"
 LIMIT = "polyhead-limit"
 """The metadata key that names the limit of a refusal, where another way of asking keeps to it."""
 
+PUSHBACK = "grpc-retry-pushback-ms"
+"""The metadata key that says when to call again. gRPC's own retries keep to it, too."""
+
 ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
     {
         grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
@@ -81,7 +84,19 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
         )
         if isinstance(failure, TooLarge):
             failure.limit = _trailing(error, LIMIT)
+        if isinstance(failure, Unavailable):
+            failure.retry_after = _retry_after(error)
         raise failure from error
+
+
+def _retry_after(error: grpc.RpcError) -> float | None:
+    pushback = _trailing(error, PUSHBACK)
+    if pushback is None:
+        return None
+    try:
+        return int(pushback) / 1000
+    except ValueError:  # to gRPC, that is "not at all"
+        return -1.0
 
 
 def _trailing(error: grpc.RpcError, name: str) -> str | None:

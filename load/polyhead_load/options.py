@@ -25,6 +25,9 @@ _SHOWN = {"include_in_web_ui": True, "is_secret": False, "is_required": False, "
 _ENVIRONMENT = "POLYHEAD_LOAD_"
 _LENGTHS = ("median", "sigma", "low", "high")
 
+ACCESS = ("server_tls", "server_ca", "client_cert", "client_key", "token_file")
+"""The options of a locked server. Only who starts locust gives them."""
+
 
 def add_options(parser: "LocustArgumentParser") -> None:
     """Adds the options, each of which may also be given as POLYHEAD_LOAD_<OPTION>."""
@@ -62,7 +65,12 @@ def add_options(parser: "LocustArgumentParser") -> None:
     add("--timeout", "Seconds that a request may take", type=float, default=30.0)
     add("--seed", "Of schedule, lengths and contents", type=int, default=0)
     # locust's own --tls-cert and --tls-key are those of its web interface.
-    add("--server-tls", "Speak TLS to a server whose authority is well known", action="store_true")
+    add(
+        "--server-tls",
+        "Speak TLS to a server whose authority is well known",
+        shown=False,
+        action="store_true",
+    )
     add("--server-ca", "Speak TLS to a server whose authority is in this file (PEM)", shown=False)
     add("--client-cert", "The certificate (PEM) to show to a server that asks for one", shown=False)
     add("--client-key", "That certificate's private key (PEM)", shown=False)

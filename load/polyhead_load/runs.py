@@ -16,8 +16,10 @@ import gevent
 from locust import events, stats
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
+from locust.web import WebUI
 
 from polyhead_load.errors import LoadError
+from polyhead_load.guard import Guard
 from polyhead_load.options import add_options, is_open, models_of, plan_of
 from polyhead_load.plan import ONLY_FAMILY, Plan
 from polyhead_load.records import NOTHING, Recorder
@@ -50,8 +52,9 @@ class Runs:
         self._share = ALONE
         self._recorder: Recorder | None = None
         self._is_refused = False
+        self._guard: Guard | None = None
 
-    def set_up(self, environment: Environment, **_: Any) -> None:
+    def set_up(self, environment: Environment, web_ui: WebUI | None, **_: Any) -> None:
         """When locust has started: chooses the users where the command line does not."""
         options: Any = environment.parsed_options
         environment.dispatcher_class = Dispatcher
@@ -61,6 +64,9 @@ class Runs:
         if isinstance(environment.runner, WorkerRunner):  # which has the options when a run begins
             environment.runner.register_message(_SHARE, self._take_share)
             return
+        self._guard = Guard(options, environment.host)
+        if web_ui is not None and web_ui.app is not None:
+            self._guard.protect(web_ui.app)
         if isinstance(environment.runner, MasterRunner):
             environment.runner.register_message(_REFUSED, self._take_refusal)
         if not options.user_classes and not options.class_picker:
@@ -81,6 +87,8 @@ class Runs:
         runner = environment.runner
         self._is_refused = False
         try:
+            if self._guard is not None:
+                self._guard.check(vars(options) | {"host": environment.host})
             if isinstance(runner, MasterRunner):
                 _plans(environment)
                 _give_shares(runner)

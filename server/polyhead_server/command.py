@@ -9,6 +9,12 @@ from polyhead_server.cards import cards_for
 from polyhead_server.settings import Settings
 
 
+def _forget_empty(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Treats an empty environment variable, `POLYHEAD_SERVE_WORKERS=`, as one that is not set."""
+    for argument in arguments:
+        argument.tokens = [token for token in argument.tokens if token.source != "env" or token.value]
+
+
 def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Fills in, from the file that `--config` names, what flags and the environment leave open."""
     for argument in arguments:
@@ -22,7 +28,7 @@ def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollectio
 app = App(
     name="serve",
     help="Serve a model repository over gRPC.",
-    config=[Env("POLYHEAD_SERVE_", command=False), _read_file],
+    config=[Env("POLYHEAD_SERVE_", command=False), _forget_empty, _read_file],
 )
 
 

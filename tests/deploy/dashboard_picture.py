@@ -11,7 +11,7 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MultipleLocator
 from tests.deploy.compose_file import ROOT
 
 Series = list[dict[str, Any]]
@@ -59,7 +59,7 @@ def draw(ask: Ask, out: Path, *, start: float, end: float) -> None:
             figure.text(left + 0.004, bottom + 0.2 * height, panel["title"], fontsize=12, weight="bold")
             continue
         # Room for the axes, and for the title.
-        below, above = 0.9 / rows, 1.2 / rows
+        below, above = 1.1 / rows, 1.2 / rows
         inner = (left + 0.045, bottom + below, width - 0.055, height - below - above)
         axes = figure.add_axes(inner)
         axes.set_title(panel["title"], fontsize=8, loc="left")
@@ -97,7 +97,8 @@ def _series(axes: Axes, panel: dict[str, Any], ask: Ask, start: float, end: floa
     axes.set_xlim(0, end - start)
     axes.set_ylim(bottom=0)
     axes.tick_params(labelsize=6)
-    axes.set_xticks([])
+    axes.xaxis.set_major_locator(MultipleLocator(60))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / 60:.0f} min"))
     axes.yaxis.set_major_formatter(_formatter(defaults.get("unit")))
     axes.grid(alpha=0.3)
     if lines:

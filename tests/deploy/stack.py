@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -87,12 +88,14 @@ class Stack:
         """Runs `docker compose` with these arguments; what it printed."""
         ours = ("POLYHEAD_", "COMPOSE_", "LOCUST_", "PROMETHEUS_", "GRAFANA_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        environment |= {name: str(port) for name, port in self.ports.items()}
-        environment |= self.settings | dict(settings or {})
+        values = {name: str(port) for name, port in self.ports.items()} | self.settings | dict(settings or {})
         files = [word for path in self._files for word in ("--file", str(path))]
-        # Nothing of what the developer has in .env.
-        command = ["docker", "compose", "--project-name", self.name, "--env-file", os.devnull, *files]
-        return run(*command, *arguments, check=check, timeout=timeout, cwd=ROOT, env=environment)
+        # As a user would write it; and nothing of what the developer has in .env.
+        with tempfile.NamedTemporaryFile("w", suffix=".env") as written:
+            written.writelines(f"{name}={value}\n" for name, value in values.items())
+            written.flush()
+            command = ["docker", "compose", "--project-name", self.name, "--env-file", written.name, *files]
+            return run(*command, *arguments, check=check, timeout=timeout, cwd=ROOT, env=environment)
 
     @property
     def address(self) -> str:
@@ -121,9 +124,17 @@ class Stack:
 
     def get(self, service: str, path: str, data: Mapping[str, str] | None = None) -> str:
         """What a service says over HTTP, or to a form."""
-        port = self.ports[{"prometheus": "PROMETHEUS_PORT", "locust": "LOCUST_PORT"}[service]]
-        body = None if data is None else urllib.parse.urlencode(data).encode()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=30) as reply:
+        return self._http(service, path, None if data is None else urllib.parse.urlencode(data), {})
+
+    def post(self, service: str, path: str, document: Any) -> Any:
+        """What a service says to JSON, in JSON."""
+        headers = {"Content-Type": "application/json"}
+        return json.loads(self._http(service, path, json.dumps(document), headers))
+
+    def _http(self, service: str, path: str, body: str | None, headers: dict[str, str]) -> str:
+        url = f"http://127.0.0.1:{self.ports[f'{service.upper()}_PORT']}{path}"
+        data = None if body is None else body.encode()
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as reply:
             return str(reply.read().decode())
 
     def ask(self, query: str, **parameters: str) -> list[dict[str, Any]]:

@@ -27,6 +27,8 @@ def test_containers_have_nothing_that_they_do_not_need(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["pids_limit"] > 0
+    assert service["logging"]["driver"] == "local", "whose logs have an end"
     assert "privileged" not in service
     assert service.get("user", "10001:10001").split(":")[0] not in {"0", "root"}
     assert not service.get("cap_add")
@@ -38,8 +40,20 @@ def test_ports_are_on_loopback_and_differ(name: str) -> None:
     assert len({port.rsplit(":", 1)[0] for port in every}) == len(every)
     for port in services()[name].get("ports", []):
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
-    for port in services({"POLYHEAD_BIND": "0.0.0.0"})[name].get("ports", []):
-        assert port.startswith("0.0.0.0:")
+
+
+@pytest.mark.parametrize(
+    ("variable", "opened"),
+    [
+        ("POLYHEAD_BIND", {"8001", "8011"}),
+        ("POLYHEAD_INTERNAL_BIND", {"8002", "8012", "8089", "9090", "3000"}),
+    ],
+)
+def test_what_asks_for_no_token_is_opened_on_its_own(variable: str, opened: set[str]) -> None:
+    every = [port for one in services({variable: "0.0.0.0"}).values() for port in one.get("ports", [])]
+
+    assert {port.split(":")[1] for port in every if port.startswith("0.0.0.0:")} == opened
+    assert all(port.startswith(("0.0.0.0:", "127.0.0.1:")) for port in every)
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -115,6 +129,13 @@ def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
         assert (ROOT / secret["file"]).read_bytes() == b""
 
 
+def test_grafana_fetches_nothing_when_it_starts() -> None:
+    environment = services()["grafana"]["environment"]
+
+    assert environment["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+    assert environment["GF_PLUGINS_PREINSTALL_AUTO_UPDATE"] == "false"
+
+
 def test_volumes_have_names_so_that_none_is_left_behind() -> None:
     named = set(read()["volumes"])
     for service in services().values():
@@ -127,9 +148,21 @@ def test_images_are_built_here_or_have_a_version() -> None:
     for name, service in services().items():
         if name in OURS:
             assert service["image"].startswith("polyhead-")
-            assert service["build"]["target"] == service["image"].split(":")[0].removeprefix("polyhead-")
+            assert service["pull_policy"] == "never", "it is in no registry"
         else:
             assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+
+
+def test_every_image_is_built_once() -> None:
+    built = {name: service for name, service in services().items() if "build" in service}
+
+    assert set(built) == set(OURS) - {"locust-worker"}
+    assert services()["locust-worker"]["image"] == built["locust"]["image"]
+    assert services()["locust-worker"]["depends_on"] == ["locust"]
+    for service in built.values():
+        assert service["build"]["target"] == service["image"].split(":")[0].removeprefix("polyhead-")
+    assert built["export"]["build"]["args"]["REVISION"] == "unknown"
+    assert services({"REVISION": "abc"})["server"]["build"]["args"]["REVISION"] == "abc"
 
 
 def test_what_is_mounted_exists() -> None:

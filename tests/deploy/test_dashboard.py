@@ -124,6 +124,7 @@ def test_the_stack_is_wired_together() -> None:
     assert any(volume.split(":")[1] == provider["options"]["path"] for volume in grafana["volumes"])
     assert set(names["names"]) <= set(services())
     assert names["port"] == 8002
+    assert 'up{job="polyhead"} == 0' in {rule["expr"] for rule in RULES}, "one of two may be down"
     assert {rule["alert"] for rule in RULES} == {
         rule["alert"] for rule in RULES if rule["annotations"]["summary"]
     }

@@ -78,6 +78,15 @@ def test_images_say_what_they_are(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_what_changes_with_every_revision_comes_after_what_is_copied(target: str) -> None:
+    words = [word for word, _ in STAGES[target].instructions]
+    arguments = [rest for word, rest in STAGES[target].instructions if word == "ARG"]
+
+    assert arguments == ["VERSION", "REVISION"], "of the whole file, taken into this stage"
+    assert words.index("ARG") > max(at for at, word in enumerate(words) if word in {"COPY", "RUN"})
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_what_starts_gets_its_signals(target: str) -> None:
     entry = [rest for word, rest in history(target) if word == "ENTRYPOINT"]
 
@@ -121,7 +130,21 @@ def test_pip_always_reads_the_locked_requirements() -> None:
         for word, rest in stage.instructions:
             if word == "RUN" and "pip install" in rest:
                 words = shlex.split(rest)
-                assert {"--requirement", "--no-index", "hatchling==1.33.0"} & set(words), rest
+                assert {"--requirement", "--no-index", "--constraint"} & set(words), rest
+
+
+def test_the_lock_has_what_builds_and_what_torch_needs_at_run_time() -> None:
+    locked = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+
+    assert {"hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"} <= locked
+    assert "setuptools" in locked
+
+
+def test_files_that_are_copied_can_be_read_whatever_the_umask_of_a_checkout() -> None:
+    for target in TARGETS:
+        for word, rest in history(target):
+            if word == "COPY" and not rest.startswith("--from="):
+                assert rest.startswith("--chmod="), rest
 
 
 def test_hadolint_finds_nothing() -> None:

@@ -1,5 +1,6 @@
 """The containers' health check, as they run it."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +33,19 @@ def test_it_says_whether_the_server_is_ready(repository: Path) -> None:
     assert gone.stderr.startswith("UNAVAILABLE: ")
 
 
-@pytest.mark.parametrize("name", ["encoders.example.org", "*.example.org", "10.1.2.3"])
-def test_tls_whatever_the_certificate_is_for(repository: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["encoders.example.org"],
+        ["*.example.org"],
+        ["10.1.2.3"],
+        ["operator@example.org", "encoders.example.org"],
+        [],
+    ],
+)
+def test_tls_whatever_the_certificate_is_for(repository: Path, tmp_path: Path, names: list[str]) -> None:
     authority = trustme.CA()
-    served = authority.issue_cert(name)
+    served = authority.issue_cert(*names, common_name="encoders.example.org")
     served.private_key_pem.write_to_path(tmp_path / "key")
     (tmp_path / "cert").write_bytes(b"".join(pem.bytes() for pem in served.cert_chain_pems))
     authority.cert_pem.write_to_path(tmp_path / "ca")
@@ -53,3 +63,12 @@ def test_tls_whatever_the_certificate_is_for(repository: Path, tmp_path: Path, n
     with serving(quick_settings(repository, **secrets, tls_client_ca=tmp_path / "ca")) as one:
         assert check(port_of(one.address), *tls, *shown).returncode == 0
         assert check(port_of(one.address), *tls, "--timeout", "1").returncode == 1
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "cert")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = check(silent.getsockname()[1], "--tls-cert", tmp_path / "cert", "--timeout", "0.2")
+
+    assert done.returncode == 1
+    assert "timed out" in done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from polyhead_client import Client, PolyheadError, Unavailable
+from polyhead_client import Client, PolyheadError
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
@@ -16,30 +16,26 @@ TEXTS = ["A man is eating a piece of bread.", "Someone is having a meal."]
 
 
 class Persistent:
-    """Threads with a client each. Where a call fails for good, they wait for the server and call again.
+    """Threads with a client each, which call until a call fails.
 
     Args:
         address: The server's.
         count: How many there are.
+        patient: Whether the clients are.
     """
 
-    def __init__(self, address: str, count: int = 4) -> None:
-        self.unavailable = 0
-        """Calls that the client itself has given up."""
+    def __init__(self, address: str, count: int = 4, *, patient: bool = False) -> None:
         self.failed: list[PolyheadError] = []
-        """Anything else."""
+        """With what the client itself has given up."""
         self._stopping = threading.Event()
         self._answered = threading.Semaphore(0)
-        self._threads = [threading.Thread(target=self._run, args=(address,)) for _ in range(count)]
+        self._threads = [threading.Thread(target=self._run, args=(address, patient)) for _ in range(count)]
 
-    def _run(self, address: str) -> None:
-        with Client(address, timeout=60) as client:
+    def _run(self, address: str, patient: bool) -> None:
+        with Client(address, timeout=120, patient=patient) as client:
             while not self._stopping.is_set():
                 try:
                     client.encode(TEXTS, model="minilm")
-                except Unavailable:
-                    self.unavailable += 1
-                    client.wait_until_ready(timeout=120)
                 except PolyheadError as error:
                     self.failed.append(error)
                     return
@@ -64,6 +60,33 @@ class Persistent:
                 thread.join(180)
 
 
+class Hurried:
+    """Requests that may not wait for their turn, while each is in the way of the others.
+
+    Args:
+        address: The server's.
+        count: How many there are.
+    """
+
+    def __init__(self, address: str, count: int = 8) -> None:
+        self._address = address
+        x = np.zeros((8, 512, 256), dtype=np.float32)
+        self._request = pb.ModelInferRequest(
+            model_name="teaching-h8",
+            parameters={"timeout": pb.InferParameter(int64_param=1)},
+            inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
+            raw_input_contents=[x.tobytes()],
+        ).SerializeToString()
+        self._count = count
+
+    def call(self) -> None:
+        """Sends them all at the same time, and waits for the answers."""
+        with grpc.insecure_channel(self._address, [("grpc.enable_retries", 0)]) as channel:
+            method: Any = channel.unary_unary(RPCS["ModelInfer"].path)
+            for one in [method.future(self._request, timeout=60) for _ in range(self._count)]:
+                one.exception()
+
+
 class UntilRefused:
     """Threads with a bare channel each, which call until a call fails: nothing hides a lost request.
 
@@ -75,6 +98,8 @@ class UntilRefused:
     def __init__(self, address: str, count: int = 4) -> None:
         self.ended: list[tuple[str, str]] = []
         """Status and details with which each has ended."""
+        self.replies: list[int] = []
+        """The size of every answer."""
         self._answered = threading.Semaphore(0)
         # Large enough that some are always under way.
         x = np.random.default_rng(0).standard_normal((4, 512, 256), dtype=np.float32)
@@ -92,7 +117,7 @@ class UntilRefused:
             method: Any = channel.unary_unary(RPCS["ModelInfer"].path)
             while True:
                 try:
-                    method(self._request, timeout=60)
+                    self.replies.append(len(method(self._request, timeout=60)))
                 except grpc.RpcError as error:
                     self.ended.append((error.code().name, error.details() or ""))
                     return

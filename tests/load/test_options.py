@@ -89,13 +89,13 @@ def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
     assert models_of(options(**empty)) == []
 
 
-def test_the_web_interface_shows_all_but_files() -> None:
+def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
     parser: Any = configargparse.ArgumentParser()
     add_options(parser)
     shown = {action.dest: action.include_in_web_ui for action in parser._actions if action.dest != "help"}
 
     hidden = [name for name, is_shown in shown.items() if not is_shown]
-    assert hidden == ["server_ca", "client_cert", "client_key", "token_file", "records"]
+    assert hidden == ["server_tls", "server_ca", "client_cert", "client_key", "token_file", "records"]
 
 
 @pytest.mark.parametrize(

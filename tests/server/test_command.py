@@ -80,6 +80,19 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(
     ]
 
 
+def test_an_empty_variable_is_one_that_is_not_set(
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text("port = 1\n")
+    for name in ("WORKERS", "PORT", "MAX_REPLY_BYTES", "TOKEN_FILE", "LOG_LEVEL"):
+        monkeypatch.setenv(f"POLYHEAD_SERVE_{name}", "")
+
+    run("--models", "m", "--config", str(file))
+
+    assert served == [Settings(models=Path("m"), port=1)]
+
+
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [

@@ -1,0 +1,73 @@
+"""What locust's web interface may change, and who may ask it to.
+
+locust itself answers every page of every site, and takes every option from the form, those included that the
+form does not show. With a server's token at hand, that would be enough to have it sent anywhere.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, request
+from locust.argument_parser import ui_extra_args_dict
+
+from polyhead_client.defaults import DEFAULT_TARGET
+from polyhead_load.errors import LoadError
+from polyhead_load.options import ACCESS
+
+_LOCUST = frozenset({"host", "user_classes", "run_time", "spawn_rate", "profile"})
+"""What the form shows beside the options of a locustfile."""
+
+
+class Guard:
+    """Remembers how locust was started.
+
+    Args:
+        options: Those of the command line.
+        host: The server that is called.
+    """
+
+    def __init__(self, options: Namespace, host: str | None) -> None:
+        self._host = host or DEFAULT_TARGET
+        self._access = {name: getattr(options, name) for name in ACCESS}
+        self._options = set(vars(options)) - _LOCUST
+
+    def check(self, asked: Mapping[str, Any]) -> None:
+        """Checks options before a run, whoever gave them.
+
+        Raises:
+            LoadError: The server's secrets would be others, or would go to another server.
+        """
+        for name, value in self._access.items():
+            if asked[name] != value:
+                raise LoadError(f"--{name.replace('_', '-')} must be given when locust is started")
+        self._check_host(asked["host"])
+
+    def protect(self, app: Flask) -> None:
+        """Has the web interface refuse what it must not do, with 403 and the reason."""
+        app.before_request(self._refusal)
+
+    def _refusal(self) -> Response | None:
+        try:
+            self._check_request()
+        except LoadError as error:
+            return Response(f"{error}\n", 403, mimetype="text/plain")
+        return None
+
+    def _check_request(self) -> None:
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            raise LoadError(f"Origin must be this interface's own, http://{request.host}, was {origin}")
+        form = request.form
+        for name in (self._options & set(form)) - set(ui_extra_args_dict()):
+            raise LoadError(f"{name} must be given when locust is started, and not in the web interface")
+        if "host" in form:
+            self._check_host(form["host"])
+
+    def _check_host(self, host: str | None) -> None:
+        if any(self._access.values()) and (host or DEFAULT_TARGET) != self._host:
+            raise LoadError(
+                f"host must be {self._host}, for which locust was given a token or certificates, "
+                f"was {host or DEFAULT_TARGET}"
+            )

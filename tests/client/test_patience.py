@@ -1,0 +1,94 @@
+"""Patient clients ride out a server that is away, loading or full."""
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from tests.client.test_errors import failing
+
+from polyhead_client import PolyheadError, Unavailable
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Connect, FakeServer
+
+    from polyhead_client import Client
+
+MORE_THAN_GRPC_TRIES = 9
+
+
+def refusing(pushback: str) -> Any:
+    """An answer that always says when to come back."""
+
+    def answer(_: Any, context: grpc.ServicerContext) -> Any:
+        context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
+        context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+
+    return answer
+
+
+@pytest.fixture
+def patient(connect: "Connect", fake: "FakeServer") -> "Client":
+    return connect(fake.target, patient=True)
+
+
+@pytest.mark.parametrize("rpc", ["ModelInfer", "ModelMetadata"])
+def test_every_call_of_an_operation_is_made_again(patient: "Client", fake: "FakeServer", rpc: str) -> None:
+    fail = failing(grpc.StatusCode.UNAVAILABLE, times=MORE_THAN_GRPC_TRIES)
+    fake.answers[rpc] = fail(fake.answers[rpc])
+
+    assert patient.encode("a", model="words").model == "words"
+    assert fake.count(rpc) == MORE_THAN_GRPC_TRIES + 1
+
+
+def test_the_servers_own_words_are_passed_on_when_no_time_is_left(
+    connect: "Connect", fake: "FakeServer"
+) -> None:
+    fake.answers["ServerMetadata"] = refusing("3600000")
+    # gRPC's own retries would wait for that.
+    patient = connect(fake.target, patient=True, timeout=100, options=[("grpc.enable_retries", 0)])
+
+    with pytest.raises(Unavailable, match=f"{fake.target} is unavailable: not now") as caught:
+        patient.metadata()
+    assert caught.value.retry_after == 3600
+
+
+@pytest.mark.parametrize("pushback", ["-1", "never"])
+def test_what_will_not_get_better_is_not_waited_for(
+    patient: "Client", fake: "FakeServer", pushback: str
+) -> None:
+    fake.answers["ServerMetadata"] = refusing(pushback)
+
+    with pytest.raises(Unavailable, match="not now") as caught:
+        patient.metadata(timeout=None)
+    assert caught.value.retry_after is not None
+    assert caught.value.retry_after < 0
+    assert fake.count("ServerMetadata") == 1
+
+
+def test_other_errors_and_probes_are_not_tried_again(patient: "Client", fake: "FakeServer") -> None:
+    for rpc, code in (("ServerMetadata", "INTERNAL"), ("ServerReady", "UNAVAILABLE")):
+        fake.answers[rpc] = failing(grpc.StatusCode[code])(None)
+
+    with pytest.raises(PolyheadError, match="what went wrong"):
+        patient.metadata()
+    assert not patient.ready()
+    assert (fake.count("ServerMetadata"), fake.count("ServerReady")) == (1, 1)
+
+
+def test_an_impatient_client_says_when_to_come_back(client: "Client", fake: "FakeServer") -> None:
+    fake.answers["ServerMetadata"] = refusing("-1")
+    fake.answers["ModelStatistics"] = failing(grpc.StatusCode.UNAVAILABLE)(None)
+
+    for call, expected in ((client.metadata, -0.001), (client.statistics, None)):
+        with pytest.raises(Unavailable) as caught:
+            call()
+        assert caught.value.retry_after == expected
+
+
+def test_options_of_the_caller_win(connect: "Connect", fake: "FakeServer") -> None:
+    fake.answers["ServerMetadata"] = failing(grpc.StatusCode.UNAVAILABLE)(None)
+    client = connect(fake.target, options=[("grpc.enable_retries", 0)])
+
+    with pytest.raises(Unavailable):
+        client.metadata()
+    assert fake.count("ServerMetadata") == 1
