@@ -242,7 +242,11 @@ INVALID = {
         build(Tensor(), outputs=[{"name": "output"}, {"name": "output"}]),
         "output output must be requested once, was requested twice",
     ),
-    "100,000 outputs": (build(Tensor(), outputs=[{"name": "output"}] * 100_000), "requested twice"),
+    "4,000 outputs": (build(Tensor(), outputs=[{"name": "output"}] * 4000), "requested twice"),
+    "100,000 outputs": (
+        build(Tensor(), outputs=[{"name": "output"}] * 100_000),
+        "a request must have at most 4096 fields",
+    ),
     # ---- Parameters ----
     "unknown parameter": (
         parameter("colour", string_param="red"),
@@ -328,6 +332,14 @@ INVALID = {
     "no message": (
         b"\xff\xff\xff",
         "the request must be a inference.ModelInferRequest message .*, was 3 bytes",
+    ),
+    "half a million empty raw contents": (
+        build(Tensor()).SerializeToString() + b"\x3a\x00" * 500_000,
+        "a request must have at most 4096 fields .*, had 4096 in the first",
+    ),
+    "them behind a field that nobody writes": (
+        build(Tensor()).SerializeToString() + b"\xfb\x07\xfc\x07" + b"\x3a\x00" * 600_000,
+        "the request must be a inference.ModelInferRequest",
     ),
     "no message, large": (
         b"\x3a\xff\xff\xff\x7f" * 20_000,

@@ -23,7 +23,7 @@ from polyhead_server.service.parts import Parts, PartWriter, plan_parts, write_p
 from polyhead_server.service.reply import Piece, check_size, frame_tensor, write_id, write_timings
 from polyhead_server.service.selection import convert, select
 from polyhead_server.service.tensors import pack_strings
-from polyhead_server.service.wire import LARGE, InferRequest, split_infer
+from polyhead_server.service.wire import LARGE, InferRequest, judge_infer, split_infer
 from polyhead_server.settings import Settings
 from polyhead_server.signature import LENGTHS, TOKENS, Signature
 from polyhead_server.tokeniser import check_total
@@ -103,7 +103,7 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns)
+        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
         form = self._forms.recall(request) or await self._new_form(request, started_ns)
         with _failures(form.model, started_ns):
             if form.parameters.parts:
@@ -130,7 +130,7 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns)
+        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
         form = self._forms.recall(request) or await self._new_form(request, started_ns)
         size = len(payload)
         del payload
@@ -161,12 +161,17 @@ class Inference:
         _succeeded(model, ran, output_ns)
         yield [*pieces, write_timings(ran.timings(output_ns))]
 
-    def _take_apart(self, payload: bytes, started_ns: int) -> InferRequest:
+    def _take_apart(self, payload: bytes, started_ns: int) -> InferRequest | None:
         try:
             return split_infer(payload)
         except InvalidRequestError:
             with self._misses(started_ns):
                 raise
+
+    async def _judge(self, payload: bytes, started_ns: int) -> InferRequest:
+        """Takes apart what only protobuf understands, if anybody."""
+        with self._misses(started_ns):
+            return await self._place(len(payload) * _PARSING, judge_infer, payload)
 
     @contextmanager
     def _misses(self, started_ns: int) -> Iterator[None]:

@@ -79,10 +79,10 @@ def wants_status(context: Context) -> bool:
 
 def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
     """One request's error, with its id so that the caller knows which it was."""
-    try:
-        request_id = split_infer(payload).request_id
-    except InvalidRequestError:
-        request_id = ""
+    request_id = ""
+    with suppress(InvalidRequestError):
+        if (request := split_infer(payload)) is not None:
+            request_id = request.request_id
     return pb.ModelStreamInferResponse(
         error_message=f"{refusal.code.name}: {refusal.message}",
         infer_response=pb.ModelInferResponse(
