@@ -9,6 +9,7 @@ import grpc
 
 from polyhead_server.access import guards
 from polyhead_server.address import bind, format_address
+from polyhead_server.budget import Budget
 from polyhead_server.connections import server_options
 from polyhead_server.counters.board import Board
 from polyhead_server.counters.statistics import Statistics
@@ -88,7 +89,8 @@ class Server:
         self._runs = settings.runs or concurrent_runs(self._threads)
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
-        self._gauges = Gauges(registry)
+        self._budget = Budget(settings.max_held_bytes, registry.unattributed)
+        self._gauges = Gauges(registry, self._budget)
         registry.on_change = self.lifecycle.on_change = self._changed
         self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._late = place.late
@@ -117,6 +119,7 @@ class Server:
             self.lifecycle,
             inference,
             settings,
+            budget=self._budget,
             observation=Observation(self._tracer),
             management=Management(self._orders or self.reconciler, settings),
         )

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from polyhead_server.counters.layout import PROVIDER, PROVIDERS, QUEUED_TOKENS, READY
+from polyhead_server.budget import Budget
+from polyhead_server.counters.layout import HELD_BYTES, PROVIDER, PROVIDERS, QUEUED_TOKENS, READY
 from polyhead_server.registry import Registry
 
 _SAMPLE_SECONDS = 0.5
@@ -13,10 +14,12 @@ class Gauges:
 
     Args:
         registry: The models.
+        budget: What is held for callers.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, budget: Budget) -> None:
         self._registry = registry
+        self._budget = budget
         self._timer: asyncio.TimerHandle | None = None
 
     def changed(self) -> None:
@@ -33,6 +36,7 @@ class Gauges:
         """Writes down how much waits, now and every half second."""
         for model in self._registry.models():
             model.statistics.page[QUEUED_TOKENS] = model.scheduler.queued_tokens
+        self._registry.unattributed.page[HELD_BYTES] = self._budget.bytes
         self._timer = asyncio.get_running_loop().call_later(_SAMPLE_SECONDS, self.sample)
 
     def stop(self) -> None:

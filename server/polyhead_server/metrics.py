@@ -82,6 +82,8 @@ class Counted(Collector):
             yield gauge
         in_flight = "Requests that have been accepted and have no answer yet."
         yield GaugeMetricFamily("polyhead_requests_in_flight", in_flight, value=nobody[at.IN_FLIGHT])
+        held = "Bytes of requests that have come, and of outputs that have not been taken."
+        yield GaugeMetricFamily("polyhead_held_bytes", held, value=nobody[at.HELD_BYTES])
         yield _info(models)
 
 

@@ -37,6 +37,8 @@ class Plan:
     """Of the whole reply, without the request's id."""
     effort: int
     """What writing it costs, in bytes to copy."""
+    computed_bytes: int
+    """Of all that the graph gives for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +143,12 @@ def plan_reply(
         computed=[name for name in names if name not in {TOKENS, LENGTHS}],
         head=head,
         size=reply_size(head, outputs),
-        effort=sum(output.bytes * (_CONVERTING if _is_converted(output) else 1) for output in outputs),
+        effort=sum(effort(output) for output in outputs),
+        computed_bytes=sum(output.computed_bytes for output in outputs),
     )
 
 
-def _is_converted(output: Planned) -> bool:
-    return output.wanted.datatype != output.wanted.spec.datatype
+def effort(output: Planned, size: int | None = None) -> int:
+    """What writing an output costs, or so many bytes of it: in bytes to copy."""
+    is_converted = output.wanted.datatype != output.wanted.spec.datatype
+    return (output.bytes if size is None else size) * (_CONVERTING if is_converted else 1)
