@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Thread
 
 import grpc
 
@@ -39,6 +40,7 @@ from polyhead_server.workers.agreement import Agreement
 from polyhead_server.workers.orders import Orders, as_agreed
 
 _LAST_ANSWERS_SECONDS = 1.0
+_CLOSING_SECONDS = 1.0
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
 # answered get a moment to hear that the server drains.
 _FAREWELL_SECONDS = 0.25
@@ -96,7 +98,8 @@ class Server:
         self._late = place.late
         self._credentials = server_credentials(settings)
         self._grpc = grpc.aio.server(
-            interceptors=guards(settings), options=server_options(settings, reuse_port=place.shared)
+            interceptors=guards(settings, registry.unattributed),
+            options=server_options(settings, reuse_port=place.shared),
         )
         inference = Inference(registry, settings, self._workers)
         self.reconciler = Reconciler(
@@ -176,13 +179,17 @@ class Server:
         closing = asyncio.gather(
             self.reconciler.close(), *(model.scheduler.close() for model in self.registry.models())
         )
-        # What was answered last may still be on its way out.
-        await self._grpc.stop(max(deadline - loop.time(), _LAST_ANSWERS_SECONDS))
-        await closing
+        # What was answered last may still be on its way out. Streams that nobody uses are not waited for.
+        left = deadline - loop.time() if self._budget.bytes else 0.0
+        await self._grpc.stop(max(left, _LAST_ANSWERS_SECONDS))
+        # A run cannot be interrupted everywhere, and a collector of traces may be gone.
+        await asyncio.wait((closing,), timeout=_CLOSING_SECONDS)
         self._gauges.stop()
         self._workers.shutdown(wait=False)
         if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+            sending = Thread(target=self._tracer.close, name="traces", daemon=True)
+            sending.start()
+            await asyncio.to_thread(sending.join, _CLOSING_SECONDS)
         return finished
 
     def _bind(self) -> None:
