@@ -92,7 +92,7 @@ class Server:
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
         self._budget = Budget(settings.max_held_bytes, registry.unattributed)
-        self._gauges = Gauges(registry, self._budget)
+        self._gauges = Gauges(registry, self._budget, self.lifecycle)
         registry.on_change = self.lifecycle.on_change = self._changed
         self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._late = place.late

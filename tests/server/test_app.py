@@ -123,7 +123,10 @@ def test_it_listens_before_it_has_loaded(serve: Any, held_loading: threading.Eve
     assert {one.state for one in server.call("RepositoryIndex").models} == {"LOADING"}
     assert not server.call("RepositoryIndex", pb.RepositoryIndexRequest(ready=True)).models
     code, message, retry = refused(server)
-    assert (code, message) == (grpc.StatusCode.UNAVAILABLE, "model tiny is loading")
+    assert (code, message) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "model tiny is loading: try again later, or wait until its health is SERVING",
+    )
     assert int(retry) > 0
     assert refused(server, "other")[0] is grpc.StatusCode.NOT_FOUND
 
@@ -392,10 +395,10 @@ def test_a_stream_that_nobody_uses_does_not_hold_up_the_end(serve: Any) -> None:
 def test_a_run_that_does_not_end_does_not_hold_up_the_end(serve: Any, gate: Gate) -> None:
     server = serve()
     request = server.request("tiny.attention", {"x": np.ones((1, 300, 16), np.float32)}, outputs=["output"])
-    with gate.closed(), ThreadPoolExecutor(1) as callers:
+    gate.held = True
+    with ThreadPoolExecutor(1) as callers:
         call = callers.submit(server.call, "ModelInfer", request)
-        while not server.server.lifecycle.accepted:
-            server.call("ServerLive")
+        gate.begun.acquire()
 
         assert not server.drain(0)
 

@@ -75,7 +75,7 @@ def parameter(name: str, **choice: Any) -> pb.ModelInferRequest:
 
 INVALID = {
     # ---- Inputs: which ----
-    "no input": (build(), "input x is missing"),
+    "no input": (build(), r"input x is missing: it must be given as FP32 or FP16 \(B, T, D\)"),
     "unknown input": (build(Tensor("y")), "input 'y' is not known to tiny, which takes x, lengths"),
     "duplicate input": (build(Tensor(), Tensor()), "input x must be given once, was given twice"),
     "only lengths": (build(lengths()), "input x is missing"),
@@ -250,7 +250,15 @@ INVALID = {
     # ---- Parameters ----
     "unknown parameter": (
         parameter("colour", string_param="red"),
-        "parameter 'colour' of the request is not known; there are heads, queries and dtype",
+        "parameter 'colour' of the request is not known; there are timeout, priority, parts, heads, queries",
+    ),
+    "misspelt priority, for text": (
+        tokens(text(b"a"), parameters={"prority": pb.InferParameter(int64_param=1)}),
+        "parameter 'prority' of the request is not known; there are truncate, timeout, priority, parts",
+    ),
+    "unknown parameter of an output": (
+        attention({"timeout": {"int64_param": 1}}),
+        "'timeout' of output attention.0 is not known; there are heads, queries and dtype",
     ),
     "truncate for a float model": (
         parameter("truncate", bool_param=True),

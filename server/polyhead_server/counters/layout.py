@@ -100,7 +100,9 @@ READY = _cursor.take()
 IN_FLIGHT = _cursor.take()
 QUEUED_TOKENS = _cursor.take()
 HELD_BYTES = _cursor.take()
-GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES)
+SERVING = _cursor.take()
+"""The worker is ready, whatever of its models is."""
+GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES, SERVING)
 PROVIDER = _cursor.take()
 """1 + its place in `PROVIDERS`."""
 PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")

@@ -201,7 +201,7 @@ async def _supervise(settings: Settings) -> int:
         supervisor = Supervisor(settings, board, Agreement.create(settings.workers) if explicit else None)
         if settings.metrics:
             told = collectors(board, supervisor.processes, supervisor.restarts)
-            exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port)
+            exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port, board=board)
             stack.callback(exporter.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
