@@ -1,5 +1,6 @@
 """Whatever a caller gets wrong is refused by name, and the next good request succeeds."""
 
+import resource
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -416,6 +417,19 @@ def test_bad_input_is_refused_by_name(
 
     assert caught.value.code() is code
     assert len(caught.value.details() or "") <= 1500
+    good()
+
+
+def test_requests_of_very_many_fields_take_no_memory(server: Any, good: Callable[[], None]) -> None:
+    head = build(Tensor()).SerializeToString()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for field in (b"\x3a\x00", b"\x32\x00"):
+        payload = head + field * 4_000_000
+        with pytest.raises(grpc.RpcError, match="at most 4096 fields"):
+            server.call("ModelInfer", payload)
+
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 16 * len(payload)  # kept, each field would take a hundred times its bytes
     good()
 
 

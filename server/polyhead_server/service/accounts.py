@@ -14,7 +14,7 @@ from polyhead_server.observation import CURRENT
 from polyhead_server.registry import Model
 from polyhead_server.service.forms import Plan
 
-# gRPC keeps deadlines by a clock of its own.
+# gRPC keeps deadlines by a clock of its own, and may be a little early by ours.
 _CLOCKS_DIFFER_SECONDS = 0.002
 
 

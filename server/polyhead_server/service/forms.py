@@ -54,6 +54,8 @@ class Form:
     wants_tokens: bool
     plan: Plan | None
     """None where sizes follow from the data: from text, or for `tokens`."""
+    filled: int = 0
+    """Bytes of a mask that was left out, and will be made."""
 
 
 class Forms:
@@ -101,6 +103,11 @@ class Forms:
         known = None
         if inputs.tokens is not None and not wants_tokens:
             known = plan_reply(wanted, batch=inputs.batch, tokens=inputs.tokens, signature=signature)
+        filled = 0
+        if inputs.tokens is not None and "mask" in signature.inputs.keys() - {
+            one.name for one in inputs.tensors
+        }:
+            filled = inputs.batch * inputs.tokens**2
         return Form(
             model=model,
             version=message.model_version,
@@ -109,6 +116,7 @@ class Forms:
             wanted=wanted,
             wants_tokens=wants_tokens,
             plan=known,
+            filled=filled,
         )
 
     def remember(self, request: InferRequest, form: Form) -> None:

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from polyhead_proto import RPCS, SERVICE, Rpc
 from polyhead_proto import messages as pb
-from polyhead_server.budget import Budget, Held
+from polyhead_server.budget import Budget
 from polyhead_server.errors import Refusal, refusal
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.logs import LOGGER
@@ -145,19 +145,11 @@ class Service:
                 deadline = self._patience.deadline(context)
                 reply = await self._inference.answer(payload, deadline, held)
                 if len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
-                    self._hold_until_sent(context, deadline, held)
+                    release = held.keep()
+                    context.add_done_callback(lambda _: release())  # type: ignore[arg-type, misc]
                 return reply
         except Exception as error:
             await _abort(context, error)
-
-    def _hold_until_sent(self, context: Context, deadline: float, held: Held) -> None:
-        release, timer = held.keep(), self._patience.cut_off(deadline)
-
-        def sent(_: Any) -> None:
-            timer.cancel()
-            release()
-
-        context.add_done_callback(sent)  # type: ignore[arg-type]  # it gets the context
 
     async def _observed_infer(self, payload: bytes, context: Context) -> bytes:
         with self._observation.request(context):

@@ -231,7 +231,7 @@ class Inference:
             )
             parse_ns = time.perf_counter_ns() - started_ns
             # Tokenising costs more than a hop to another thread, whatever the length of the text.
-            large = LARGE if form.plan is None else size
+            large = LARGE if form.plan is None else max(size, form.filled)
             prepared = await self._place(large, prepare, form, decoded, self._settings)
             plan = form.plan or _plan_now(form, prepared)
             checked = check(plan, request, signature)

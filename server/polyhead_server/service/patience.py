@@ -21,9 +21,9 @@ class Patience:
 
     def deadline(self, context: grpc.aio.ServicerContext[Any, Any]) -> float:
         """By when a request that comes now must have its reply, in the event loop's time."""
+        now = asyncio.get_running_loop().time()  # first, so that it is never later than gRPC's own
         remaining = context.time_remaining()
-        seconds = self._seconds if remaining is None or remaining > self._seconds else remaining
-        return asyncio.get_running_loop().time() + seconds
+        return now + (self._seconds if remaining is None or remaining > self._seconds else remaining)
 
     @staticmethod
     def cut_off(deadline: float) -> asyncio.TimerHandle:

@@ -318,7 +318,8 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
     with pytest.raises(grpc.RpcError, match="more would pass the limit of") as caught:
         server.infer("tiny.attention", {"x": LONG}, parameters={"heads": "0", "queries": "0"})
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert int(dict(caught.value.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
+    error: Any = caught.value
+    assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
     totals = server.server.registry.board.total("tiny.attention", 1)
     assert totals[at.DROP["memory"]] == totals[at.CODE["UNAVAILABLE"]] == 4
