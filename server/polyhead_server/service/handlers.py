@@ -146,7 +146,7 @@ class Service:
                 reply = await self._inference.answer(payload, deadline, held)
                 if len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
                     release = held.keep()
-                    context.add_done_callback(lambda _: release())  # type: ignore[arg-type, misc]
+                    context.add_done_callback(lambda _: release())  # type: ignore[arg-type]
                 return reply
         except Exception as error:
             await _abort(context, error)
