@@ -12,7 +12,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from polyhead_proto import SERVICE
-from polyhead_server.errors import StartError
+from polyhead_server.counters.statistics import Statistics
+from polyhead_server.errors import StartError, shorten
+from polyhead_server.logs import LOGGER
 from polyhead_server.service.health import HEALTH
 from polyhead_server.settings import Settings
 
@@ -22,6 +24,7 @@ OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
 MANAGEMENT = frozenset({f"/{SERVICE}/RepositoryModelLoad", f"/{SERVICE}/RepositoryModelUnload"})
 """Procedures that only a management token opens."""
 
+_INFERENCE = frozenset({f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"})
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
@@ -58,9 +61,13 @@ class Guard(grpc.aio.ServerInterceptor):
     Args:
         tokens: They open everything but management; none leaves that open to everybody.
         management: They open everything; none leaves management to the settings that turn it on.
+        statistics: Counts inferences that are refused.
     """
 
-    def __init__(self, tokens: Iterable[bytes], management: Iterable[bytes]) -> None:
+    def __init__(
+        self, tokens: Iterable[bytes], management: Iterable[bytes], statistics: Statistics | None = None
+    ) -> None:
+        self._statistics = statistics or Statistics()
         self._tokens = tuple(tokens)
         self._management = tuple(management)
 
@@ -73,7 +80,12 @@ class Guard(grpc.aio.ServerInterceptor):
         refused = self._refusal(handler_call_details)
         if refused is None:
             return await continuation(handler_call_details)
-        return _refuse(*refused)
+        code, message = refused
+        method: str = handler_call_details.method
+        if method in _INFERENCE:
+            self._statistics.refused(code.name)
+        LOGGER.debug("call of %s refused: %s: %s", shorten(method), code.name, message)
+        return _refuse(code, message)
 
     def _refusal(self, details: grpc.HandlerCallDetails) -> tuple[grpc.StatusCode, str] | None:
         method: str = details.method
@@ -94,8 +106,12 @@ class Guard(grpc.aio.ServerInterceptor):
         return grpc.StatusCode.PERMISSION_DENIED, wrong
 
 
-def guards(settings: Settings) -> Sequence[Guard]:
+def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence[Guard]:
     """The interceptors that the settings ask for: none where there are no tokens.
+
+    Args:
+        settings: They name the files of tokens.
+        statistics: Counts inferences that are refused.
 
     Raises:
         StartError: A file of tokens cannot be used.
@@ -107,7 +123,7 @@ def guards(settings: Settings) -> Sequence[Guard]:
             ("--management-token-file", settings.management_token_file),
         )
     )
-    return [Guard(tokens, management)] if tokens or management else []
+    return [Guard(tokens, management, statistics)] if tokens or management else []
 
 
 def _bearer(metadata: Any) -> bytes | None:

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Thread
 
 import grpc
 
 from polyhead_server.access import guards
 from polyhead_server.address import bind, format_address
+from polyhead_server.budget import Budget
 from polyhead_server.connections import server_options
 from polyhead_server.counters.board import Board
 from polyhead_server.counters.statistics import Statistics
@@ -39,6 +41,7 @@ from polyhead_server.workers.agreement import Agreement
 from polyhead_server.workers.orders import Orders, as_agreed
 
 _LAST_ANSWERS_SECONDS = 1.0
+_CLOSING_SECONDS = 1.0
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
 # answered get a moment to hear that the server drains.
 _FAREWELL_SECONDS = 0.25
@@ -90,13 +93,15 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
-        self._gauges = Gauges(registry)
+        self._budget = Budget(settings.max_held_bytes, registry.unattributed)
+        self._gauges = Gauges(registry, self._budget, self.lifecycle)
         registry.on_change = self.lifecycle.on_change = self._changed
         self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._late = place.late
         self._credentials = server_credentials(settings)
         self._grpc = grpc.aio.server(
-            interceptors=guards(settings), options=server_options(settings, reuse_port=place.shared)
+            interceptors=guards(settings, registry.unattributed),
+            options=server_options(settings, reuse_port=place.shared),
         )
         inference = Inference(registry, settings, self._workers)
         self.reconciler = Reconciler(
@@ -119,6 +124,7 @@ class Server:
             self.lifecycle,
             inference,
             settings,
+            budget=self._budget,
             observation=Observation(self._tracer),
             management=Management(self._orders or self.reconciler, settings),
         )
@@ -175,13 +181,17 @@ class Server:
         closing = asyncio.gather(
             self.reconciler.close(), *(model.scheduler.close() for model in self.registry.models())
         )
-        # What was answered last may still be on its way out.
-        await self._grpc.stop(max(deadline - loop.time(), _LAST_ANSWERS_SECONDS))
-        await closing
+        # What was answered last may still be on its way out. Streams that nobody uses are not waited for.
+        left = deadline - loop.time() if self._budget.bytes else 0.0
+        await self._grpc.stop(max(left, _LAST_ANSWERS_SECONDS))
+        # A run cannot be interrupted everywhere, and a collector of traces may be gone.
+        await asyncio.wait((closing,), timeout=_CLOSING_SECONDS)
         self._gauges.stop()
         self._workers.shutdown(wait=False)
         if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+            sending = Thread(target=self._tracer.close, name="traces", daemon=True)
+            sending.start()
+            await asyncio.to_thread(sending.join, _CLOSING_SECONDS)
         return finished
 
     def _bind(self) -> None:

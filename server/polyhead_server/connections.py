@@ -4,6 +4,8 @@ from typing import Any
 
 from polyhead_server.settings import Settings
 
+_HANDSHAKE_SECONDS = 5.0
+
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, Any]]:
     """The options of a gRPC server.
@@ -22,6 +24,8 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
         "grpc.absolute_max_metadata_size": settings.max_header_bytes,
         "grpc.keepalive_timeout_ms": _ms(settings.keepalive_timeout_seconds),
         "grpc.http2.min_ping_interval_without_data_ms": _ms(settings.min_ping_seconds),
+        # A connection on which nobody says anything takes one of those that are allowed.
+        "grpc.server_handshake_timeout_ms": _ms(_HANDSHAKE_SECONDS),
         # A client may ask also while it has no call: that is when it needs to know.
         "grpc.keepalive_permit_without_calls": 1,
     }

@@ -109,6 +109,8 @@ def status_of(error: BaseException) -> StatusCode:
     """The status that an error ends a request with."""
     if isinstance(error, CancelledError | GeneratorExit):  # the caller went away
         return StatusCode.CANCELLED
+    if isinstance(error, MemoryError):
+        return StatusCode.RESOURCE_EXHAUSTED
     return (
         STATUS.get(type(error), StatusCode.INTERNAL)
         if isinstance(error, ServerError)
@@ -124,6 +126,11 @@ LIMIT = "polyhead-limit"
 
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _LONGEST_MESSAGE = 1500
+
+_NO_MEMORY = (
+    "the request and its reply must fit into the server's free memory, and did not: send fewer or shorter "
+    "sequences, ask for fewer outputs, or try again when the server has less to do"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +161,8 @@ def refusal(error: Exception, request_id: str) -> Refusal:
         trailers = ((PUSHBACK, str(after)),)
     elif isinstance(error, ReplyTooLargeError):
         trailers = ((LIMIT, "max_reply_bytes"),)
-    return Refusal(code=code, message=shorten(str(error), _LONGEST_MESSAGE), trailers=trailers)
+    message = _NO_MEMORY if isinstance(error, MemoryError) else str(error)
+    return Refusal(code=code, message=shorten(message, _LONGEST_MESSAGE), trailers=trailers)
 
 
 def shorten(text: str, longest: int = 80) -> str:

@@ -2,7 +2,16 @@
 
 import asyncio
 
-from polyhead_server.counters.layout import PROVIDER, PROVIDERS, QUEUED_TOKENS, READY
+from polyhead_server.budget import Budget
+from polyhead_server.counters.layout import (
+    HELD_BYTES,
+    PROVIDER,
+    PROVIDERS,
+    QUEUED_TOKENS,
+    READY,
+    SERVING,
+)
+from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.registry import Registry
 
 _SAMPLE_SECONDS = 0.5
@@ -13,15 +22,20 @@ class Gauges:
 
     Args:
         registry: The models.
+        budget: What is held for callers.
+        lifecycle: Says whether the server is ready.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, budget: Budget, lifecycle: Lifecycle) -> None:
         self._registry = registry
+        self._lifecycle = lifecycle
+        self._budget = budget
         self._timer: asyncio.TimerHandle | None = None
 
     def changed(self) -> None:
         """Writes down what is ready."""
         board = self._registry.board
+        self._registry.unattributed.page[SERVING] = int(self._lifecycle.ready)
         ready = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
         for key in {*ready, *board.mine}:
             page, model = board.page(*key), ready.get(key)
@@ -33,6 +47,7 @@ class Gauges:
         """Writes down how much waits, now and every half second."""
         for model in self._registry.models():
             model.statistics.page[QUEUED_TOKENS] = model.scheduler.queued_tokens
+        self._registry.unattributed.page[HELD_BYTES] = self._budget.bytes
         self._timer = asyncio.get_running_loop().call_later(_SAMPLE_SECONDS, self.sample)
 
     def stop(self) -> None:

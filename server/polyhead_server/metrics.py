@@ -21,6 +21,7 @@ from polyhead_server.counters import layout as at
 from polyhead_server.counters.board import Board
 from polyhead_server.errors import StartError
 from polyhead_server.logs import LOGGER
+from polyhead_server.probes import with_probes
 
 DEFAULT_PORT = 8002
 
@@ -82,6 +83,8 @@ class Counted(Collector):
             yield gauge
         in_flight = "Requests that have been accepted and have no answer yet."
         yield GaugeMetricFamily("polyhead_requests_in_flight", in_flight, value=nobody[at.IN_FLIGHT])
+        held = "Bytes of requests that have come, and of outputs that have not been taken."
+        yield GaugeMetricFamily("polyhead_held_bytes", held, value=nobody[at.HELD_BYTES])
         yield _info(models)
 
 
@@ -192,12 +195,15 @@ class Exporter:
         collectors: What it tells.
         host: Address to listen on.
         port: None is `DEFAULT_PORT`, and no metrics where that is taken; 0 takes a free one.
+        board: Where the workers say whether they are ready, for probes.
 
     Raises:
         StartError: The port was asked for and is taken, or the address is not this machine's.
     """
 
-    def __init__(self, collectors: Iterable[Collector], *, host: str, port: int | None) -> None:
+    def __init__(
+        self, collectors: Iterable[Collector], *, host: str, port: int | None, board: Board | None = None
+    ) -> None:
         registry = CollectorRegistry(auto_describe=False)
         for collector in collectors:
             registry.register(collector)
@@ -213,6 +219,8 @@ class Exporter:
                 raise StartError(f"cannot serve metrics on {where}: {error.strerror}") from error
             LOGGER.warning("no metrics: %s is not to be had (%s); see --metrics-port", where, error.strerror)
         else:
+            if board is not None and (metrics := self._server.get_app()) is not None:
+                self._server.set_app(with_probes(metrics, board))
             self.port = self._server.server_port
             LOGGER.info("metrics on http://%s:%d/metrics", f"[{host}]" if ":" in host else host, self.port)
 

@@ -56,7 +56,12 @@ async def serve(settings: Settings, leash: Leash | None = None) -> int:
             warn_of_openness(settings)
             if settings.metrics:
                 told = collectors(server.registry.board, {0: os.getpid()})
-                exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port)
+                exporter = Exporter(
+                    told,
+                    host=settings.metrics_host,
+                    port=settings.metrics_port,
+                    board=server.registry.board,
+                )
                 stack.callback(exporter.close)
         else:
             loop.add_reader(leash.lifeline, _abandoned, loop, leash.lifeline, stopped)

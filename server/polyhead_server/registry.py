@@ -177,7 +177,10 @@ class Registry:
         if slot.model is not None:
             return slot.model
         if slot.state is State.LOADING:
-            raise UnavailableError(f"model {name} is loading", retry_after_ms=_LOADING_RETRY_MS)
+            raise UnavailableError(
+                f"model {name} is loading: try again later, or wait until its health is SERVING",
+                retry_after_ms=_LOADING_RETRY_MS,
+            )
         raise UnavailableError(f"model {name} cannot be served: {slot.reason}", retry_after_ms=None)
 
     @staticmethod

@@ -114,6 +114,10 @@ class Settings:
     max_stream_reply_bytes: Annotated[int, _Size] = 2**30
     """Largest reply that is streamed in parts, all of them together. Each is at most max-reply-bytes."""
 
+    max_held_bytes: Annotated[int, _Size] = 2**30
+    """Most memory for requests that have come and outputs that their readers have not taken, all together.
+    What comes on top is refused, unless it is alone."""
+
     max_text_bytes: Annotated[int, _Size] = 4 * 2**20
     """Most text in one request, all its elements together."""
 
@@ -131,6 +135,9 @@ class Settings:
 
     max_wait_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 30.0
     """Longest that a request waits for its turn, where it does not set a shorter timeout itself."""
+
+    max_request_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 300.0
+    """Longest that a request may take from its bytes to the last of its reply, whatever its own deadline."""
 
     tuning_seconds: Annotated[float, Parameter(validator=Number(gte=0))] = 2.0
     """At a model's first start on a machine, how long its speed is measured, for each of its graphs."""

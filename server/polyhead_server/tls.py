@@ -105,7 +105,9 @@ def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
     """
     if settings.tls_cert is None or settings.tls_key is None:
         if not settings.tls_cert is settings.tls_key is settings.tls_client_ca:
-            raise StartError("TLS needs both --tls-cert and --tls-key")
+            pair = {"--tls-cert": settings.tls_cert, "--tls-key": settings.tls_key}
+            missing = " and ".join(flag for flag, path in pair.items() if path is None)
+            raise StartError(f"TLS needs both --tls-cert and --tls-key: {missing} must be given, too")
         return None
     files = Files(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
     return Certificates(files).credentials

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from polyhead_proto import SERVICE
 from polyhead_server import Settings
 from polyhead_server.access import MANAGEMENT, guards, read_tokens
+from polyhead_server.counters import layout as at
 from polyhead_server.errors import StartError
 
 X = np.ones((1, 3, 16), np.float32)
@@ -143,3 +144,16 @@ def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: bytes | 
 
     with pytest.raises(StartError, match=message):
         read_tokens("--token-file", path)
+
+
+def test_a_refused_inference_is_counted(locked: Any) -> None:
+    with pytest.raises(grpc.RpcError):
+        locked.call("ModelInfer")
+    with pytest.raises(grpc.RpcError):
+        locked.call("ModelInfer", metadata=bearer(TOKEN[:-1]))
+    with pytest.raises(grpc.RpcError):
+        locked.call("ServerLive")
+
+    counted = locked.server.registry.unattributed.totals()
+    assert counted[at.CODE["UNAUTHENTICATED"]] == counted[at.CODE["PERMISSION_DENIED"]] == 1
+    assert counted[at.FAILED] == 2

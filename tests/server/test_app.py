@@ -1,6 +1,7 @@
 """The server as a whole: loading, refusing, draining, cancelling."""
 
 import asyncio
+import queue
 import shutil
 import socket
 import threading
@@ -13,6 +14,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 import polyhead_server.app
 import polyhead_server.loading
@@ -121,7 +123,10 @@ def test_it_listens_before_it_has_loaded(serve: Any, held_loading: threading.Eve
     assert {one.state for one in server.call("RepositoryIndex").models} == {"LOADING"}
     assert not server.call("RepositoryIndex", pb.RepositoryIndexRequest(ready=True)).models
     code, message, retry = refused(server)
-    assert (code, message) == (grpc.StatusCode.UNAVAILABLE, "model tiny is loading")
+    assert (code, message) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "model tiny is loading: try again later, or wait until its health is SERVING",
+    )
     assert int(retry) > 0
     assert refused(server, "other")[0] is grpc.StatusCode.NOT_FOUND
 
@@ -372,3 +377,30 @@ def test_a_drain_twice_is_a_drain(serve: Any) -> None:
 
     assert server.drain(5)
     assert server.drain(5)
+
+
+def test_a_stream_that_nobody_uses_does_not_hold_up_the_end(serve: Any) -> None:
+    server = serve()
+    method = server.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    answers = method(iter(questions.get, None))
+    questions.put(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
+    next(answers)
+
+    assert server.drain(60)  # the test's own patience is shorter
+
+    questions.put(None)
+
+
+def test_a_run_that_does_not_end_does_not_hold_up_the_end(serve: Any, gate: Gate) -> None:
+    server = serve()
+    request = server.request("tiny.attention", {"x": np.ones((1, 300, 16), np.float32)}, outputs=["output"])
+    gate.held = True
+    with ThreadPoolExecutor(1) as callers:
+        call = callers.submit(server.call, "ModelInfer", request)
+        gate.begun.acquire()
+
+        assert not server.drain(0)
+
+        with pytest.raises(grpc.RpcError):
+            call.result()

@@ -1,5 +1,6 @@
 """Whatever a caller gets wrong is refused by name, and the next good request succeeds."""
 
+import resource
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def parameter(name: str, **choice: Any) -> pb.ModelInferRequest:
 
 INVALID = {
     # ---- Inputs: which ----
-    "no input": (build(), "input x is missing"),
+    "no input": (build(), r"input x is missing: it must be given as FP32 or FP16 \(B, T, D\)"),
     "unknown input": (build(Tensor("y")), "input 'y' is not known to tiny, which takes x, lengths"),
     "duplicate input": (build(Tensor(), Tensor()), "input x must be given once, was given twice"),
     "only lengths": (build(lengths()), "input x is missing"),
@@ -242,11 +243,23 @@ INVALID = {
         build(Tensor(), outputs=[{"name": "output"}, {"name": "output"}]),
         "output output must be requested once, was requested twice",
     ),
-    "100,000 outputs": (build(Tensor(), outputs=[{"name": "output"}] * 100_000), "requested twice"),
+    "4,000 outputs": (build(Tensor(), outputs=[{"name": "output"}] * 4000), "requested twice"),
+    "100,000 outputs": (
+        build(Tensor(), outputs=[{"name": "output"}] * 100_000),
+        "a request must have at most 4096 fields",
+    ),
     # ---- Parameters ----
     "unknown parameter": (
         parameter("colour", string_param="red"),
-        "parameter 'colour' of the request is not known; there are heads, queries and dtype",
+        "parameter 'colour' of the request is not known; there are timeout, priority, parts, heads, queries",
+    ),
+    "misspelt priority, for text": (
+        tokens(text(b"a"), parameters={"prority": pb.InferParameter(int64_param=1)}),
+        "parameter 'prority' of the request is not known; there are truncate, timeout, priority, parts",
+    ),
+    "unknown parameter of an output": (
+        attention({"timeout": {"int64_param": 1}}),
+        "'timeout' of output attention.0 is not known; there are heads, queries and dtype",
     ),
     "truncate for a float model": (
         parameter("truncate", bool_param=True),
@@ -329,6 +342,14 @@ INVALID = {
         b"\xff\xff\xff",
         "the request must be a inference.ModelInferRequest message .*, was 3 bytes",
     ),
+    "half a million empty raw contents": (
+        build(Tensor()).SerializeToString() + b"\x3a\x00" * 500_000,
+        "a request must have at most 4096 fields .*, had 4096 in the first",
+    ),
+    "them behind a field that nobody writes": (
+        build(Tensor()).SerializeToString() + b"\xfb\x07\xfc\x07" + b"\x3a\x00" * 600_000,
+        "the request must be a inference.ModelInferRequest",
+    ),
     "no message, large": (
         b"\x3a\xff\xff\xff\x7f" * 20_000,
         "the request must be a inference.ModelInferRequest",
@@ -396,6 +417,19 @@ def test_bad_input_is_refused_by_name(
 
     assert caught.value.code() is code
     assert len(caught.value.details() or "") <= 1500
+    good()
+
+
+def test_requests_of_very_many_fields_take_no_memory(server: Any, good: Callable[[], None]) -> None:
+    head = build(Tensor()).SerializeToString()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for field in (b"\x3a\x00", b"\x32\x00"):
+        payload = head + field * 4_000_000
+        with pytest.raises(grpc.RpcError, match="at most 4096 fields"):
+            server.call("ModelInfer", payload)
+
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 16 * len(payload)  # kept, each field would take a hundred times its bytes
     good()
 
 

@@ -66,6 +66,22 @@ def test_one_connection_too_many_is_closed(serve: Any) -> None:
     assert server.call("ServerLive").live
 
 
+def test_connections_on_which_nobody_speaks_make_room_again(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyhead_server.connections._HANDSHAKE_SECONDS", 0.5)
+    server = serve(max_connections=2)
+    host, port = server.address.split(":")
+    silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
+
+    for connection in silent:
+        while connection.recv(1024):  # until the server closes it
+            pass
+        connection.close()
+
+    assert server.call("ServerLive", wait_for_ready=True).live
+
+
 def test_headers_that_are_too_large_are_refused_and_others_go_on(serve: Any) -> None:
     server = serve(max_header_bytes=4096)
     with pytest.raises(grpc.RpcError) as caught:

@@ -128,9 +128,9 @@ def test_files_that_cannot_be_used_are_a_clear_error(
     text.write_text("no certificate")
     pair = "--tls-cert and --tls-key must be a certificate and its key"
     wrong: list[tuple[dict[str, Path], str]] = [
-        (only(files, "tls_cert"), "TLS needs both --tls-cert and --tls-key"),
-        (only(files, "tls_key"), "TLS needs both"),
-        (only(files, "tls_client_ca"), "TLS needs both"),
+        (only(files, "tls_cert"), "TLS needs both --tls-cert and --tls-key: --tls-key must"),
+        (only(files, "tls_key"), "TLS needs both .*: --tls-cert must be given"),
+        (only(files, "tls_client_ca"), "TLS needs both .*: --tls-cert and --tls-key must"),
         (files | {"tls_cert": tmp_path / "none.pem"}, f"{pair}.*No such file"),
         (files | {"tls_cert": text}, pair),
         (files | {"tls_key": other}, pair),

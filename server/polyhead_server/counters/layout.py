@@ -86,10 +86,10 @@ _batches = _cursor.take(4 * (_EXACT_BATCHES + 32))
 
 # ---- Dropped work ------------------------------------------------------------------------------
 
-DRAINING, LOADING = "draining", "loading"
+DRAINING, LOADING, MEMORY = "draining", "loading", "memory"
 _REASONS = (
     *("queue_full", "unreachable", "stopping", "timeout", "expired", "cancelled"),  # the scheduler's
-    *(DRAINING, LOADING),
+    *(DRAINING, LOADING, MEMORY),
 )
 DROP = {reason: _cursor.take() for reason in _REASONS}
 """Work that ended without a result, by the reason."""
@@ -99,7 +99,10 @@ DROP = {reason: _cursor.take() for reason in _REASONS}
 READY = _cursor.take()
 IN_FLIGHT = _cursor.take()
 QUEUED_TOKENS = _cursor.take()
-GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS)
+HELD_BYTES = _cursor.take()
+SERVING = _cursor.take()
+"""The worker is ready, whatever of its models is."""
+GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES, SERVING)
 PROVIDER = _cursor.take()
 """1 + its place in `PROVIDERS`."""
 PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")

@@ -78,6 +78,11 @@ class Statistics:
         self.page[at.FAILED_NS] += total_ns
         self.page[at.CODE[status_of(error).name]] += 1
 
+    def refused(self, code: str) -> None:
+        """Counts a request that was refused unread, by its status."""
+        self.page[at.FAILED] += 1
+        self.page[at.CODE[code]] += 1
+
     def on_execution(self, execution: "Execution") -> None:
         """Counts a run of the engine."""
         page = self.page

@@ -149,7 +149,10 @@ def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature
         )
     for spec in signature.inputs.values():
         if not spec.optional and spec.name not in tensors:
-            raise InvalidRequestError(f"input {spec.name} is missing")
+            datatypes, axes = " or ".join((spec.datatype, *spec.also)), ", ".join(_AXES[spec.name])
+            raise InvalidRequestError(
+                f"input {spec.name} is missing: it must be given as {datatypes} ({axes})"
+            )
     if TEXT in signature.inputs:
         _check_alternatives(tensors)
     return tensors

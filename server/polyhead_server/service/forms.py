@@ -37,6 +37,8 @@ class Plan:
     """Of the whole reply, without the request's id."""
     effort: int
     """What writing it costs, in bytes to copy."""
+    computed_bytes: int
+    """Of all that the graph gives for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Form:
     wants_tokens: bool
     plan: Plan | None
     """None where sizes follow from the data: from text, or for `tokens`."""
+    filled: int = 0
+    """Bytes of a mask that was left out, and will be made."""
 
 
 class Forms:
@@ -99,6 +103,11 @@ class Forms:
         known = None
         if inputs.tokens is not None and not wants_tokens:
             known = plan_reply(wanted, batch=inputs.batch, tokens=inputs.tokens, signature=signature)
+        filled = 0
+        if inputs.tokens is not None and "mask" in signature.inputs.keys() - {
+            one.name for one in inputs.tensors
+        }:
+            filled = inputs.batch * inputs.tokens**2
         return Form(
             model=model,
             version=message.model_version,
@@ -107,6 +116,7 @@ class Forms:
             wanted=wanted,
             wants_tokens=wants_tokens,
             plan=known,
+            filled=filled,
         )
 
     def remember(self, request: InferRequest, form: Form) -> None:
@@ -141,9 +151,12 @@ def plan_reply(
         computed=[name for name in names if name not in {TOKENS, LENGTHS}],
         head=head,
         size=reply_size(head, outputs),
-        effort=sum(output.bytes * (_CONVERTING if _is_converted(output) else 1) for output in outputs),
+        effort=sum(effort(output) for output in outputs),
+        computed_bytes=sum(output.computed_bytes for output in outputs),
     )
 
 
-def _is_converted(output: Planned) -> bool:
-    return output.wanted.datatype != output.wanted.spec.datatype
+def effort(output: Planned, size: int | None = None) -> int:
+    """What writing an output costs, or so many bytes of it: in bytes to copy."""
+    is_converted = output.wanted.datatype != output.wanted.spec.datatype
+    return (output.bytes if size is None else size) * (_CONVERTING if is_converted else 1)

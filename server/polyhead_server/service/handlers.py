@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -12,6 +11,7 @@ from google.protobuf.message import Message
 
 from polyhead_proto import RPCS, SERVICE, Rpc
 from polyhead_proto import messages as pb
+from polyhead_server.budget import Budget
 from polyhead_server.errors import Refusal, refusal
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.logs import LOGGER
@@ -22,15 +22,17 @@ from polyhead_server.service.index import repository_index
 from polyhead_server.service.inference import Inference
 from polyhead_server.service.management import Management
 from polyhead_server.service.metadata import model_metadata, server_metadata
+from polyhead_server.service.patience import Patience
 from polyhead_server.service.statistics import model_statistics
 from polyhead_server.service.streaming import (
+    Turn,
     answer_in_stream,
+    answer_stream,
     refuse_in_stream,
-    requests_until_draining,
     send,
     wants_status,
 )
-from polyhead_server.service.wire import parse
+from polyhead_server.service.wire import LARGE, parse
 from polyhead_server.settings import Settings
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -43,6 +45,7 @@ class Service:
         registry: The models.
         lifecycle: The server's readiness.
         inference: Answers inference requests.
+        budget: What may be held for callers.
         settings: The limits, which metadata publishes.
         observation: Told of every inference.
         management: Loads and unloads models.
@@ -55,6 +58,7 @@ class Service:
         inference: Inference,
         settings: Settings,
         *,
+        budget: Budget,
         observation: Observation,
         management: Management,
     ) -> None:
@@ -62,7 +66,8 @@ class Service:
         self._registry = registry
         self._lifecycle = lifecycle
         self._inference = inference
-        self._settings = settings
+        self._budget = budget
+        self._patience = Patience(settings.max_request_seconds)
         self._answers: dict[str, Callable[[Any], Message]] = {
             "ServerLive": lambda _: pb.ServerLiveResponse(live=True),
             "ServerReady": lambda _: pb.ServerReadyResponse(ready=lifecycle.ready),
@@ -70,12 +75,14 @@ class Service:
             "ModelReady": self._model_ready,
             "ModelMetadata": lambda request: model_metadata(self._find(request), registry, settings),
             "ModelConfig": lambda request: model_config(self._find(request), settings),
-            "ModelStatistics": self._model_statistics,
             "RepositoryIndex": lambda request: repository_index(registry, ready_only=request.ready),
         }
         self._orders: dict[str, Callable[[Any], Awaitable[Message]]] = {
             "RepositoryModelLoad": management.load,
             "RepositoryModelUnload": management.unload,
+        }
+        self._lookups: dict[str, Callable[[Any], Awaitable[Message]]] = {
+            "ModelStatistics": self._model_statistics
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -89,6 +96,8 @@ class Service:
                 handlers[name] = grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
             elif name in self._orders:
                 handlers[name] = grpc.unary_unary_rpc_method_handler(self._order(rpc))
+            elif name in self._lookups:
+                handlers[name] = grpc.unary_unary_rpc_method_handler(self._lookup(rpc))
             else:
                 handlers[name] = grpc.unary_unary_rpc_method_handler(self._simple(rpc))
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
@@ -100,6 +109,18 @@ class Service:
         async def handle(payload: bytes, context: Context) -> bytes:
             try:
                 return answer(parse(rpc.request, payload)).SerializeToString()
+            except Exception as error:
+                await _abort(context, error)
+
+        return handle
+
+    def _lookup(self, rpc: Rpc) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        """A procedure that looks for long."""
+        look_up = self._lookups[rpc.name]
+
+        async def handle(payload: bytes, context: Context) -> bytes:
+            try:
+                return (await look_up(parse(rpc.request, payload))).SerializeToString()
             except Exception as error:
                 await _abort(context, error)
 
@@ -120,9 +141,13 @@ class Service:
 
     async def _model_infer(self, payload: bytes, context: Context) -> bytes:
         try:
-            with self._lifecycle.accept():
-                pieces = await self._inference.answer(payload, _deadline(context))
-                return await self._inference.join(pieces)
+            with self._lifecycle.accept(), self._budget.hold(len(payload)) as held:
+                deadline = self._patience.deadline(context)
+                reply = await self._inference.answer(payload, deadline, held)
+                if len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
+                    release = held.keep()
+                    context.add_done_callback(lambda _: release())  # type: ignore[arg-type]
+                return reply
         except Exception as error:
             await _abort(context, error)
 
@@ -131,19 +156,35 @@ class Service:
             return await self._model_infer(payload, context)
 
     async def _model_stream_infer(self, _requests: object, context: Context) -> None:
-        deadline = _deadline(context)
         observed = self._observation.request if self._observation.wanted else nullcontext
+
+        async def answer(payload: bytes, turn: Turn) -> None:
+            with observed(context):
+                await self._answer_in_turn(payload, turn, context)
+
         try:
-            async for payload in requests_until_draining(context, self._lifecycle):
-                with self._lifecycle.accept(), observed(context):
-                    try:
-                        await answer_in_stream(self._inference, payload, deadline, partial(send, context))
-                    except Exception as error:
-                        if wants_status(context):
-                            raise
-                        await send(context, refuse_in_stream(_refusal(context, error), payload))
+            await answer_stream(context, self._lifecycle, answer)
         except Exception as error:
             await _abort(context, error)
+
+    async def _answer_in_turn(self, payload: bytes, turn: Turn, context: Context) -> None:
+        async def write(message: bytes) -> None:
+            await turn.come()
+            await send(context, message)
+
+        with self._lifecycle.accept():
+            deadline = self._patience.deadline(context)
+            timer = self._patience.cut_off(deadline)
+            try:
+                with self._budget.hold(len(payload)) as held:
+                    await answer_in_stream(self._inference, payload, deadline, held, write)
+            except Exception as error:
+                if wants_status(context):
+                    await turn.come()
+                    raise
+                await write(refuse_in_stream(_refusal(context, error), payload))
+            finally:
+                timer.cancel()
 
     def _find(self, request: Any) -> Model:
         return self._registry.find(request.name, request.version)
@@ -153,16 +194,12 @@ class Service:
         ready = slot.state is State.READY and not self._lifecycle.draining.is_set()
         return pb.ModelReadyResponse(ready=ready)
 
-    def _model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        if not request.name:
-            return model_statistics(self._registry.models())
-        return model_statistics([self._registry.find(request.name, request.version)])
-
-
-def _deadline(context: Context) -> float | None:
-    """When the caller stops waiting, in the event loop's time."""
-    remaining = context.time_remaining()
-    return None if remaining is None else asyncio.get_running_loop().time() + remaining
+    async def _model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+        if request.name:
+            models = [self._registry.find(request.name, request.version)]
+        else:
+            models = self._registry.models()
+        return await asyncio.to_thread(model_statistics, models, self._registry.board)
 
 
 def _refusal(context: Context, error: Exception) -> Refusal:

@@ -33,6 +33,8 @@ class Planned:
     queries: Sequence[int] | None
     bytes: int
     """Of its raw content."""
+    computed_bytes: int
+    """Of all that the graph gives for it, before anything is selected."""
 
 
 def requested_outputs(
@@ -80,6 +82,7 @@ def plan(wanted: Wanted, *, batch: int, tokens: int, tokens_bytes: int) -> Plann
     spec, queries = wanted.spec, None
     sizes = iter((batch, tokens, tokens))
     shape = [next(sizes) if size == -1 else size for size in spec.shape]
+    computed = 0 if spec.name in {TOKENS, LENGTHS} else math.prod(shape) * DTYPES[spec.datatype].itemsize
     if spec.is_attention:
         if wanted.heads is not None:
             shape[1] = len(wanted.heads)
@@ -87,7 +90,7 @@ def plan(wanted: Wanted, *, batch: int, tokens: int, tokens_bytes: int) -> Plann
             queries = wanted.selection.queries.resolve(tokens, "T")
             shape[2] = len(queries)
     size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[wanted.datatype].itemsize
-    return Planned(wanted=wanted, shape=tuple(shape), queries=queries, bytes=size)
+    return Planned(wanted=wanted, shape=tuple(shape), queries=queries, bytes=size, computed_bytes=computed)
 
 
 def _want(spec: TensorSpec, own: Selection, default: Selection, signature: Signature) -> Wanted:

@@ -12,6 +12,10 @@ from polyhead_server.service.selection import Selector, parse_selector
 
 DTYPES = ("FP32", "FP16", "UINT8")
 
+_OF_OUTPUTS = "heads, queries and dtype"
+_OF_REQUESTS = "timeout, priority, parts, heads, queries and dtype"
+_OF_TEXT_REQUESTS = f"truncate, {_OF_REQUESTS}"
+
 _HINTS = {
     "classification": ": attention and encoder outputs have no classes",
     "shared_memory_region": ": shared memory is not offered",
@@ -89,16 +93,17 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
         parts=parts,
         timeout=timeout / 1e6 if timeout else None,
         priority=priority,
-        default=read_selection(rest, "the request"),
+        default=read_selection(rest, "the request", _OF_TEXT_REQUESTS if takes_text else _OF_REQUESTS),
     )
 
 
-def read_selection(parameters: Parameters, whose: str) -> Selection:
+def read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> Selection:
     """Reads `heads`, `queries` and `dtype`.
 
     Args:
         parameters: As they came.
         whose: An output's name, or `the request`, for messages.
+        known: What there is, for messages.
 
     Raises:
         InvalidRequestError: One is unknown or of the wrong type.
@@ -119,7 +124,7 @@ def read_selection(parameters: Parameters, whose: str) -> Selection:
             case _:
                 raise InvalidRequestError(
                     f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}; "
-                    "there are heads, queries and dtype"
+                    f"there are {known}"
                 )
     return Selection(heads=heads, queries=queries, dtype=dtype)
 

@@ -7,7 +7,7 @@ that one, and all of the axes behind it; so the blocks of an output are its byte
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from polyhead_server.signature import LENGTHS, Signature
 
 # A part's own fields: numbers, shapes and names of bounded length, and the five timings of the last.
 _FIELDS_BYTES = 1024
+# An array may keep alive another that is so many times its size.
+_WORTH_KEEPING = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,11 @@ def write_part_head(part: Part, signature: Signature, *, index: int, count: int)
     ).SerializeToString()
 
 
+def own(content: Mapping[str, NDArray[Any] | bytes]) -> dict[str, NDArray[Any] | bytes]:
+    """Copies what is a small part of a larger array: it would keep all of a batch in memory."""
+    return {name: value.copy() if _is_small_part(value) else value for name, value in content.items()}
+
+
 class PartWriter:
     """Selects and converts the content of one part after the other, and lets go of what has been written.
 
@@ -140,6 +147,14 @@ class PartWriter:
             self._content[name] = value
         block = value[tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))]
         return frame_tensor(block if name == LENGTHS else convert(block, part.output.wanted.datatype))
+
+
+def _is_small_part(value: NDArray[Any] | bytes) -> TypeGuard[NDArray[Any]]:
+    return (
+        isinstance(value, np.ndarray)
+        and isinstance(value.base, np.ndarray)
+        and value.base.nbytes > _WORTH_KEEPING * value.nbytes
+    )
 
 
 def _item_bytes(output: Planned) -> int:

@@ -1,63 +1,158 @@
-"""`ModelStreamInfer`: requests of a stream are answered one after the other, in their order.
+"""`ModelStreamInfer`: requests of a stream are answered in their order, and several are worked on at once.
 
-A request that fails does not end the stream: its answer holds the error. The next request is read when the
-last answer is written, so that a slow reader holds up its own stream and takes no more memory.
+A request that fails does not end the stream: its answer holds the error. At most `MOST` requests have been
+read and not answered, so that a slow reader holds up its own stream.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
 from polyhead_proto import messages as pb
+from polyhead_server.budget import Held
 from polyhead_server.errors import InvalidRequestError, Refusal
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.service.inference import Inference
-from polyhead_server.service.reply import frame_stream
 from polyhead_server.service.wire import split_infer
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Task: TypeAlias = asyncio.Task[None]
+
+MOST = 32
+"""Requests of one stream that are worked on at once."""
 
 
-async def requests_until_draining(context: Context, lifecycle: Lifecycle) -> AsyncIterator[bytes]:
-    """The requests of a stream, until it ends.
+class Turn:
+    """When an answer may be written: after the one before it.
+
+    Args:
+        before: What writes that one; None for the first.
+    """
+
+    def __init__(self, before: Task | None) -> None:
+        self._before = before
+
+    async def come(self) -> None:
+        """Returns once it has come."""
+        if self._before is not None and not self._before.done():
+            await asyncio.wait((self._before,))
+        self._before = None
+
+
+class Pipeline:
+    """The requests of a stream that have been read and are not answered yet.
+
+    Args:
+        answer: Answers one request in its turn. What it raises ends the stream.
+    """
+
+    def __init__(self, answer: Callable[[bytes, Turn], Coroutine[Any, Any, None]]) -> None:
+        self._answer = answer
+        self._tasks: deque[Task] = deque()
+        self._last: Task | None = None
+        self.failed: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
+        """Done when the stream cannot go on."""
+
+    def begin(self, payload: bytes) -> None:
+        """Begins to answer a request."""
+        self._last = asyncio.get_running_loop().create_task(self._answer(payload, Turn(self._last)))
+        self._last.add_done_callback(self._ended)
+        self._tasks.append(self._last)
+
+    def check(self) -> None:
+        """Raises what ends the stream."""
+        if self.failed.done():
+            self.failed.result().result()
+
+    async def room(self) -> None:
+        """Waits until another request may be read."""
+        while self._tasks and self._tasks[0].done():
+            self._tasks.popleft()
+        if len(self._tasks) >= MOST:
+            await self._wait_for(self._tasks[0])
+
+    async def finish(self) -> None:
+        """Waits until every answer is written."""
+        if self._last is not None:
+            await self._wait_for(self._last)
+
+    async def close(self) -> None:
+        """Drops what is not answered."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _wait_for(self, task: Task) -> None:
+        await asyncio.wait((task, self.failed), return_when=asyncio.FIRST_COMPLETED)
+        self.check()
+
+    def _ended(self, task: Task) -> None:
+        if (task.cancelled() or task.exception() is not None) and not self.failed.done():
+            self.failed.set_result(task)
+
+
+async def answer_stream(
+    context: Context, lifecycle: Lifecycle, answer: Callable[[bytes, Turn], Coroutine[Any, Any, None]]
+) -> None:
+    """Answers the requests of a stream until it ends, and returns when all answers are written.
+
+    Args:
+        context: The call.
+        lifecycle: Says when the server drains.
+        answer: Answers one request in its turn. What it raises ends the stream.
 
     Raises:
-        UnavailableError: The server drains while it waits for the next one.
+        UnavailableError: The server drains. Everything that was read before has its answer.
     """
+    pipeline = Pipeline(answer)
     draining = asyncio.ensure_future(lifecycle.draining.wait())
     try:
         while True:
-            reading = asyncio.ensure_future(context.read())
-            await asyncio.wait((reading, draining), return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                reading.cancel()
-                with suppress(asyncio.CancelledError):
-                    await reading
-                raise lifecycle.refuse()
-            payload = reading.result()
-            if payload is grpc.aio.EOF:
-                return
-            yield payload
+            await pipeline.room()
+            payload = await _read(context, draining, pipeline.failed)
+            pipeline.check()
+            if payload is None or payload is grpc.aio.EOF:
+                break
+            pipeline.begin(payload)
+        await pipeline.finish()
+        if payload is None:
+            raise lifecycle.refuse()
     finally:
         draining.cancel()
+        await pipeline.close()
+
+
+async def _read(context: Context, *ends: "asyncio.Future[Any]") -> Any:
+    """The next request, or `EOF`; None where one of these was done before it came."""
+    reading = asyncio.ensure_future(context.read())
+    await asyncio.wait((reading, *ends), return_when=asyncio.FIRST_COMPLETED)
+    if reading.done():
+        return reading.result()
+    reading.cancel()
+    with suppress(asyncio.CancelledError):
+        await reading
+    return None
 
 
 async def answer_in_stream(
-    inference: Inference, payload: bytes, deadline: float | None, write: Callable[[bytes], Awaitable[None]]
+    inference: Inference,
+    payload: bytes,
+    deadline: float,
+    held: Held,
+    write: Callable[[bytes], Awaitable[None]],
 ) -> None:
     """Writes the answer to one request, which may have several parts; what goes wrong is raised.
 
     A part is made when the one before has been taken: `write` returns when gRPC's flow control lets it.
     """
-    async with aclosing(inference.stream(payload, deadline)) as replies:
-        async for pieces in replies:
-            message = await inference.join(frame_stream(pieces))
-            del pieces  # memory for one part at a time
+    async with aclosing(inference.stream(payload, deadline, held)) as replies:
+        async for message in replies:
             await write(message)
-            del message
+            del message  # memory for one part at a time
 
 
 async def send(context: Context, message: bytes) -> None:
@@ -79,10 +174,10 @@ def wants_status(context: Context) -> bool:
 
 def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
     """One request's error, with its id so that the caller knows which it was."""
-    try:
-        request_id = split_infer(payload).request_id
-    except InvalidRequestError:
-        request_id = ""
+    request_id = ""
+    with suppress(InvalidRequestError):
+        if (request := split_infer(payload)) is not None:
+            request_id = request.request_id
     return pb.ModelStreamInferResponse(
         error_message=f"{refusal.code.name}: {refusal.message}",
         infer_response=pb.ModelInferResponse(

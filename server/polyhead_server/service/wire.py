@@ -22,8 +22,11 @@ M = TypeVar("M", bound=Message)
 _ID_FIELD = pb.ModelInferRequest.ID_FIELD_NUMBER
 _RAW_FIELD = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# Our fields in a form that they cannot have.
-_MISTYPED_TAGS = {field << 3 | kind for field in (_ID_FIELD, _RAW_FIELD) for kind in (0, 1, 5)}
+_ID_TAG, _RAW_TAG = _ID_FIELD << 3 | _BYTES, _RAW_FIELD << 3 | _BYTES
+_MOST_FIELDS = 4096
+# Longer ones that the walk does not understand are refused unseen: protobuf's parts of a message may take
+# many times its bytes.
+_MOST_JUDGED = 2**20
 
 
 @dataclass(kw_only=True, slots=True)
@@ -54,41 +57,25 @@ def parse(kind: type[M], payload: bytes) -> M:
     try:
         return kind.FromString(payload)
     except DecodeError as error:
-        raise InvalidRequestError(
-            f"the request must be a {kind.DESCRIPTOR.full_name} message with text in UTF-8, "
-            f"was {len(payload)} bytes that are not"
-        ) from error
+        raise _no_message(kind, payload) from error
 
 
-def split_infer(payload: bytes) -> InferRequest:
-    """Takes an inference request apart.
+def split_infer(payload: bytes) -> InferRequest | None:
+    """Takes an inference request apart; None where only protobuf should judge it: see `judge_infer`.
 
     Raises:
-        InvalidRequestError: The bytes are no such message.
+        InvalidRequestError: It has more fields than any request needs. Each costs time and memory here.
     """
-    request = _split(payload)
-    if request is not None:
-        return request
-    # Whatever the walk does not expect, protobuf judges.
-    message = parse(pb.ModelInferRequest, payload)
-    request_id, raw = message.id, list(message.raw_input_contents)
-    message.ClearField("id")
-    message.ClearField("raw_input_contents")
-    return InferRequest(head=message.SerializeToString(), request_id=request_id, raw=raw)
-
-
-def _split(payload: bytes) -> InferRequest | None:
-    """Takes a request apart; None where only protobuf should judge it."""
     view = memoryview(payload)
     head: list[memoryview] = []
     raw: list[memoryview] = []
     request_id = ""
     kept = 0  # neighbouring fields of the head are taken as one
     try:
-        for field, start, content, end in _fields(payload):
-            if field == _RAW_FIELD:
+        for tag, start, content, end in _fields(payload):
+            if tag == _RAW_TAG:
                 raw.append(view[content:end])
-            elif field == _ID_FIELD:
+            elif tag == _ID_TAG:
                 request_id = str(view[content:end], "utf-8")
             else:
                 continue
@@ -100,14 +87,39 @@ def _split(payload: bytes) -> InferRequest | None:
     return InferRequest(head=b"".join(head), request_id=request_id, raw=raw)
 
 
+def judge_infer(payload: bytes) -> InferRequest:
+    """Takes apart what `split_infer` does not understand. Takes long: protobuf parses and copies all of it.
+
+    Raises:
+        InvalidRequestError: The bytes are no such message.
+    """
+    if len(payload) > _MOST_JUDGED:
+        raise _no_message(pb.ModelInferRequest, payload)
+    message = parse(pb.ModelInferRequest, payload)
+    request_id, raw = message.id, list(message.raw_input_contents)
+    message.ClearField("id")
+    message.ClearField("raw_input_contents")
+    return InferRequest(head=message.SerializeToString(), request_id=request_id, raw=raw)
+
+
+def _no_message(kind: type[Message], payload: bytes) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the request must be a {kind.DESCRIPTOR.full_name} message with text in UTF-8, "
+        f"was {len(payload)} bytes that are not: send what the protocol's own classes write"
+    )
+
+
 def _fields(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Walks over a message's top-level fields: each one's number, and where it, its content and its end are.
+    """Walks over a message's top-level fields: each one's tag, and where it, its content and its end are.
 
     Raises:
         IndexError: The walk cannot go on.
+        InvalidRequestError: There are too many.
     """
     position, size = 0, len(payload)
-    while position < size:
+    for _ in range(_MOST_FIELDS):
+        if position >= size:
+            return
         start = position
         tag, position = _varint(payload, position)
         kind = tag & 7
@@ -115,8 +127,6 @@ def _fields(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
         if kind == _BYTES:
             length, content = _varint(payload, position)
             position = content + length
-        elif tag in _MISTYPED_TAGS:
-            raise IndexError(start)
         elif kind == _VARINT:
             _, position = _varint(payload, position)
         elif kind in {_FIXED64, _FIXED32}:
@@ -125,7 +135,12 @@ def _fields(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
             raise IndexError(start)
         if position > size or tag < 8:
             raise IndexError(start)
-        yield tag >> 3, start, content, position
+        yield tag, start, content, position
+    if position < size:
+        raise InvalidRequestError(
+            f"a request must have at most {_MOST_FIELDS} fields (inputs, outputs, parameters, raw contents), "
+            f"had {_MOST_FIELDS} in the first {position} of its {size} bytes: send what the model needs"
+        )
 
 
 def _varint(payload: bytes, position: int) -> tuple[int, int]:

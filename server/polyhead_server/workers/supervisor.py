@@ -232,7 +232,7 @@ async def _supervise(settings: Settings, cards: Sequence[int]) -> int:
         supervisor = Supervisor(settings, board, agreement, cards)
         if settings.metrics:
             told = collectors(board, supervisor.processes, supervisor.restarts)
-            exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port)
+            exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port, board=board)
             stack.callback(exporter.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -24,7 +24,7 @@ def test_no_place_is_taken_twice() -> None:
 
 def test_every_status_and_every_reason_has_a_place() -> None:
     assert set(at.CODE) == {code.name for code in StatusCode}
-    assert {*Drop, at.DRAINING, at.LOADING} == set(at.DROP)
+    assert {*Drop, at.DRAINING, at.LOADING, at.MEMORY} == set(at.DROP)
 
 
 def test_large_batches_share_the_place_of_the_next_power_of_two() -> None:

@@ -44,7 +44,9 @@ def request(tokens: int = 3, *, data: bytes = b"", output: str = "output", raw: 
         message.raw_input_contents.append(data)
     else:
         message.inputs[0].contents.fp32_contents.extend([0.5] * tokens * 16)
-    return split_infer(message.SerializeToString())
+    request = split_infer(message.SerializeToString())
+    assert request is not None
+    return request
 
 
 def learn(forms: Forms, registry: Registry, what: InferRequest) -> Form:

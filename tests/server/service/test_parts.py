@@ -26,6 +26,7 @@ def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", **selecte
     queries = selected.pop("queries", None)
     item = 5 if datatype == "BYTES" else DTYPES[datatype].itemsize
     return Planned(
+        computed_bytes=0,
         wanted=Wanted(
             spec=TensorSpec(name=name, datatype="FP32", shape=(-1,) * len(shape)),
             heads=selected.pop("heads", None),

@@ -1,7 +1,7 @@
 """Counters as perf_analyzer reads them."""
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -9,6 +9,10 @@ import pytest
 
 from polyhead_proto import messages as pb
 from polyhead_server.counters import layout as at
+from polyhead_server.service.inference import Inference
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
 
 
 def statistics(server: Any, name: str = "tiny") -> Any:
@@ -64,6 +68,39 @@ def test_a_request_for_a_model_that_has_gone_counts_as_nobody_s(serve: Any) -> N
 
     nobody = registry.unattributed.totals()
     assert (nobody[at.FAILED], nobody[at.CODE["UNAVAILABLE"]]) == (2, 2)
+
+
+def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: "Gate") -> None:
+    server = serve()
+    x = np.zeros((1, 300, 16), np.float32)  # too long to run on the event loop
+    request = server.request("tiny.attention", {"x": x}, outputs=["output"])
+    with gate.closed():
+        for _ in range(6):
+            with pytest.raises(grpc.RpcError) as caught:
+                server.call("ModelInfer", request, timeout=0.3)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        while server.server.lifecycle.accepted:
+            server.call("ServerLive")
+
+    totals = server.server.registry.board.total("tiny.attention", 1)
+    assert 1 <= totals[at.CODE["DEADLINE_EXCEEDED"]] <= 6  # one may pass before anybody looks at the request
+    assert totals[at.CODE["CANCELLED"]] == 0
+
+
+def test_the_copy_that_a_reply_is_made_with_is_part_of_its_time(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_self: Inference, _pieces: Any) -> bytes:
+        raise MemoryError
+
+    server = serve()
+    monkeypatch.setattr(Inference, "_join", fail)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer("tiny", {"x": np.zeros((1, 2, 16), np.float32)})
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    totals = server.server.registry.board.total("tiny", 1)
+    assert (totals[at.CODE["OK"]], totals[at.CODE["RESOURCE_EXHAUSTED"]]) == (0, 1)
 
 
 def test_without_a_name_every_model_is_listed(server: Any) -> None:

@@ -3,14 +3,17 @@
 import asyncio
 import queue
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 import pytest
 
 from polyhead_proto import RPCS
-from polyhead_server.service.streaming import send
+from polyhead_server.service.streaming import MOST, send
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
 
 X = np.ones((1, 3, 16), np.float32)
 
@@ -57,6 +60,50 @@ def test_an_error_does_not_end_the_stream(server: Any) -> None:
         "",
     ]
     assert "input 'y' is not known" in replies[1].error_message
+
+
+LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
+
+
+def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order(
+    serve: Any, gate: "Gate"
+) -> None:
+    server = serve()
+    requests = [
+        server.request("tiny.attention", {"x": LONG}, outputs=["output"], id=str(number))
+        for number in range(MOST + 8)
+    ]
+    requests[3] = server.request("tiny", {"y": X}, id="3")
+    with gate.closed():
+        replies = stream(server, iter(requests), timeout=60)
+        while server.server.lifecycle.accepted < MOST:
+            server.call("ServerLive")
+        for _ in range(50):  # time in which it would go on reading
+            server.call("ServerLive")
+        assert server.server.lifecycle.accepted == MOST
+
+    got = list(replies)
+
+    assert [reply.infer_response.id for reply in got] == [str(number) for number in range(MOST + 8)]
+    assert [bool(reply.error_message) for reply in got] == [number == 3 for number in range(MOST + 8)]
+    alone = server.infer("tiny.attention", {"x": LONG}, outputs=["output"])
+    np.testing.assert_allclose(
+        np.frombuffer(got[-1].infer_response.raw_output_contents[0], np.float32),
+        alone["output"].ravel(),
+        atol=2e-6,
+    )
+
+
+def test_a_status_ends_the_stream_after_the_answers_before_it(server: Any) -> None:
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replies = stream(server, iter(requests.get, None), metadata=(("triton_grpc_error", "true"),))
+    requests.put(server.request("tiny.attention", {"x": LONG}, id="slow"))
+    requests.put(server.request("tiny", {"y": X}, id="bad"))
+
+    assert next(replies).infer_response.id == "slow"
+    with pytest.raises(grpc.RpcError, match="input 'y' is not known"):  # while nobody sends anything
+        next(replies)
+    requests.put(None)
 
 
 def test_a_stream_without_requests_ends(server: Any) -> None:

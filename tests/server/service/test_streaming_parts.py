@@ -3,9 +3,10 @@
 import gc
 import math
 import queue
+import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
+from polyhead_server.counters import layout as at
 from polyhead_server.engine import Engine
 from polyhead_server.errors import TooLargeError
-from polyhead_server.service.parts import PartWriter
+from polyhead_server.service.parts import PartWriter, own
 
 LIMIT = 8 * 1024
 X = np.random.default_rng(3).normal(size=(2, 40, 16)).astype(np.float32)
@@ -278,9 +280,81 @@ def test_a_slow_reader_costs_the_computed_outputs_and_little_more(serve: Any) ->
     before = process.memory_info().rss
     peak = before
 
-    for index, _ in enumerate(stream(server, iter([request]))):
-        if index % 8 == 0:
+    replies = stream(server, iter([request]))
+    for index, _ in enumerate(replies):
+        for _ in range(20 if index % 8 == 0 else 0):  # time in which an eager server would go on
             server.call("ServerLive")
             peak = max(peak, process.memory_info().rss)
 
     assert peak - before < 1.5 * LONG_BYTES
+
+
+def held(server: Any) -> int:
+    """The bytes that the server holds for its callers, as metrics tell it."""
+    (page,) = (values for key, values in server.server.registry.board.totals().items() if key == ("", 0))
+    return int(page[at.HELD_BYTES])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that is looked at twice a second."""
+    while not condition():
+        time.sleep(0.05)
+
+
+def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produced: Produced) -> None:
+    server = serve(max_reply_bytes=PART, max_held_bytes=3 * LONG_BYTES)
+    produced.arrays.clear()
+    request = in_parts(server, LONG, id="mine")
+    standing = [stream(server, iter([request])) for _ in range(2)]
+    for replies in standing:
+        assert not next(replies).error_message
+    until(lambda: held(server) > 2 * LONG_BYTES)
+
+    for _ in range(3):
+        (refused,) = stream(server, iter([request]))
+        assert refused.error_message.startswith("UNAVAILABLE: requests and replies hold ")
+        assert refused.infer_response.id == "mine"
+    assert len(produced.arrays) == 2 * 3
+    with pytest.raises(grpc.RpcError, match="more would pass the limit of") as caught:
+        server.infer("tiny.attention", {"x": LONG}, parameters={"heads": "0", "queries": "0"})
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    error: Any = caught.value
+    assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
+    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+    totals = server.server.registry.board.total("tiny.attention", 1)
+    assert totals[at.DROP["memory"]] == totals[at.CODE["UNAVAILABLE"]] == 4
+
+    for replies in standing:
+        replies.cancel()
+    until(lambda: held(server) == 0)
+    assert sum(1 for _ in stream(server, iter([request]))) > 2
+
+
+def test_a_reader_that_stands_still_for_too_long_is_cut_off(serve: Any, produced: Produced) -> None:
+    server = serve(max_reply_bytes=PART, max_request_seconds=0.2)
+    produced.arrays.clear()
+    replies = stream(server, iter([in_parts(server, LONG)]), timeout=None)
+    next(replies)
+
+    until(lambda: server.server.lifecycle.accepted == 0 and held(server) == 0)
+
+    assert produced.alive() == 0
+    totals = server.server.registry.board.total("tiny.attention", 1)
+    assert totals[at.CODE["DEADLINE_EXCEEDED"]] == 1
+    assert totals[at.CODE["CANCELLED"]] == 0
+    replies.cancel()
+
+
+def test_a_slow_reader_keeps_its_own_outputs_and_not_the_batch() -> None:
+    batch = np.zeros((16, 64, 32), np.float32)
+    watched = weakref.ref(batch)
+    whole = np.ones((2, 2), np.float32)
+
+    kept = own({"output": batch[3:4], "attention.0": batch[3, :8, :4], "whole": whole, "tokens": b"cat"})
+    del batch
+
+    assert watched() is None
+    assert kept["whole"] is whole
+    assert kept["tokens"] == b"cat"
+    assert isinstance(kept["output"], np.ndarray)
+    assert kept["output"].shape == (1, 64, 32)

@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.service.wire import LARGE, split_infer, write_varint
+from polyhead_server.service.wire import LARGE, InferRequest, judge_infer, split_infer, write_varint
 
 PADDING = pb.ModelInferRequest(raw_input_contents=[bytes(LARGE)]).SerializeToString()
+
+
+def split(payload: bytes) -> InferRequest:
+    """Takes a request apart as the server does."""
+    return split_infer(payload) or judge_infer(payload)
 
 
 def _ordered(request: pb.ModelInferRequest) -> bytes:
@@ -37,7 +42,7 @@ requests = st.builds(
 def test_a_request_is_read_as_protobuf_reads_it(request: pb.ModelInferRequest) -> None:
     payload = request.SerializeToString()
 
-    parts = split_infer(payload)
+    parts = split(payload)
 
     assert [bytes(raw) for raw in parts.raw] == list(request.raw_input_contents)
     assert parts.request_id == request.id
@@ -57,7 +62,7 @@ def test_the_head_is_the_same_whatever_the_data(
     del other.raw_input_contents[:]
     other.raw_input_contents.extend(raw)
 
-    assert split_infer(_ordered(other)).head == split_infer(_ordered(request)).head
+    assert split(_ordered(other)).head == split(_ordered(request)).head
 
 
 @given(st.binary(max_size=200))
@@ -67,9 +72,9 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
             expected = pb.ModelInferRequest.FromString(payload)
         except DecodeError:
             with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelInferRequest message"):
-                split_infer(payload).message()
+                split(payload).message()
         else:
-            parts = split_infer(payload)
+            parts = split(payload)
             assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)
             assert parts.request_id == expected.id
 
@@ -77,16 +82,41 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
 @pytest.mark.parametrize("junk", [b"\x38\x01", b"\x3d\x00\x00\x00\x00", b"\x18\x07"])
 def test_a_field_of_another_kind_is_protobufs_to_judge(junk: bytes) -> None:
     """Number 7 or 3, but not bytes: unknown fields, which protobuf keeps and nobody reads."""
-    parts = split_infer(PADDING + junk)
+    parts = split(PADDING + junk)
 
     assert [len(raw) for raw in parts.raw] == [LARGE]
     assert parts.request_id == ""
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        pytest.param(b"\x3a\x00", id="empty raw contents"),
+        pytest.param(b"\x32\x00", id="empty requested outputs"),
+        pytest.param(b"\xf8\x07\x01", id="unknown integers"),
+    ],
+)
+def test_a_request_of_many_fields_is_refused_before_they_are_kept(field: bytes) -> None:
+    assert split_infer(field * 4096) is not None
+    with pytest.raises(
+        InvalidRequestError, match=r"at most 4096 fields .*, had 4096 in the first \d+ of its"
+    ):
+        split_infer(field * 1_000_000)
+
+
+def test_a_large_request_that_the_walk_does_not_understand_is_refused_unseen() -> None:
+    group = b"\xfb\x07\xfc\x07"
+    assert split_infer(group) is None
+    assert judge_infer(group + b"\x3a\x00").raw == [b""]
+
+    with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelInferRequest message"):
+        judge_infer(group + b"\x3a\x00" * 2**20)
+
+
 def test_large_raw_contents_are_not_copied() -> None:
     payload = pb.ModelInferRequest(raw_input_contents=[bytes(LARGE), b"b"]).SerializeToString()
 
-    raw = split_infer(payload).raw
+    raw = split(payload).raw
 
     assert all(isinstance(entry, memoryview) and entry.obj is payload for entry in raw)
 
@@ -94,7 +124,7 @@ def test_large_raw_contents_are_not_copied() -> None:
 def test_unknown_fields_are_passed_over() -> None:
     unknown = b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4) + b"\xf8\x07\x01" + b"\xfb\x07\xfc\x07"
 
-    assert bytes(split_infer(PADDING + unknown).raw[0]) == bytes(LARGE)
+    assert bytes(split(PADDING + unknown).raw[0]) == bytes(LARGE)
 
 
 @given(st.integers(0, 2**63))

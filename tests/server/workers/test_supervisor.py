@@ -139,6 +139,27 @@ def channel_to(workers: "Workers", worker: int) -> grpc.Channel:
     raise AssertionError(f"no connection reached worker {worker}")
 
 
+def test_calls_in_flight_in_a_killed_worker_end_with_unavailable(start: "Start") -> None:
+    workers = start()
+    address = workers.address
+    use_both(workers)
+    with ExitStack() as stack:
+        channels = [stack.enter_context(grpc.insecure_channel(address, ALONE)) for _ in range(8)]
+        for channel in channels:
+            infer(channel)
+        for worker in (0, 1):  # who is stopped has their calls in flight for as long as that takes
+            os.kill(workers.pids(worker)[0], signal.SIGSTOP)
+        methods: list[Any] = [channel.unary_unary(INFER) for channel in channels]
+        calls = [method.future(b"", timeout=60) for method in methods]
+        for worker in (0, 1):
+            os.kill(workers.pids(worker)[0], signal.SIGKILL)
+
+        assert [call.code() for call in calls] == [grpc.StatusCode.UNAVAILABLE] * 8
+
+    workers.until(r"\[0\] serving", times=2)
+    workers.until(r"\[1\] serving", times=2)
+
+
 def test_a_worker_that_is_stopped_for_a_moment_answers_afterwards_and_the_other_goes_on(
     start: "Start",
 ) -> None:

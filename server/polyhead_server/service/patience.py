@@ -1,0 +1,34 @@
+"""How long a request may take: as its caller's deadline says, or as ours where that is nearer."""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+# What is late is refused by whatever it waits for; only a reader who stands still has to be cut off.
+_GRACE_SECONDS = 1.0
+
+
+class Patience:
+    """Ends requests that take longer than they may.
+
+    Args:
+        seconds: The longest that one may take, whatever its own deadline.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def deadline(self, context: grpc.aio.ServicerContext[Any, Any]) -> float:
+        """By when a request that comes now must have its reply, in the event loop's time."""
+        now = asyncio.get_running_loop().time()  # first, so that it is never later than gRPC's own
+        remaining = context.time_remaining()
+        return now + (self._seconds if remaining is None or remaining > self._seconds else remaining)
+
+    @staticmethod
+    def cut_off(deadline: float) -> asyncio.TimerHandle:
+        """Cancels the task that calls this, soon after a deadline; the caller cancels that in time."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        if task is None:
+            raise RuntimeError("only a task can be cut off")
+        return loop.call_at(deadline + _GRACE_SECONDS, task.cancel)
