@@ -90,6 +90,11 @@ class ModelInfo:
         return self._number("parameters")
 
     @property
+    def vocabulary(self) -> int | None:
+        """How many token ids there are; None for a family that takes vectors."""
+        return self._number("vocabulary")
+
+    @property
     def max_tokens(self) -> int | None:
         """The largest T."""
         return self._number("max_tokens")

@@ -23,15 +23,9 @@ BOUNDARY_TOKENS = frozenset(
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Connection:
-    """Which server, and which of its models."""
+class Access:
+    """What a locked server asks of its callers."""
 
-    address: str = DEFAULT_TARGET
-    """The server: host:port, or unix:/path."""
-    model: str | None = None
-    """The family. Default: the only one that is served."""
-    timeout: float = DEFAULT_TIMEOUT_S
-    """Seconds to wait for the answer."""
     tls: Annotated[bool, Parameter(negative="")] = False
     """Speak TLS to a server whose certificate a well-known authority signed."""
     tls_ca: Path | None = None
@@ -43,20 +37,13 @@ class Connection:
     token_file: Path | None = None
     """A file with the token that the server asks for."""
 
-    def open(self) -> "Client":
-        """A client for this connection.
+    def credentials(self) -> "grpc.ChannelCredentials | None":
+        """For a channel; None is one without TLS.
 
         Raises:
             InvalidRequest: the flags contradict each other.
             OSError: a file cannot be read.
         """
-        from polyhead_client.client import Client
-
-        return Client(
-            self.address, timeout=self.timeout, credentials=self._credentials(), token=self._token()
-        )
-
-    def _credentials(self) -> "grpc.ChannelCredentials | None":
         if (self.tls_cert is None) is not (self.tls_key is None):
             raise InvalidRequest("--tls-cert and --tls-key must be given together")
         if not (self.tls or self.tls_ca or self.tls_cert):
@@ -68,13 +55,56 @@ class Connection:
         )
         return grpc.ssl_channel_credentials(authorities, key, certificate)
 
-    def _token(self) -> str | None:
+    def token(self) -> str | None:
+        """What goes with every call.
+
+        Raises:
+            InvalidRequest: the file holds no token.
+            OSError: it cannot be read.
+        """
         if self.token_file is None:
             return None
         lines = self.token_file.read_text().split()
         if not lines or not lines[0].isascii() or not lines[0].isprintable():
             raise InvalidRequest(f"--token-file must hold a token, {self.token_file} does not")
         return lines[0]
+
+    def client(self, address: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> "Client":
+        """A client that is let in.
+
+        Raises:
+            InvalidRequest: the flags contradict each other.
+            OSError: a file cannot be read.
+        """
+        from polyhead_client.client import Client
+
+        return Client(address, timeout=timeout, credentials=self.credentials(), token=self.token())
+
+
+OPEN_ACCESS = Access()
+"""A server that lets everybody in."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Connection(Access):
+    """Which server, and which of its models."""
+
+    address: str = DEFAULT_TARGET
+    """The server: host:port, or unix:/path."""
+    model: str | None = None
+    """The family. Default: the only one that is served."""
+    timeout: float = DEFAULT_TIMEOUT_S
+    """Seconds to wait for the answer."""
+
+    def open(self) -> "Client":
+        """A client for this connection.
+
+        Raises:
+            InvalidRequest: the flags contradict each other.
+            OSError: a file cannot be read.
+        """
+        return self.client(self.address, timeout=self.timeout)
 
 
 DEFAULT_CONNECTION = Connection()

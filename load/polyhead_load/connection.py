@@ -17,9 +17,10 @@ import grpc
 from gevent.event import AsyncResult
 
 from polyhead_client.calls import Call, Stream
-from polyhead_client.channel import open_channel
+from polyhead_client.channel import call_metadata, open_channel
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import PolyheadError
+from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_client.status import translated
 from polyhead_client.streams import open_stream
 from polyhead_load.cooperation import cooperate
@@ -76,13 +77,19 @@ class Connection:
     Args:
         address: `host:port`, or `unix:/path`.
         timeout: Seconds that a request may take.
+        access: What the server asks of its callers.
+
+    Raises:
+        InvalidRequest: `access` contradicts itself.
+        OSError: One of its files cannot be read.
     """
 
-    def __init__(self, address: str, *, timeout: float) -> None:
+    def __init__(self, address: str, *, timeout: float, access: Access = OPEN_ACCESS) -> None:
         cooperate()
         self._address = address
         self._timeout = timeout
-        self._channel = open_channel(address, None, _OPTIONS)
+        self._metadata = call_metadata(access.token())
+        self._channel = open_channel(address, access.credentials(), _OPTIONS)
         self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
     def start(self, request: Request, on_answer: OnAnswer) -> None:
@@ -91,7 +98,9 @@ class Connection:
         if isinstance(wanted, Stream):
             gevent.spawn(self._stream, wanted, on_answer)
             return
-        future = self._procedure(wanted.rpc.path).future(wanted.data, timeout=self._timeout)
+        future = self._procedure(wanted.rpc.path).future(
+            wanted.data, timeout=self._timeout, metadata=self._metadata
+        )
         future.add_done_callback(partial(_answered, wanted, on_answer))
 
     def send(self, request: Request) -> Answer:
@@ -108,7 +117,7 @@ class Connection:
         """
         timeout = self._timeout
         with translated(target=self._address, rpc=wanted.rpc.name, timeout=timeout, request_id=""):
-            return self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout)
+            return self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout, metadata=self._metadata)
 
     def close(self) -> None:
         """Closes the channel; what is under way is cancelled."""
@@ -131,7 +140,7 @@ class Connection:
         """Takes a reply in parts, and throws them away."""
         size, message = 0, b""
         again = Stream(rpc=wanted.rpc, data=wanted.data, deadline=Deadline.after(self._timeout))
-        stream = open_stream(self._channel, again, target=self._address, metadata=())
+        stream = open_stream(self._channel, again, target=self._address, metadata=self._metadata)
         try:
             with stream.translated():
                 for message in stream.call:

@@ -22,9 +22,6 @@ _WORDS = (
     "house school family people water small large long high old young good great national many where part"
 )
 
-# Every vocabulary has so many tokens; the server does not say how many more.
-_TOKEN_IDS = 32
-
 
 def draw_lengths(tokens: int | Lengths, count: int, random: np.random.Generator) -> list[int]:
     """`count` lengths in random order.
@@ -48,9 +45,9 @@ def texts(lengths: list[int], random: np.random.Generator) -> list[str]:
     return [" ".join(random.choice(words, max(1, length - SPECIAL_TOKENS))) for length in lengths]
 
 
-def token_ids(lengths: list[int], random: np.random.Generator) -> Any:
+def token_ids(lengths: list[int], vocabulary: int, random: np.random.Generator) -> Any:
     """Token ids: one array [B, T] where all are of one length, a list of B arrays [T_i] otherwise."""
-    return _together([random.integers(1, _TOKEN_IDS, length) for length in lengths])
+    return _together([random.integers(vocabulary, size=length) for length in lengths])
 
 
 def vectors(lengths: list[int], d_model: int, random: np.random.Generator) -> Any:

@@ -6,11 +6,12 @@ From the web interface every value comes as text, and an empty one where nothing
 import math
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyhead_client.defaults import DEFAULT_TARGET
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.options import parse_indices
+from polyhead_client.options import Access, parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths, Plan
 
@@ -60,6 +61,12 @@ def add_options(parser: "LocustArgumentParser") -> None:
     )
     add("--timeout", "Seconds that a request may take", type=float, default=30.0)
     add("--seed", "Of schedule, lengths and contents", type=int, default=0)
+    # locust's own --tls-cert and --tls-key are those of its web interface.
+    add("--server-tls", "Speak TLS to a server whose authority is well known", action="store_true")
+    add("--server-ca", "Speak TLS to a server whose authority is in this file (PEM)", shown=False)
+    add("--client-cert", "The certificate (PEM) to show to a server that asks for one", shown=False)
+    add("--client-key", "That certificate's private key (PEM)", shown=False)
+    add("--token-file", "A file with the token that the server asks for", shown=False)
     add("--records", "A folder for the exact times of every request", shown=False)
 
 
@@ -82,6 +89,7 @@ def plan_of(options: Namespace, *, address: str | None, model: str) -> Plan:
     rate = _read("rate", options.rate, float)
     return Plan(
         address=address or DEFAULT_TARGET,
+        access=_access(options),
         model=model,
         attention=_read("attention", options.attention, _attention),
         heads=options.heads or None,
@@ -109,6 +117,23 @@ def _read(name: str, spelled: str | None, read: Callable[[str], T]) -> T | None:
         raise LoadError(str(error)) from None
     except ValueError:
         raise LoadError(f"--{name} must be a number, was {spelled!r}") from None
+
+
+def _access(options: Namespace) -> Access:
+    if bool(options.client_cert) is not bool(options.client_key):
+        raise LoadError("--client-cert and --client-key must be given together")
+    return Access(
+        tls=options.server_tls,
+        tls_ca=_path(options.server_ca),
+        tls_cert=_path(options.client_cert),
+        tls_key=_path(options.client_key),
+        token_file=_path(options.token_file),
+    )
+
+
+def _path(spelled: str | None) -> Path | None:
+    # A worker of locust may have another working folder than its master.
+    return Path(spelled).absolute() if spelled else None
 
 
 def _attention(spelled: str) -> Any:

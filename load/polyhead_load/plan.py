@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.errors import LoadError
 
 ONLY_FAMILY = ""
@@ -45,6 +46,8 @@ class Plan:
 
     address: str
     """The server: host:port, or unix:/path."""
+    access: Access = OPEN_ACCESS
+    """What the server asks of its callers: TLS, a token."""
     model: str
     """The family; "" is the only one that is served."""
     attention: Literal["all"] | list[int] | None = None

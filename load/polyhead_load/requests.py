@@ -150,7 +150,9 @@ def _inputs(plan: Plan, info: ModelInfo, lengths: list[int], random: np.random.G
             raise LoadError(f"text must be off for {info.name}: it takes {', '.join(info.inputs)}")
         return texts(lengths, random)
     if "input_ids" in info.inputs:
-        return token_ids(lengths, random)
+        if info.vocabulary is None:
+            raise LoadError(f"{info.name} does not say its vocabulary, so token ids cannot be made for it")
+        return token_ids(lengths, info.vocabulary, random)
     if info.d_model is None:
         raise LoadError(f"{info.name} does not say its d_model, so vectors cannot be made for it")
     return vectors(lengths, info.d_model, random)

@@ -75,7 +75,12 @@ class Session:
         self._share = share
         self._request_event = request_event
         self._recorder = recorder
-        self._connection = Connection(self._plan.address, timeout=self._plan.timeout_seconds)
+        try:
+            self._connection = Connection(
+                self._plan.address, timeout=self._plan.timeout_seconds, access=self._plan.access
+            )
+        except (PolyheadError, OSError) as error:
+            raise LoadError(str(error)) from error
         try:
             self._requests = _written(self._connection, plans)
         except PolyheadError as error:

@@ -221,6 +221,9 @@ class Server:
             ),
             small=result.small,
             observer=statistics,
+            on_broken=lambda: self.registry.fail(
+                signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
+            ),
         )
         return Model(
             signature=signature,

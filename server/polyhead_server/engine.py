@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from polyhead_server.arena import Arena
 from polyhead_server.devices import CPU, Device, check_provider
 from polyhead_server.errors import EngineError, RepositoryError, TooLargeError
 from polyhead_server.logs import LOGGER
@@ -16,8 +17,6 @@ from polyhead_server.signature import LENGTHS, Signature
 
 Arrays = Mapping[str, NDArray[Any]]
 
-_KEPT_BYTES = 256 * 2**20
-"""What the memory arena may keep of a run for the next ones; what larger ones took is given back."""
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 _OUT_OF_MEMORY = ("bad allocation", "bad_alloc", "out of memory", "Failed to allocate")
 _DTYPES = {"BOOL": np.bool_, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32}
@@ -67,7 +66,7 @@ class Engine:
         self._signature = signature
         self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()
-        self._swollen = False
+        self._arena = Arena()
         self._stopped = False
         self._lock = Lock()
         self._check_names(path.name)
@@ -86,14 +85,12 @@ class Engine:
         """
         options = ort.RunOptions()
         batch, tokens = feeds[self._signature.primary].shape[:2]
-        large = self._signature.working_bytes(batch, tokens) > _KEPT_BYTES
-        # Not on the large run itself: its outputs still lie in the arena when it ends.
-        if self._swollen and not large and self.provider == CPU:
-            options.add_run_config_entry(*_SHRINK)
-            self._swollen = False
+        taken = self._signature.working_bytes(batch, tokens)
         with self._lock:
             if self._stopped:
                 raise EngineError(f"{self._signature.name} is stopped")
+            if self._arena.begin(taken) and self.provider == CPU:
+                options.add_run_config_entry(*_SHRINK)
             self._running.add(options)
         try:
             values = self._session.run(list(outputs), dict(feeds), options)
@@ -105,8 +102,8 @@ class Engine:
             raise EngineError(f"{self._signature.name} failed: {error}") from error
         finally:
             with self._lock:
+                self._arena.end(taken)
                 self._running.discard(options)
-        self._swollen = self._swollen or large
         return dict(zip(outputs, values, strict=True))
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
@@ -118,6 +115,11 @@ class Engine:
             feeds[tensor.name] = np.full(shape, tensor.datatype == "BOOL", _DTYPES[tensor.datatype])
         feeds[LENGTHS] = np.full_like(feeds[LENGTHS], tokens)
         return feeds
+
+    def shrink(self) -> None:
+        """Has the next run give back the memory that those before it took."""
+        with self._lock:
+            self._arena.forget()
 
     def stop(self) -> None:
         """Ends the runs in progress at their next operator, and lets no other begin: all raise."""

@@ -61,6 +61,9 @@ def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) 
             budget=tuning.seconds / 2,
         )
         measured = Measured(points=points, gains=gains)
+        # The largest points were measured for the sake of their time; the arena need not keep their memory.
+        engine.shrink()
+        _warm_up(engine, points)
         if tuning.cache is not None:
             write_costs(tuning.cache, key, measured)
         LOGGER.debug("measured %d points of %s", len(points), signature.name)

@@ -29,7 +29,7 @@ from polyhead_proto import messages as pb
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-D_MODEL, LAYERS, MAX_TOKENS = 8, 2, 64
+D_MODEL, LAYERS, MAX_TOKENS, VOCABULARY = 8, 2, 64, 100
 _A_WHILE = 0.2
 
 
@@ -56,6 +56,8 @@ def metadata_of(name: str) -> pb.ModelMetadataResponse:
         outputs.append({"name": "tokens", "datatype": "BYTES", "shape": [-1, -1]})
     inputs.append({"name": "lengths", "datatype": "INT32", "shape": [-1]})
     properties = {"d_model": D_MODEL, "heads": 2, "layers": LAYERS, "max_tokens": MAX_TOKENS}
+    if name.startswith("ids"):
+        properties["vocabulary"] = VOCABULARY
     if name.startswith("parts"):
         properties |= {"max_reply_bytes": 100, "max_stream_reply_bytes": 10**9}
     return pb.ModelMetadataResponse(

@@ -39,11 +39,11 @@ def test_texts_have_a_word_for_each_token_but_the_special_ones() -> None:
 
 def test_sequences_of_one_length_are_one_array() -> None:
     assert vectors([5, 5], 8, random()).shape == (2, 5, 8)
-    assert token_ids([5, 5], random()).shape == (2, 5)
+    assert token_ids([5, 5], 9, random()).shape == (2, 5)
 
 
 def test_sequences_of_several_lengths_are_a_list() -> None:
     assert [item.shape for item in vectors([5, 3], 8, random())] == [(5, 8), (3, 8)]
-    ids = token_ids([5, 3], random())
+    ids = token_ids([5, 3], 9, random())
     assert [item.shape for item in ids] == [(5,), (3,)]
-    assert all(item.min() >= 0 and item.dtype == np.int64 for item in ids)
+    assert all(item.min() >= 0 and item.max() < 9 and item.dtype == np.int64 for item in ids)

@@ -1,10 +1,12 @@
 import math
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import configargparse
 import pytest
 
+from polyhead_client.options import Access
 from polyhead_load import Lengths, LoadError, Plan
 from polyhead_load.options import add_options, is_open, models_of, plan_of
 
@@ -59,6 +61,21 @@ def test_everything_can_be_said() -> None:
     assert plan("--attention", "all").attention == "all"
 
 
+def test_what_a_locked_server_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--server-ca", "ca", "--client-cert", "cert", "--client-key", "key", "--token-file", "token"]
+
+    assert plan(*flags).access == Access(
+        tls_ca=tmp_path / "ca",
+        tls_cert=tmp_path / "cert",
+        tls_key=tmp_path / "key",
+        token_file=tmp_path / "token",
+    )
+    assert plan("--server-tls").access == Access(tls=True)
+    with pytest.raises(LoadError, match="--client-cert and --client-key must be given together"):
+        plan("--client-cert", "cert")
+
+
 def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYHEAD_LOAD_WARM_UP", "2.5")
 
@@ -72,12 +89,13 @@ def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
     assert models_of(options(**empty)) == []
 
 
-def test_the_web_interface_shows_all_but_where_records_go() -> None:
+def test_the_web_interface_shows_all_but_files() -> None:
     parser: Any = configargparse.ArgumentParser()
     add_options(parser)
     shown = {action.dest: action.include_in_web_ui for action in parser._actions if action.dest != "help"}
 
-    assert [name for name, is_shown in shown.items() if not is_shown] == ["records"]
+    hidden = [name for name, is_shown in shown.items() if not is_shown]
+    assert hidden == ["server_ca", "client_cert", "client_key", "token_file", "records"]
 
 
 @pytest.mark.parametrize(

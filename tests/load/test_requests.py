@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from tests.load.conftest import plan_for
-from tests.load.fake_server import metadata_of
+from tests.load.fake_server import VOCABULARY, metadata_of
 
 from polyhead_client.calls import Call
 from polyhead_client.errors import InvalidRequest
@@ -81,6 +81,11 @@ def test_vectors_of_several_lengths_are_padded() -> None:
 def test_token_ids_and_texts_are_sent_to_those_who_take_them() -> None:
     ids = messages(plan_for("a:1", "ids", tokens=6))[0]
     assert (ids.inputs[0].name, list(ids.inputs[0].shape)) == ("input_ids", [1, 6])
+    sent = [
+        np.frombuffer(message.raw_input_contents[0], np.int64)
+        for message in messages(plan_for("a:1", "ids", tokens=60))
+    ]
+    assert 50 < max(map(max, sent)) < VOCABULARY
 
     text = messages(plan_for("a:1", "ids", tokens=6, text=True))[0]
     assert (text.inputs[0].name, list(text.inputs[0].shape)) == ("text", [1])

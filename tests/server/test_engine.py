@@ -68,7 +68,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
             return values
 
     monkeypatch.setattr(one, "_session", Watched())
-    monkeypatch.setattr("polyhead_server.engine._KEPT_BYTES", 100_000)
+    monkeypatch.setattr("polyhead_server.arena._KEPT_BYTES", 100_000)
     for tokens in (5, 64, 64, 5, 5):
         one.run(feeds(tokens=tokens), ["output"])
 

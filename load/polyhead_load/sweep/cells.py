@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
+from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.plan import Lengths, Plan
 from polyhead_load.sweep.spec import Attention, Dimension, Sweep, length_label, parse_load
 
@@ -110,13 +111,22 @@ def rate_of(cell: Cell, sweep: Sweep, capacities: Mapping[Configuration, float])
             return None
 
 
-def plan_of(cell: Cell, sweep: Sweep, *, address: str, rate: float | None, block: int) -> Plan:
+def plan_of(
+    cell: Cell,
+    sweep: Sweep,
+    *,
+    address: str,
+    rate: float | None,
+    block: int,
+    access: Access = OPEN_ACCESS,
+) -> Plan:
     """What the generator is to do for one run of the cell."""
     configuration = cell.configuration
     asked = configuration.attention
     users = sweep.capacity_users if cell.load == CAPACITY else 1
     return Plan(
         address=address,
+        access=access,
         model=configuration.family,
         attention=list(asked.layers) if isinstance(asked.layers, tuple) else asked.layers,
         heads=asked.heads,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from polyhead_client.options import OPEN_ACCESS, Access
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,6 +29,7 @@ def sweep(
     out: Path | None = None,
     models: Path = Path("sweeps/models"),
     address: str | None = None,
+    access: Access = OPEN_ACCESS,
     blocks: Annotated[int | None, _AtLeastOne] = None,
     seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
@@ -47,6 +50,8 @@ def sweep(
         The model repository, where the sweep starts its own server.
     address
         A server that runs and has the families. Default: the sweep starts its own.
+    access
+        What that server asks of its callers.
     blocks
         Instead of the sweep's: how often each cell is measured.
     seconds
@@ -70,7 +75,13 @@ def sweep(
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]
     with Bar(Console(stderr=True)) as bar:
         folder = run_sweep(
-            what, out or Path("sweeps") / name, models=models, address=address, command=command, bar=bar
+            what,
+            out or Path("sweeps") / name,
+            models=models,
+            address=address,
+            access=access,
+            command=command,
+            bar=bar,
         )
         bar.say("writing the report")
         findings, page = write_report(folder)

@@ -84,7 +84,7 @@ def measure(
         SweepError: There is no room for the records.
     """
     started = now()
-    with Client(plan.address, timeout=plan.timeout_seconds) as client:
+    with plan.access.client(plan.address, timeout=plan.timeout_seconds) as client:
         warmed = warm(client, plan, sweep.warm_up_seconds, sweep.gates.warm_up)
     before = server.cpu_seconds()
     with tempfile.TemporaryDirectory(prefix=".generator-", dir=folder.path) as scratch:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol, Self
 
-from polyhead_client import Client, InvalidRequest, NotFound, PolyheadError, TooLarge
+from polyhead_client import InvalidRequest, NotFound, PolyheadError, TooLarge
 from polyhead_load.sweep.cells import CAPACITY, Cell, Configuration, cells, configurations, plan_of, rate_of
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
@@ -151,7 +151,14 @@ class Runner:
             rate = rate_of(cell, self._sweep, self._capacities())
         except KeyError:
             return turn.measurement(started, void=["the capacity of the configuration is not known"])
-        plan = plan_of(cell, self._sweep, address=server.address, rate=rate, block=turn.block)
+        plan = plan_of(
+            cell,
+            self._sweep,
+            address=server.address,
+            access=server.access,
+            rate=rate,
+            block=turn.block,
+        )
         try:
             measurement = measure(
                 turn,
@@ -241,7 +248,7 @@ class Runner:
 
     def _look_around(self, group: Group, server: Server) -> None:
         """Which families the server has not loaded, and what it says of the others."""
-        with Client(server.address) as client:
+        with server.access.client(server.address) as client:
             index = {model.name: model for model in client.models()}
             for family in group:
                 if family not in index or index[family].state != "READY":

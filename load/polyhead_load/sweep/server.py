@@ -11,7 +11,8 @@ from typing import Protocol
 
 import psutil
 
-from polyhead_client import Client, PolyheadError
+from polyhead_client import PolyheadError
+from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.families import Family
 from polyhead_load.sweep.processes import POLYHEAD, last_words
@@ -25,6 +26,7 @@ class Server(Protocol):
     """What a sweep needs of a server."""
 
     address: str
+    access: Access
 
     def alive(self) -> bool:
         """Whether it still runs, as far as one can tell."""
@@ -39,13 +41,18 @@ class Server(Protocol):
 class RunningServer:
     """A server that somebody else has started.
 
+    Args:
+        address: Where it is.
+        access: What it asks of its callers.
+
     Raises:
-        SweepError: Nobody answers there.
+        SweepError: Nobody answers there, or it lets nobody in who comes so.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, access: Access = OPEN_ACCESS) -> None:
         self.address = address
-        with Client(address, timeout=5) as client:
+        self.access = access
+        with access.client(address, timeout=5) as client:
             try:
                 client.metadata()
             except PolyheadError as error:
@@ -56,7 +63,7 @@ class RunningServer:
 
     def alive(self) -> bool:
         """Whether it answers."""
-        with Client(self.address, timeout=5) as client:
+        with self.access.client(self.address, timeout=5) as client:
             return client.live()
 
     def cpu_seconds(self) -> float | None:
@@ -73,6 +80,7 @@ class OwnServer:
 
     def __init__(self, process: "subprocess.Popen[bytes]", address: str) -> None:
         self.address = address
+        self.access = OPEN_ACCESS
         self._process = process
         self._watched = psutil.Process(process.pid)
 
@@ -138,7 +146,7 @@ def own_server(families: Collection[Family], log: Path, flags: Sequence[str] = (
 
 def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path, begin: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    with Client(address, timeout=5) as client:
+    with OPEN_ACCESS.client(address, timeout=5) as client:
         while not client.ready():
             if (code := process.poll()) is not None:
                 with log.open("rb") as file:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.sweep import memory
 from polyhead_load.sweep.families import Family, provide
 from polyhead_load.sweep.fingerprint import fingerprint, hashes
@@ -27,6 +28,7 @@ def run_sweep(
     *,
     models: Path,
     address: str | None,
+    access: Access = OPEN_ACCESS,
     command: Sequence[str],
     bar: Bar,
 ) -> RunFolder:
@@ -37,6 +39,7 @@ def run_sweep(
         out: The run's folder.
         models: The model repository, for a server of the sweep's own.
         address: A server that runs; None starts one.
+        access: What that server asks of its callers.
         command: What was called, for the report.
         bar: Is told how far it is.
 
@@ -64,9 +67,9 @@ def run_sweep(
     else:
         groups = [tuple(sweep.families)]
         facts |= {"skipped": {}, "families": {}, "server": f"at {address}"}
-        RunningServer(address)  # before the folder is made
+        RunningServer(address, access)  # before the folder is made
     facts = folder.begin(sweep, facts)
-    start = partial(_running, address) if address else partial(_own, families, folder, sweep.serve)
+    start = partial(_running, address, access) if address else partial(_own, families, folder, sweep.serve)
     with Runner(
         sweep, folder, groups, start=start, own=address is None, generate=generate, watcher=bar
     ) as runner:
@@ -106,8 +109,8 @@ def _own(
 
 
 @contextmanager
-def _running(address: str, _: Group) -> Iterator[Server]:
-    yield RunningServer(address)
+def _running(address: str, access: Access, _: Group) -> Iterator[Server]:
+    yield RunningServer(address, access)
 
 
 def _about(manifest: Mapping[str, Any]) -> dict[str, Any]:

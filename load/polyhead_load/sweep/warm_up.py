@@ -84,8 +84,7 @@ def _inputs(info: ModelInfo, plan: Plan) -> Any:
     if "x" in info.inputs:
         width = info.inputs["x"].shape[-1]
         return random.standard_normal((plan.batch, tokens, width), dtype=np.float32)
-    # Every vocabulary has these.
-    return random.integers(2, 30, (plan.batch, tokens), dtype=np.int64)
+    return random.integers(info.vocabulary or 1, size=(plan.batch, tokens))
 
 
 def _layers(plan: Plan) -> bool | list[int] | None:

@@ -10,21 +10,29 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Lock
 
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository.integrity import check_kind
 from polyhead_server.repository.manifest import Manifest
 
+_REMOVE_SECONDS = 1.0
 _copies: set[str] = set()
+_making = Lock()
 
 
 def remove_private_copies() -> None:
-    """Removes the copies that are in use, for a process that ends without unwinding."""
+    """Removes the copies in use, for a process that ends without unwinding; none is made afterwards."""
+    _making.acquire()  # never released: whoever would make another copy waits for the process's end
+    until = time.monotonic() + _REMOVE_SECONDS
     for copy in tuple(_copies):
-        shutil.rmtree(copy, ignore_errors=True)
+        # A thread may still write into it, which an attempt to remove it can miss.
+        while Path(copy).exists() and time.monotonic() < until:
+            shutil.rmtree(copy, ignore_errors=True)
 
 
 @contextmanager
@@ -41,20 +49,21 @@ def private_copy(folder: Path, manifest: Manifest) -> Iterator[Path]:
     Raises:
         RepositoryError: A file is missing, of another size or kind, or there is no room for the copy.
     """
-    with tempfile.TemporaryDirectory(prefix="polyhead-", ignore_cleanup_errors=True) as private:
-        _copies.add(private)
-        try:
-            for name, record in manifest.files.items():
-                check_kind(folder / name, record)
-                try:
-                    _copy(folder / name, Path(private) / name, record.bytes)
-                except OSError as error:
-                    raise RepositoryError(
-                        f"{name} cannot be copied to the temporary folder (TMPDIR): {error.strerror}"
-                    ) from error
-            yield Path(private)
-        finally:
-            _copies.discard(private)
+    with ExitStack() as stack:
+        with _making:
+            temporary = tempfile.TemporaryDirectory(prefix="polyhead-", ignore_cleanup_errors=True)
+            stack.callback(_copies.discard, temporary.name)
+            private = Path(stack.enter_context(temporary))
+            _copies.add(temporary.name)
+        for name, record in manifest.files.items():
+            check_kind(folder / name, record)
+            try:
+                _copy(folder / name, private / name, record.bytes)
+            except OSError as error:
+                raise RepositoryError(
+                    f"{name} cannot be copied to the temporary folder (TMPDIR): {error.strerror}"
+                ) from error
+        yield private
 
 
 def _copy(source: Path, target: Path, size: int) -> None:

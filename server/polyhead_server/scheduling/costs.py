@@ -1,10 +1,10 @@
 """What a run of B sequences of T tokens costs, in seconds, from measured points (B, T).
 
-Between points the price is linear in T, then in B. Beyond them it goes by tokens: past the largest T
-measured, price(B, T) = price(B, Tmax) · T / Tmax; past the largest B measured at a T, price(B, T) =
-price(Bmax, T) · B / Bmax, so that no batch is thought to gain more than was seen. Below the smallest T, its
-price holds. Prices never fall as B or T grows: a point that was measured lower than a smaller one gets the
-smaller one's price.
+Between points the price is linear in T, then in B. Beyond them it goes on as it grew: past the largest T
+measured, price(B, T) = price(B, Tmax) · (T / Tmax)^p, with p from the last two T at B = 1; past the largest
+B measured at a T, price(B, T) = price(Bmax, T) · B / Bmax, so that no batch is thought to gain more than was
+seen. Below the smallest T, its price holds. Prices never fall as B or T grows: a point that was measured
+lower than a smaller one gets the smaller one's price.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,6 +55,9 @@ class CostTable:
             raise ValueError("a cost table's times must be above 0")
         self._grid = self._complete(points)
         self._gain_tokens = sorted(gains) or [1]
+        self.longest = int(self._tokens[-1])
+        """The largest T that was measured."""
+        self._growth = _growth(self._grid[0], self._tokens)
         self._gains = [gains.get(total, float("inf")) for total in self._gain_tokens]
         self._max_rows = rows
         self._rows: dict[int, tuple[float, ...]] = {}
@@ -97,7 +100,7 @@ class CostTable:
 
     def _prices(self, batches: NDArray[np.float64], tokens: int) -> NDArray[np.float64]:
         at_tokens = np.array([np.interp(tokens, self._tokens, prices) for prices in self._grid])
-        at_tokens *= max(1.0, tokens / self._tokens[-1])
+        at_tokens *= max(1.0, tokens / self.longest) ** self._growth
         prices: NDArray[np.float64] = np.interp(batches, self._batches, at_tokens)
         prices *= np.maximum(1.0, batches / self._batches[-1])
         return prices
@@ -113,3 +116,14 @@ class CostTable:
                     largest = int(batch)
                 grid[row, column] = points[largest, int(tokens)] * batch / largest
         return np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)
+
+
+def _growth(prices: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
+    """With which power of T a price grows at the end of the table, 1 to 2.
+
+    Projections grow with T, attention with T²: a price grows neither more slowly nor faster.
+    """
+    if len(tokens) == 1:
+        return 1.0
+    power = np.log(prices[-1] / prices[-2]) / np.log(tokens[-1] / tokens[-2])
+    return float(np.clip(power, 1.0, 2.0))

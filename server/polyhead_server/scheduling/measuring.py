@@ -115,11 +115,13 @@ def measure_gains(
             rounds = 3 if seconds < _GAIN_SECONDS else 1
             repeats = max(1, min(round(_GAIN_SECONDS / seconds / rounds), 100))
             if clock() + 2 * runs * rounds * repeats * seconds > end:
+                rounds = repeats = 1
+            if clock() + 2 * runs * seconds > end:
                 break
             work = partial(_repeat, prepare(1, tokens), repeats)
             gains[tokens] = median(_gain(work, threads, runs, clock) for _ in range(rounds))
-    if gains:
-        gains[2 * max(gains)] = 1.0
+    # What takes so long has few gaps to fill.
+    gains[2 * max(gains) if gains else min(tokens for _, tokens in points)] = 1.0
     return dict(zip(gains, _falling(list(gains.values())), strict=True))
 
 

@@ -1,7 +1,6 @@
 """The scheduler of one model: admits work, has it run in the cheapest batches, answers everyone once."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,7 +9,9 @@ from threading import Lock
 
 from polyhead_server.engine import Runner
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.logs import LOGGER
 from polyhead_server.scheduling import refusals
+from polyhead_server.scheduling.appointments import Appointments
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import CostTable
 from polyhead_server.scheduling.driver import Driver, EngineThreads
@@ -19,11 +20,9 @@ from polyhead_server.scheduling.inline import Inline, Small
 from polyhead_server.scheduling.observer import Drop, NoObserver, Observer
 from polyhead_server.scheduling.pace import Pace
 from polyhead_server.scheduling.planning import cut
-from polyhead_server.scheduling.queue import Entry, Queue
+from polyhead_server.scheduling.queue import Entry, Queue, State
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
-_LONGEST_RETRY_MS = 5000
-_SPREAD = (0.5, 1.5)
 _WINDOW = 64
 """How many requests a batch is chosen from. The time to plan grows with its square."""
 _GAIN = 1.02
@@ -61,6 +60,8 @@ class Scheduler:
         limits: What it takes on.
         observer: Told of every run and every drop.
         driver: Runs the batches; threads, unless a test has its own.
+        on_broken: Told, on the event loop, when a fault of ours has ended the scheduling: no work is taken
+            any more.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Scheduler:
         small: Small | None = None,
         observer: Observer | None = None,
         driver: Driver | None = None,
+        on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._small = small or Small(engine=engine, costs=costs)
@@ -82,8 +84,10 @@ class Scheduler:
         self._costs = costs
         self._limits = limits
         self._observer = observer or NoObserver()
+        self._on_broken = on_broken
         self._driver = driver or EngineThreads(f"engine-{name}", limits.runs)
         self._pace = Pace()
+        self._appointments = Appointments()
         self._queue = Queue()
         self._choosing = Lock()
         self._batches = 0
@@ -92,6 +96,7 @@ class Scheduler:
         self._left = 0  # counted on the event loop
         self._started = False
         self._closed = False
+        self._broken = False
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._inline = Inline(
@@ -116,13 +121,15 @@ class Scheduler:
         if self._closed:
             self._observer.on_drop(Drop.STOPPING)
             raise refusals.stopping()
+        if self._broken:
+            raise refusals.broken(self._name)
         waiting = self._queue.tokens + self._inline.tokens
         if waiting and waiting + work.tokens > self._limits.max_queued_tokens:
             self._observer.on_drop(Drop.QUEUE_FULL)
             raise UnavailableError(
                 f"{self._name}'s queue is full: {waiting} tokens wait, {work.tokens} more would pass "
                 f"{self._limits.max_queued_tokens}; try again later",
-                retry_after_ms=self._retry_after_ms(),
+                retry_after_ms=self._retry_after_ms(work),
             )
         if self._inline.takes(work):
             return self._inline.submit(work)
@@ -194,34 +201,45 @@ class Scheduler:
         if work.deadline is not None and now >= work.deadline:
             self._observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
-        ahead = self._until_free(now) + self._queue.seconds(work.level)
+        size = work.batch, work.tokens // work.batch
+        ahead = self._until_free(now, size) + self._queue.seconds(work.level)
         if not ahead:
             return
         wait = self._pace.at_least(ahead)
-        own = self._pace.at_least(self._costs.price(work.batch, work.tokens // work.batch))
+        own = self._pace.at_least(self._costs.price(*size))
         left = float("inf") if work.deadline is None else work.deadline - now
         if own > left:
             self._observer.on_drop(Drop.UNREACHABLE)
             raise ExpiredError(
-                f"the deadline leaves {left * 1e3:.1f} ms, this request takes about {own * 1e3:.1f} ms"
+                f"the deadline leaves {left * 1e3:.1f} ms, this request takes about {own * 1e3:.1f} ms: "
+                "give the call more time"
             )
         if wait + own > left or wait > start_by - now:
             self._observer.on_drop(Drop.UNREACHABLE)
             raise UnavailableError(
-                f"{self._name} is busy for about {wait * 1e3:.0f} ms more, longer than this request can wait",
-                retry_after_ms=self._retry_after_ms(),
+                f"{self._name} is busy for about {wait * 1e3:.0f} ms, longer than this request can wait; "
+                "try again later, or give it more time",
+                retry_after_ms=self._retry_after_ms(work),
             )
 
-    def _until_free(self, now: float) -> float:
-        """About how long it takes until the engine begins another batch."""
+    def _until_free(self, now: float, size: tuple[int, int]) -> float:
+        """About how long it takes until the engine begins another batch, of (B, T)."""
         ends = list(self._running.values())
-        return max(0.0, min(ends) - now) if len(ends) >= self._limits.runs else 0.0
+        if not ends or (len(ends) < self._limits.runs and self._gains_beside(size)):
+            return 0.0
+        return max(0.0, min(ends) - now)
 
-    def _retry_after_ms(self) -> int:
-        """About when half of what waits will be gone; spread, so that not all return at once."""
-        seconds = self._until_free(self._loop.time()) + self._queue.seconds(PRIORITIES - 1)
-        estimate = round(self._pace.likely(seconds) * 1000 / 2 * random.uniform(*_SPREAD))  # noqa: S311 - no secret
-        return min(max(estimate, refusals.SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
+    def _retry_after_ms(self, work: Work) -> int:
+        """From when half of what waits will be gone, one caller after the other."""
+        now = self._loop.time()
+        size = work.batch, work.tokens // work.batch
+        waiting = self._until_free(now, size) + self._queue.seconds(PRIORITIES - 1)
+        seconds = self._appointments.give(
+            now,
+            room_at=now + self._pace.likely(waiting) / 2,
+            seconds=self._pace.likely(self._costs.share(*size)),
+        )
+        return round(seconds * 1000)
 
     def _too_late(self, entry: Entry) -> None:
         """The first of its two limits has passed: its turn did not come, or the caller stops waiting."""
@@ -273,10 +291,14 @@ class Scheduler:
 
     def _end(self) -> None:
         self._ended.set_result(None)
-        # There is nothing here but after a fault of ours; then nobody must be left waiting for it.
-        self._closed = True
+        if self._closed:
+            return
+        # A fault of ours has ended the threads: nobody must be left waiting, and nobody sent here again.
+        self._broken = True
         for entry in self._queue.clear():
-            self._drop(entry, Drop.STOPPING, refusals.stopping())
+            if not entry.answer.done():
+                entry.answer.set_exception(refusals.broken(self._name))
+        self._on_broken()
 
     # ---- In the engine's threads ---------------------------------------------------------------
 
@@ -291,7 +313,7 @@ class Scheduler:
                     return []
                 chosen = cut([entry.size for entry in window], self._costs)[0]
                 batch = [window[position] for position in chosen]
-                if self._running and not self._gains_beside(batch):
+                if self._running and not self._gains_beside(_size(batch)):
                     self._queue.sleep()
                     return []
                 taken = self._queue.take(batch)
@@ -308,24 +330,37 @@ class Scheduler:
     def run(self, entries: list[Entry]) -> None:
         """Runs a batch."""
         share = len(self._running)
-        for some, result in run_batch(self._engine_for(entries), entries, self._layout, self._still):
-            if isinstance(result, Result):
-                self._pace.ran(self._price(some) * share, result.execution.compute_ns / 1e9)
-            self._post(self._deliver, some, result)
-        del self._running[id(entries)]
+        engine = self._engine_for(_size(entries))
+        missing = dict.fromkeys(entries)
+        try:
+            for some, result in run_batch(engine, entries, self._layout, self._awaited):
+                if isinstance(result, Result):
+                    self._pace.ran(self._price(some) * share, result.execution.compute_ns / 1e9)
+                for entry in some:
+                    del missing[entry]
+                self._post(self._deliver, some, result)
+        except Exception:  # a fault of ours; it must cost nobody else an answer
+            LOGGER.exception("a batch of %s failed outside its engine", self._name)
+            left = [entry for entry in missing if entry.state is not State.GONE]
+            self._post(self._deliver, left, refusals.broken(self._name))
+        finally:
+            del self._running[id(entries)]
 
     def ended(self) -> None:
         """The threads are over."""
         self._post(self._end)
 
-    def _gains_beside(self, entries: Sequence[Entry]) -> bool:
-        """Whether to run these beside another batch gets more done than to run them after it."""
-        return self._engine_for(entries) is not self._engine or self._costs.gain(*_size(entries)) > _GAIN
+    def _gains_beside(self, size: tuple[int, int]) -> bool:
+        """Whether to run (B, T) beside another batch gets more done than to run it after that."""
+        return self._engine_for(size) is not self._engine or self._costs.gain(*size) > _GAIN
 
-    def _engine_for(self, entries: Sequence[Entry]) -> Runner:
+    def _engine_for(self, size: tuple[int, int]) -> Runner:
         """The engine with one thread where there is one, and more threads hardly help."""
-        alone = self._small.costs.price(*_size(entries))
-        return self._small.engine if alone < _WORTH_SHARING * self._price(entries) else self._engine
+        _, tokens = size
+        if tokens > self._small.costs.longest:  # nobody has measured how long one thread takes
+            return self._engine
+        alone = self._small.costs.price(*size)
+        return self._small.engine if alone < _WORTH_SHARING * self._costs.price(*size) else self._engine
 
     def _price(self, entries: Sequence[Entry]) -> float:
         """What these cost together."""
@@ -337,16 +372,31 @@ class Scheduler:
         late: list[Entry] = []
         still: list[Entry] = []
         for entry in entries:
-            in_time = now < entry.start_by and (entry.work.deadline is None or now < entry.work.deadline)
-            (still if in_time and not entry.answer.done() else late).append(entry)
+            (still if now < entry.start_by and _awaited(entry, now) else late).append(entry)
         if late:
             self._post(self._drop_late, late)
         return still
+
+    def _awaited(self, entries: list[Entry]) -> list[Entry]:
+        """Those whose answer still counts, of a batch whose turn has come; the others get theirs."""
+        now = self._loop.time()
+        late = [entry for entry in entries if not _awaited(entry, now)]
+        for entry in late:
+            entry.state = State.GONE
+        if late:
+            self._post(self._drop_late, late)
+        return [entry for entry in entries if entry.state is not State.GONE]
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         """Has it called on the event loop, where that still runs."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _awaited(entry: Entry, now: float) -> bool:
+    """The caller waits, and its deadline has not passed."""
+    deadline = entry.work.deadline
+    return not entry.answer.done() and (deadline is None or now < deadline)
 
 
 def _size(entries: Sequence[Entry]) -> tuple[int, int]:

@@ -52,6 +52,7 @@ def properties(model: Model, settings: Settings) -> dict[str, str]:
         "pooling": encoder.pooling,
         "precision": manifest.precision,
         "parameters": manifest.numbers.parameters,
+        "vocabulary": encoder.vocabulary,
         "max_tokens": signature.max_tokens,
         "text_max_tokens": manifest.text_max_tokens,
         "max_request_bytes": settings.max_request_bytes,

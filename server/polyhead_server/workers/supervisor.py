@@ -97,34 +97,42 @@ class Supervisor:
 
     async def _keep(self, worker: int) -> int:
         """Runs one worker after the other in the same place; returns the last one's exit code."""
-        loop = asyncio.get_running_loop()
         failures = 0
         late = False
         while not self._stopping.is_set():
-            process = await self._start(worker, late=late)
-            if self._stopping.is_set():  # while it started, so nobody has told it
-                process.send_signal(signal.SIGTERM)
-            ready = await self._wait_until_ready(worker, process)
-            ready_at = loop.time()
-            code = await process.wait()
-            self._forget(worker)
+            ready, settled, code, end = await self._live(worker, late=late)
             if self._stopping.is_set():
-                LOGGER.debug("worker %d has ended (%s)", worker, _spell(code))
+                LOGGER.debug("worker %d has ended (%s)", worker, end)
                 return code if ready else 0
             if not ready and not self._started:
-                self._fail(f"worker {worker} could not start ({_spell(code)})")
+                self._fail(f"worker {worker} could not start ({end})")
                 return code
-            settled = ready and loop.time() - ready_at >= _SETTLED_SECONDS
             failures = 0 if settled else failures + 1
             if failures >= _MOST_FAILED_STARTS and not self._ready and not ready:
                 self._fail(f"no worker runs any more, and {failures} in a row could not start")
                 return code
             pause = min(_FIRST_PAUSE_SECONDS * 2 ** (max(failures, 1) - 1), _LONGEST_PAUSE_SECONDS)
-            LOGGER.error("worker %d has ended (%s); the next one starts in %g s", worker, _spell(code), pause)
+            LOGGER.error("worker %d has ended (%s); the next one starts in %g s", worker, end, pause)
             self.restarts[worker] += 1
             late = True
             await self._pause(pause)
         return 0
+
+    async def _live(self, worker: int, *, late: bool) -> tuple[bool, bool, int, str]:
+        """One worker's life: whether it was ready, and long enough; its exit code, and that in words."""
+        try:
+            process = await self._start(worker, late=late)
+        except OSError as error:  # no memory for a process, or no more processes: maybe later
+            return False, False, 1, f"it cannot be started: {error}"
+        if self._stopping.is_set():  # while it started, so nobody has told it
+            process.send_signal(signal.SIGTERM)
+        loop = asyncio.get_running_loop()
+        ready = await self._wait_until_ready(worker, process)
+        ready_at = loop.time()
+        code = await process.wait()
+        self._forget(worker)
+        settled = ready and loop.time() - ready_at >= _SETTLED_SECONDS
+        return ready, settled, code, _spell(code)
 
     async def _start(self, worker: int, *, late: bool) -> Process:
         agreement = None if self._agreement is None else self._agreement.file

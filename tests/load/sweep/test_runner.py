@@ -13,6 +13,7 @@ from tests.load.sweep.synthetic import make_records, make_run, new_folder, small
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_client import Client
+from polyhead_client.options import OPEN_ACCESS
 from polyhead_load import Plan
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.errors import SweepError
@@ -52,6 +53,7 @@ class FakeServer:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.access = OPEN_ACCESS
         self.lives = True
 
     def alive(self) -> bool:

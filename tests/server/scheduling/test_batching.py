@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.server.scheduling.conftest import VirtualDriver, VirtualEngine
 
 from polyhead_server.errors import EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.scheduling import CostTable, Drop
+from polyhead_server.scheduling import CostTable, Done, Drop, Layout, Limits, Scheduler, Small, Work
 
 
 def test_what_gathers_during_a_run_is_the_next_batch(bench: Any, virtually: Any) -> None:
@@ -90,6 +92,56 @@ def test_what_a_free_run_can_take_is_not_refused(bench: Any, virtually: Any) -> 
         with pytest.raises(UnavailableError, match="busy for about"):
             await one.submit(4, deadline=loop.time() + 0.05)
         await asyncio.gather(long, also_long)
+
+    virtually(test())
+
+
+def test_what_must_wait_for_the_running_batch_is_refused_when_it_cannot(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(CostTable({(1, 1): 0.01}, gains={1: 0.9}), runs=2)
+        loop = asyncio.get_running_loop()
+        long = one.submit(1, length=100)  # about a second, and nothing gains beside it
+        await asyncio.sleep(0.01)
+        with pytest.raises(UnavailableError, match="busy for about 990 ms"):
+            await one.submit(2, deadline=loop.time() + 0.5)
+        await asyncio.gather(long, one.submit(3, deadline=loop.time() + 1.2))
+
+    virtually(test())
+
+
+def test_the_guilty_is_found_though_its_time_to_begin_has_passed(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT)
+        one.engine.guilty.add(3)
+        first = one.submit(0)
+        await asyncio.sleep(0.01)
+        # They begin in time, together; that they are run again comes later.
+        together = [one.submit(number, timeout=0.15) for number in range(1, 5)]
+        results = await asyncio.gather(first, *together, return_exceptions=True)
+
+        assert [type(result) for result in results] == [Done, Done, Done, EngineError, Done]
+
+    virtually(test())
+
+
+def test_longer_than_one_thread_was_measured_goes_to_all_of_them(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(CostTable({(1, 1): 0.1, (1, 100): 1.0}))
+        alone = VirtualEngine(CostTable({(1, 1): 0.1, (1, 10): 0.2}))
+        scheduler = Scheduler(
+            one.engine,
+            name="tiny",
+            layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
+            costs=one.engine.costs,
+            small=Small(engine=alone, costs=alone.costs),
+            limits=Limits(max_queued_tokens=1000),
+            driver=VirtualDriver(lambda _: 0.1),
+        )
+        for length in (10, 11):
+            work = Work(feeds={"x": np.ones((1, length))}, outputs=["y"], batch=1, tokens=length)
+            await scheduler.submit(work)
+
+        assert (alone.shapes, one.engine.shapes) == ([(1, 10)], [(1, 11)])
 
     virtually(test())
 
@@ -202,7 +254,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(bench: Any, virtually:
         loop = asyncio.get_running_loop()
         accepted = [one.submit(number) for number in range(10)]
         await asyncio.sleep(0)
-        with pytest.raises(UnavailableError, match="busy for about 100 ms more") as refused:
+        with pytest.raises(UnavailableError, match="busy for about 100 ms") as refused:
             await one.submit(deadline=loop.time() + 0.1)
         assert refused.value.retry_after_ms in range(25, 76)
         with pytest.raises(ExpiredError, match=r"leaves 5.0 ms, this request takes about 10.0 ms"):
@@ -309,7 +361,7 @@ def test_closing_may_finish_what_waits(bench: Any, virtually: Any) -> None:
         waiting = [one.submit(number) for number in range(5)]
         closing = asyncio.ensure_future(one.scheduler.close(finish=True))
         await asyncio.sleep(0)
-        with pytest.raises(UnavailableError, match="stopping"):
+        with pytest.raises(UnavailableError, match="being closed"):
             await one.submit(9)
         await closing
 

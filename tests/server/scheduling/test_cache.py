@@ -54,7 +54,7 @@ def test_costs_of_something_else_are_not_used(tmp_path: Path, change: dict[str, 
         b"[" * 100_000,
         *(
             json.dumps(
-                {"format": 2, "key": dataclasses.asdict(KEY), "points": points, "gains": gains}
+                {"format": 3, "key": dataclasses.asdict(KEY), "points": points, "gains": gains}
             ).encode()
             for points, gains in (
                 *((p, []) for p in (None, [], [[1, 8]], [[1, 8, "x"]], [[1, 8, 0]], [[2, 8, 1.0]])),

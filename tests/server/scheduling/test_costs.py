@@ -25,14 +25,24 @@ def test_between_points_the_price_is_linear() -> None:
     assert table.price(2, 12) == pytest.approx(2.25)
 
 
-def test_beyond_points_the_price_goes_by_tokens() -> None:
+def test_beyond_the_largest_batch_the_price_goes_by_tokens() -> None:
     table = CostTable(GRID)
 
     assert table.price(8, 8) == pytest.approx(5.0)
     assert table.price(4, 16) == pytest.approx(6.0)
-    assert table.price(1, 64) == pytest.approx(10.0)
-    assert table.price(3, 64) == pytest.approx(30.0)
     assert table.price(1000, 8) == pytest.approx(2.5 * 250)
+
+
+@pytest.mark.parametrize(
+    ("end", "doubled", "why"),
+    [(5.0, 12.5, "as it grew"), (2.5, 5.0, "never less than linearly"), (16.0, 64.0, "at most squared")],
+)
+def test_beyond_the_longest_the_price_grows_as_it_did(end: float, doubled: float, why: str) -> None:
+    table = CostTable({**GRID, (1, 32): end})
+
+    assert table.price(1, 64) == pytest.approx(doubled), why
+    assert table.price(3, 64) == pytest.approx(3 * doubled), why
+    assert table.longest == 32
 
 
 def test_below_the_shortest_its_price_holds() -> None:

@@ -58,12 +58,12 @@ def engine() -> FakeEngine:
     return FakeEngine()
 
 
-def schedule(engine: FakeEngine, limit: int = 100, runs: int = 1) -> Scheduler:
+def schedule(engine: FakeEngine, limit: int = 100, runs: int = 1, **more: Any) -> Scheduler:
     # A batch costs what its parts cost: nothing is batched.
     costs = CostTable({(1, 1): 0.001})
     layout = Layout(inputs={}, outputs={})
     limits = Limits(max_queued_tokens=limit, runs=runs)
-    return Scheduler(engine, name="tiny", layout=layout, costs=costs, limits=limits)
+    return Scheduler(engine, name="tiny", layout=layout, costs=costs, limits=limits, **more)
 
 
 def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
@@ -105,7 +105,8 @@ def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: 
     monkeypatch.setattr(threading, "excepthook", lambda hook: faults.append(hook.exc_value))
 
     async def test() -> None:
-        scheduler = schedule(engine, runs=2)
+        broken: list[bool] = []
+        scheduler = schedule(engine, runs=2, on_broken=lambda: broken.append(True))
         running = scheduler.submit(work(1))
         await engine.begun()
         monkeypatch.setattr("polyhead_server.scheduling.scheduler.cut", lambda *_: 1 / 0)
@@ -113,15 +114,35 @@ def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: 
         engine.let(1)
 
         await running
-        with pytest.raises(UnavailableError, match="stopping"):
+        with pytest.raises(EngineError, match="scheduler of tiny failed"):
             await waiting
-        with pytest.raises(UnavailableError, match="stopping"):
+        assert broken == [True]
+        with pytest.raises(EngineError, match="scheduler of tiny failed"):
             scheduler.submit(work(3))
         await scheduler.close()
 
     run(test())
     assert all(isinstance(fault, ZeroDivisionError) for fault in faults)
     assert faults
+
+
+def test_a_fault_in_a_run_costs_nobody_else_an_answer(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        scheduler = schedule(engine)
+        engine.let(2)
+        with monkeypatch.context() as patch:
+            patch.setattr("polyhead_server.scheduling.scheduler.run_batch", lambda *_: 1 / 0)
+            with pytest.raises(EngineError, match="scheduler of tiny failed"):
+                await scheduler.submit(work(1))
+
+        assert (await scheduler.submit(work(2))).outputs["y"] == [4]
+        assert scheduler.running_requests == 0
+        await scheduler.close()
+
+    run(test())
+    assert "failed outside its engine" in caplog.text
 
 
 def test_a_failure_reaches_its_caller_only(engine: FakeEngine) -> None:
@@ -281,7 +302,7 @@ def test_closing_answers_everyone(engine: FakeEngine) -> None:
 
         assert all(isinstance(result, UnavailableError) for result in results)
         assert engine.ran == [1]
-        with pytest.raises(UnavailableError, match="stopping"):
+        with pytest.raises(UnavailableError, match="being closed"):
             await scheduler.submit(work())
 
     run(test())

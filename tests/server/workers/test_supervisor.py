@@ -1,5 +1,6 @@
 """Several worker processes behind one port: real processes, killed under load."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +20,13 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from tests.servers import Callers
+from tests.servers import Callers, quick_settings
 
 from polyhead_client import Client, Unavailable
 from polyhead_proto import messages as pb
+from polyhead_server.counters.board import Board
+from polyhead_server.workers.port import reserve
+from polyhead_server.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from tests.server.workers.conftest import Start, Workers
@@ -238,3 +244,47 @@ def test_a_port_that_is_taken_is_a_clear_error(start: "Start") -> None:
 
         assert workers.end() == 1
     assert f"cannot serve: cannot listen on 127.0.0.1:{port}: Address already in use" in workers.log
+
+
+def test_when_the_system_gives_no_process_it_is_asked_again(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = iter([BlockingIOError("no more processes")] * 2)
+    real = asyncio.create_subprocess_exec
+    started: list[asyncio.subprocess.Process] = []
+    replaced = asyncio.Event()
+
+    async def create(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        if started and (refusal := next(refusals, None)):
+            raise refusal
+        started.append(await real(*arguments, **options))
+        if len(started) == 2:
+            replaced.set()
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+    monkeypatch.setattr("polyhead_server.workers.supervisor._FIRST_PAUSE_SECONDS", 0.01)
+
+    async def test() -> None:
+        with ExitStack() as stack:
+            port = stack.enter_context(reserve("127.0.0.1", 0)).getsockname()[1]
+            board = Board.create(1, mine=None)
+            stack.callback(board.close)
+            supervisor = Supervisor(replace(quick_settings(repository), port=port, workers=1), board)
+            running = asyncio.create_task(supervisor.run())
+            address = f"127.0.0.1:{port}"
+            await asyncio.to_thread(wait_until_ready, address)
+            started[0].kill()
+            await replaced.wait()
+            await asyncio.to_thread(wait_until_ready, address)
+            supervisor.stop()
+            assert await running == 0
+            assert supervisor.restarts == [3]
+
+    asyncio.run(test())
+    assert caplog.text.count("it cannot be started: no more processes") == 2
+
+
+def wait_until_ready(address: str) -> None:
+    with Client(address) as client:
+        client.wait_until_ready(timeout=60)
