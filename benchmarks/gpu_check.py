@@ -96,12 +96,18 @@ def _check(plan: Plan, chosen: argparse.Namespace, serve_arguments: Sequence[str
         except NoDeviceError as error:
             console.print(f"[bold]nothing was measured[/]: {error}", highlight=False)
             return 1
+        except KeyboardInterrupt:
+            console.print(f"interrupted; what was measured is in {journal.path}", highlight=False)
+            return 130
     found = journal.read()
     targets, out = judge(found, plan), _out(chosen, found)
     write(out, found, targets, tiny=chosen.tiny)
     console.print(_summary(targets))
     console.print(f"{out}.md and .json; what the parts printed is in {journal.path.with_suffix('')}")
-    broken = [f"{part}: {one.problem}" for part, one in found.items() if one.state != "done"]
+    for part, one in found.items():
+        for note in one.notes:
+            console.print(f"{part}: {note}", style="yellow", markup=False)
+    broken = [f"{part}: {one.problem}" for part, one in found.items() if one.state not in {"done", "in part"}]
     for line in broken:
         console.print(line, style="bold red", markup=False)
     return 1 if broken else 0
@@ -146,7 +152,8 @@ def _run_part(plan: Plan, chosen: argparse.Namespace, serve_arguments: Sequence[
     except Exception as error:
         bench.journal.end(chosen.part, "failed", chosen.allowed - deadline.left, reason(error))
         raise
-    bench.journal.end(chosen.part, "done", chosen.allowed - deadline.left)
+    state, problem = bench.journal.read().get(chosen.part, Found()).outcome
+    bench.journal.end(chosen.part, state, chosen.allowed - deadline.left, problem)
     return 0
 
 

@@ -12,6 +12,7 @@ from gpu.part import Bench
 from gpu.plan import Family
 
 _CORES_EACH = 3
+_GIB_EACH = 6
 _MOST = 6
 
 
@@ -34,7 +35,7 @@ def export_all(
     """
     waiting = [family for family in families if not _is_there(bench, family)]
     cores = os.cpu_count() or 1
-    at_once = max(1, min(_MOST, cores // _CORES_EACH))
+    at_once = max(1, min(_MOST, cores // _CORES_EACH, _memory_gib() // _GIB_EACH))
     running: list[_Running] = []
     try:
         while (waiting or running) and bench.deadline.left > 0:
@@ -56,6 +57,14 @@ def export_all(
             # What was killed in the middle must not be taken for a version.
             shutil.rmtree(repository_of(family, bench.models), ignore_errors=True)
             bench.note(f"{family.key}: not exported, the time for it is over")
+
+
+def _memory_gib() -> int:
+    """The machine's memory; plenty where it cannot be asked."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**30
+    except (ValueError, OSError, AttributeError):
+        return _MOST * _GIB_EACH
 
 
 def _is_there(bench: Bench, family: Family) -> bool:

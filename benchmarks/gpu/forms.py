@@ -21,7 +21,9 @@ _TYPES: Mapping[Precision, int] = {
     "bf16": TensorProto.BFLOAT16,
 }
 BLOCKED: Mapping[Precision, float] = {"fp32": -3e38, "fp16": -65504.0, "bf16": -3e38}
-"""What hides a score: the least number, or nearly."""
+"""What an additive bias hides a key with: the least number, or nearly."""
+_MASKED_SCORE = -3.0e38
+"""What the operators put in the place of a hidden key's score: as in the graphs."""
 _IR_VERSION = 10
 
 
@@ -122,7 +124,7 @@ def _nodes(
         ]
     if form.operator == "contrib Attention":
         # input, weights, bias, mask_index
-        return [_contrib("Attention", names, precision, heads)]
+        return [_contrib("Attention", names, heads)]
     before: list[onnx.NodeProto] = []
     if form.layout == "projected":
         before = [
@@ -139,17 +141,17 @@ def _nodes(
         return [helper.make_node("Attention", taken, ["out"], q_num_heads=heads, kv_num_heads=heads)]
     # query, key, value, bias, key_padding_mask, attention_bias
     taken = {"none": qkv, "bias": [*qkv, "", "", *mask]}.get(form.mask, [*qkv, "", *mask])
-    return [*before, _contrib("MultiHeadAttention", taken, precision, heads)]
+    return [*before, _contrib("MultiHeadAttention", taken, heads)]
 
 
-def _contrib(operator: str, inputs: Sequence[str], precision: Precision, heads: int) -> onnx.NodeProto:
+def _contrib(operator: str, inputs: Sequence[str], heads: int) -> onnx.NodeProto:
     return helper.make_node(
         operator,
         inputs,
         ["out"],
         domain="com.microsoft",
         num_heads=heads,
-        mask_filter_value=BLOCKED[precision],
+        mask_filter_value=_MASKED_SCORE,
     )
 
 

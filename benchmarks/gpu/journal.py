@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Row = dict[str, Any]
-State = Literal["running", "done", "failed", "out of time"]
+State = Literal["running", "done", "in part", "failed", "out of time"]
 
 
 @dataclass(kw_only=True)
@@ -24,6 +24,15 @@ class Found:
     """What was left out, and why; what failed while the rest went on."""
     problem: str | None = None
     """Why it failed."""
+
+    @property
+    def outcome(self) -> tuple[State, str | None]:
+        """How a part that came to its end did, and its problem where it has one."""
+        if not self.notes:
+            return "done", None
+        if self.rows:
+            return "in part", None
+        return "failed", f"nothing was measured: {self.notes[0]}"
 
     def of(self, kind: str) -> list[Row]:
         """The rows of one kind."""

@@ -178,7 +178,7 @@ def tiny(device: str) -> Plan:
         parity_sizes=((1, 1), (3, 7)),
         mask_size=(2, 8),
         mask_heads=(4, 8),
-        heads=(2, 4),
+        heads=(2,),
         heads_config=small,
         heads_sizes=((2, 8),),
         served_tokens=8,

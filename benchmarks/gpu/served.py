@@ -27,11 +27,6 @@ def run(bench: Bench) -> None:
     family = bench.plan.served
     if family.config is None or family.config.vocabulary is None:
         raise ValueError(f"{family.key} must take token ids")
-    if bench.card.kind == "cuda":
-        bench.note(
-            "A call carries token ids and brings back the pooled vector, unless something else is said: "
-            "a few kilobytes, so that it is the server that is measured."
-        )
     session = open_session(bench.card, graph_file(family, bench.models, "model.onnx"))
     question = Question(session, model=family.key, config=family.config, tokens=bench.plan.served_tokens)
     _measure_alone(bench, session, family.config)

@@ -64,7 +64,12 @@ def served_lines(found: Found) -> list[str]:
     """Onnxruntime alone, servers, and loads."""
     alone = (f"{number(row['sequences_per_second'], 0)} at B = {row['batch']}" for row in found.of("alone"))
     said = ", ".join(alone)
-    lines = [f"onnxruntime alone, one run at a time, sequences a second: {said}.", ""] if said else []
+    lines = [
+        "A call carries token ids and brings back the pooled vector, unless it says something else: a few",
+        "kilobytes, so that it is the server that is measured.",
+        "",
+    ]
+    lines += [f"onnxruntime alone, one run at a time, sequences a second: {said}.", ""] if said else []
     lines += table(
         ("server", "ready after", "memory of the card, MiB", "answers differ from the graph's by"),
         (

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import gpu_check
+from gpu.journal import Journal
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 
 
@@ -39,6 +42,17 @@ def test_a_part_by_itself_on_the_cpu(tmp_path: Path) -> None:
         "environment": "done",
         "kernels": "done",
     }
+
+
+def test_a_part_that_measures_nothing_has_failed(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    own = ["--part", "heads", "--allowed", "60", "--journal", str(journal), "--models", str(tmp_path)]
+
+    assert gpu_check.main(["--device", "cpu", "--tiny", *own]) == 0
+
+    found = Journal(journal).read()["heads"]
+    assert found.state == "failed"
+    assert "was not exported" in (found.problem or "")
 
 
 def test_what_it_cannot_measure_is_no_part(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpu.journal import Journal, facts_of
+from gpu.journal import Found, Journal, facts_of
 
 
 def test_a_part_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -52,3 +52,12 @@ def test_what_is_no_number_is_said_in_words(tmp_path: Path) -> None:
 
 def test_nothing_is_there_before_the_first_line(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal.jsonl").read() == {}
+
+
+def test_what_was_left_out_or_failed_shows_in_the_outcome() -> None:
+    rows = [{"kind": "some"}]
+
+    assert Found(rows=rows).outcome == ("done", None)
+    assert Found().outcome == ("done", None)  # there was nothing to do
+    assert Found(rows=rows, notes=["B = 128: left out"]).outcome == ("in part", None)
+    assert Found(notes=["it broke", "again"]).outcome == ("failed", "nothing was measured: it broke")
