@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 _KEPT_BYTES = 256 * 2**20
 """What took more than this is given back as soon as a run takes less."""
-_LITTLE_BYTES = 16 * 2**20
+_LITTLE_BYTES = 4 * 2**20
 """Not worth a shrink, which makes the next runs ask the system again."""
 _WINDOW_SECONDS = 30.0
 _FACTOR = 1.5

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NoReturn
 
+from polyhead_server.allocator import give_memory_back
 from polyhead_server.app import ALONE, Place, create_server
 from polyhead_server.errors import StartError
 from polyhead_server.logs import LOGGER
@@ -100,6 +101,7 @@ def run(settings: Settings, leash: Leash | None = None) -> NoReturn:
     Raises:
         StartError: It could not start, or has nothing to serve.
     """
+    give_memory_back()
     code = asyncio.run(serve(settings, leash))
     # All is done. Taking the interpreter down around gRPC's and onnxruntime's threads takes a second,
     # and aborts the process where a thread is still loading.

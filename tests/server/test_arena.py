@@ -69,7 +69,7 @@ def test_what_came_before_a_long_silence_is_given_back(arena: Arena, clock: Cloc
 
 
 def test_little_is_kept(arena: Arena, clock: Clock) -> None:
-    one_by_one(arena, [15])
+    one_by_one(arena, [3])
     clock.now = 1000
 
     assert one_by_one(arena, [1]) == [False]
