@@ -22,6 +22,9 @@ from polyhead_client import Client
 _SERVE = "import sys; from polyhead_server.command import app; sys.exit(app(result_action='return_value'))"
 """`polyhead serve`, also where it is not installed beside the interpreter."""
 
+_PROBES = 8
+"""Connections for each worker that must find one that is ready."""
+
 
 class Metrics:
     """What a server's `/metrics` says.
@@ -67,8 +70,17 @@ class ServerError(Exception):
 
 
 @contextmanager
-def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[Served]:
-    """Starts a server and waits until it is ready; stops it at the end."""
+def polyhead_server(models: Path, arguments: Sequence[str], *, workers: int = 1) -> Iterator[Served]:
+    """Starts a server and waits until it is ready; stops it at the end.
+
+    Args:
+        models: The model repository.
+        arguments: Of `polyhead serve`.
+        workers: How many answer on its port, for what `arguments` say: each must be ready.
+
+    Raises:
+        ServerError: It did not become ready.
+    """
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         port, metrics_port = (probe.getsockname()[1] for probe in probes)
@@ -77,7 +89,7 @@ def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[Served]:
     command += ["--port", str(port), "--metrics-port", str(metrics_port), "--log-level", "warning"]
     with subprocess.Popen([*command, *arguments]) as server:
         try:
-            _wait_until_ready(server, f"127.0.0.1:{port}", seconds=120)
+            wait_until_ready(f"127.0.0.1:{port}", server, in_a_row=_PROBES * workers, seconds=120)
             yield Served(
                 address=f"127.0.0.1:{port}",
                 metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
@@ -87,15 +99,28 @@ def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[Served]:
             server.terminate()
 
 
-def _wait_until_ready(server: "subprocess.Popen[bytes]", address: str, *, seconds: float) -> None:
+def wait_until_ready(
+    address: str, server: "subprocess.Popen[bytes]", *, in_a_row: int, seconds: float
+) -> None:
+    """Waits until so many connections in a row find a worker that is ready.
+
+    A connection reaches one worker, whichever the system picks: one that is ready says nothing of the others.
+
+    Raises:
+        ServerError: The server ended, or took too long.
+    """
     end = time.monotonic() + seconds
-    with Client(address) as client:
-        while not client.ready(timeout=5):
-            if server.poll() is not None:
-                raise ServerError(f"the server ended with status {server.returncode} before it was ready")
-            if time.monotonic() > end:
-                raise ServerError(f"the server was not ready within {seconds:.0f} s")
-            time.sleep(0.1)
+    ready = 0
+    while ready < in_a_row:
+        with Client(address, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
+            ready = ready + 1 if client.ready(timeout=5) else 0
+        if ready:
+            continue
+        if server.poll() is not None:
+            raise ServerError(f"the server ended with status {server.returncode} before it was ready")
+        if time.monotonic() > end:
+            raise ServerError(f"the server was not ready within {seconds:.0f} s")
+        time.sleep(0.1)
 
 
 def cpu_seconds(process: psutil.Process) -> float:

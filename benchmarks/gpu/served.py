@@ -148,5 +148,5 @@ def _running(bench: Bench, family: Family, server: Server) -> Iterator[str]:
     arguments = ["--device", bench.card.kind, "--workers", str(server.workers)]
     arguments += ["--cache-dir", str(bench.models / "costs"), "--max-queued-tokens", str(2**20)]
     arguments += [*server.arguments, *bench.serve_arguments]
-    with polyhead_server(repository_of(family, bench.models), arguments) as served:
+    with polyhead_server(repository_of(family, bench.models), arguments, workers=server.workers) as served:
         yield served.address
