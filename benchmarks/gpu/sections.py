@@ -113,7 +113,7 @@ def _memory(found: Found) -> list[str]:
     ]
     return lines + table(
         ("encoder", "step", "MiB"),
-        ((row["family"], row["step"], number(row["mib"], 0)) for row in found.of("step")),
+        ((row["family"], row["step"], number(row["mib"], 0)) for row in found.rows),
     )
 
 
