@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf, isnan
 
 from gpu.journal import Found, Row
 from gpu.plan import Plan
@@ -35,6 +36,7 @@ def judge(found: Mapping[str, Found], plan: Plan) -> list[Target]:
     sizes = len(plan.encoders) * len(plan.tokens) * len(plan.batches)
     largest, longest = plan.encoders[-1][0], max(plan.tokens)
     graphs = _rows(found, "parity", "graph")
+    engine = _rows(found, "engine", "engine")
     return [
         _least(
             "fast graph ≥ torch.compile + SDPA, each at its best, at every size",
@@ -80,6 +82,24 @@ def judge(found: Mapping[str, Found], plan: Plan) -> list[Target]:
             of=2,
         ),
         _placement(graphs),
+        _most(
+            "the engine's pooled output within 1e-3 of onnxruntime alone, short of memory as well",
+            1e-3,
+            [(_check(row), row.get("pooled", inf)) for row in engine],
+            of=plan.engine_checks,
+        ),
+        _most(
+            "the engine's every output within 2e-2 of onnxruntime alone, so of the same run",
+            2e-2,
+            [(_check(row), row.get("rest", inf)) for row in engine],
+            of=plan.engine_checks,
+        ),
+        _most(
+            "served answers within 1e-3 of the graph's",
+            1e-3,
+            [(row["server"], row["difference"]) for row in _rows(found, "served", "server")],
+            of=len(plan.servers),
+        ),
     ]
 
 
@@ -129,7 +149,8 @@ def _judge(
     measured = [(where, float(value)) for where, value in values if value is not None]
     if not measured:
         return Target(name=name, seen="not measured", met=None)
-    where, value = worst(measured, key=lambda each: each[1])
+    broken = [each for each in measured if isnan(each[1])]  # neither least nor most
+    where, value = broken[0] if broken else worst(measured, key=lambda each: each[1])
     seen = f"{value:.2g} ({where})" if value < 0.1 else f"{value:.2f} ({where})"
     if not holds(value):
         return Target(name=name, seen=seen, met=False)
@@ -144,6 +165,10 @@ def _rows(found: Mapping[str, Found], part: str, kind: str) -> list[Row]:
 
 def _size(row: Row) -> str:
     return f"{row['d_model']}/{row['heads']}, B = {row['batch']}, T = {row['tokens']}"
+
+
+def _check(row: Row) -> str:
+    return f"{row['graph']}{', CUDA graphs' if row['cuda_graphs'] else ''}, {row['check']}"
 
 
 def _fast(row: Row) -> list[str]:

@@ -44,7 +44,7 @@ def judged(part: str, rows: list[dict[str, Any]], words: str) -> Target:
 
 
 def test_nothing_measured_meets_nothing() -> None:
-    assert [target.met for target in judge({}, PLAN)] == [None] * 7
+    assert [target.met for target in judge({}, PLAN)] == [None] * 10
 
 
 def test_all_sizes_must_reach_the_compiled_encoder() -> None:
@@ -89,10 +89,32 @@ def test_serving_is_held_against_the_best_batch(rate: float, met: bool) -> None:
         load | {"traffic": "8 sequences a call", "sequences_per_second": 5000.0, "errors": 3},
         load | {"traffic": "every token's vector", "sequences_per_second": 5000.0},
     ]
-    target = judged("served", rows, "served")
+    target = judged("served", rows, "served ≥")
 
     assert target.met is met
     assert "4 workers, one sequence a call" in target.seen
+
+
+def test_the_engine_is_held_against_the_graph_in_every_way() -> None:
+    row = {"kind": "engine", "graph": "fast", "cuda_graphs": True, "check": "two threads"}
+    fine = [row | {"pooled": 1e-4, "rest": 5e-3}] * PLAN.engine_checks
+
+    assert judged("engine", fine, "engine's pooled").met is True
+    assert judged("engine", fine, "engine's every").met is True
+    assert judged("engine", fine[1:], "engine's every").met is None
+    late = judged("engine", [*fine, row | {"pooled": 1e-4, "rest": 1.5}], "engine's every")
+    assert (late.met, late.seen) == (False, "1.50 (fast, CUDA graphs, two threads)")
+    missed = [*fine[1:], row | {"problem": "it ran"}]
+    assert judged("engine", missed, "engine's pooled").met is False
+
+
+def test_served_answers_are_judged() -> None:
+    rows = [{"kind": "server", "server": server.name, "difference": 2e-4} for server in PLAN.servers]
+
+    assert judged("served", rows, "answers").met is True
+    assert judged("served", rows[:-1], "answers").met is None
+    rows[2]["difference"] = "nan"
+    assert judged("served", rows, "answers").met is False
 
 
 def test_precisions_are_judged_by_their_own_limits() -> None:
