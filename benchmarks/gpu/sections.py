@@ -77,8 +77,8 @@ def _left_to_the_cpu(operators: Mapping[str, Mapping[str, int]]) -> str:
 
 def _engine(found: Found) -> list[str]:
     lines = [
-        "Largest |difference| / max(1, |onnxruntime alone|), padding left out: ragged sizes, each several times",
-        "with other data.",
+        "Largest |difference| / max(1, |onnxruntime alone|), padding left out: ragged sizes, each several",
+        "times with other data.",
         "",
     ]
     return lines + table(
