@@ -61,7 +61,7 @@ def judge(found: Mapping[str, Found], plan: Plan) -> list[Target]:
             [(_size(row), row["attention_costs"]) for row in table if row["tokens"] == longest],
             of=len(plan.encoders) * len(plan.batches),
         ),
-        _served(found),
+        _served(found, plan),
         _most(
             "fp16: pooled output within 1e-3 of PyTorch in fp32",
             1e-3,
@@ -116,17 +116,33 @@ def judge(found: Mapping[str, Found], plan: Plan) -> list[Target]:
     ]
 
 
-def _served(found: Mapping[str, Found]) -> Target:
-    name = "served ≥ 0.9 × onnxruntime alone at its best"
-    alone = [row["sequences_per_second"] for row in _rows(found, "served", "alone")]
-    loads = [row for row in _rows(found, "served", "load") if row["in_flight"] > 1 and not row["errors"]]
+def _served(found: Mapping[str, Found], plan: Plan) -> Target:
+    """Against the faster of two: runs from the host's memory, and those of the table, on the card alone."""
+    name = "served ≥ 0.9 × onnxruntime alone at its best, on the card as well"
+    from_host = [float(row["sequences_per_second"]) for row in _rows(found, "served", "alone")]
+    on_card = [
+        float(rate)
+        for row in _rows(found, "table", "size")
+        if (row["family"], row["tokens"]) == (plan.served.name, plan.served_tokens)
+        for contender, rate in row["sequences_per_second"].items()
+        if contender.startswith("fast")
+    ]
+    loads = [row for row in _rows(found, "served", "load") if row["in_flight"] > 1]
     pooled = [row for row in loads if "a call" in row["traffic"]]
-    if not alone or not pooled:
+    if not from_host or not pooled:
         return Target(name=name, seen="not measured", met=None)
+    failed = [
+        f"{row['errors']} errors ({row['server']}, {row['traffic']})" for row in pooled if row["errors"]
+    ]
+    if failed:
+        return Target(name=name, seen="; ".join(failed), met=False)
     best = max(pooled, key=lambda row: float(row["sequences_per_second"]))
-    share = best["sequences_per_second"] / max(alone)
+    served = float(best["sequences_per_second"])
     where = f"{best['server']}, {best['traffic']}"
-    return Target(name=name, seen=f"{share:.2f} ({where})", met=share >= 0.9)
+    seen = f"{served / max(from_host):.2f} of the host's, "
+    seen += f"{served / max(on_card):.2f} of the card's ({where})" if on_card else f"no table ({where})"
+    enough = served >= 0.9 * max(from_host + on_card)
+    return Target(name=name, seen=seen, met=None if enough and not on_card else enough)
 
 
 def _placement(graphs: Iterable[Row], plan: Plan) -> Target:
