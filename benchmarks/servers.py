@@ -1,5 +1,6 @@
 """Polyhead servers as a user starts them, and what is known of the machine that they run on."""
 
+import os
 import platform
 import socket
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -70,13 +71,20 @@ class ServerError(Exception):
 
 
 @contextmanager
-def polyhead_server(models: Path, arguments: Sequence[str], *, workers: int = 1) -> Iterator[Served]:
+def polyhead_server(
+    models: Path,
+    arguments: Sequence[str],
+    *,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
     """Starts a server and waits until it is ready; stops it at the end.
 
     Args:
         models: The model repository.
         arguments: Of `polyhead serve`.
         workers: How many answer on its port, for what `arguments` say: each must be ready.
+        environment: Variables that the server has beyond this process's own.
 
     Raises:
         ServerError: It did not become ready.
@@ -87,7 +95,7 @@ def polyhead_server(models: Path, arguments: Sequence[str], *, workers: int = 1)
     command = [sys.executable, "-c", _SERVE, "--models", str(models)]
     # Its log is worth seeing where it says that something is wrong.
     command += ["--port", str(port), "--metrics-port", str(metrics_port), "--log-level", "warning"]
-    with subprocess.Popen([*command, *arguments]) as server:
+    with subprocess.Popen([*command, *arguments], env=os.environ | (environment or {})) as server:
         try:
             wait_until_ready(f"127.0.0.1:{port}", server, in_a_row=_PROBES * workers, seconds=120)
             yield Served(
