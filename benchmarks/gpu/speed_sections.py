@@ -8,6 +8,8 @@ _CONTENDERS = (
     *("torch eager", "torch.compile", "torch.compile, CUDA graph", "torch.compile, cuDNN, CUDA graph"),
 )
 
+_HELD_UP = "the host is busy as long as the card: it waits for each run, or is itself the limit"
+
 
 def peak_lines(found: Found) -> list[str]:
     """The rate of a large product."""
@@ -51,7 +53,7 @@ def table_lines(found: Found) -> list[str]:
     return lines + [
         f"- {row['d_model']}/{row['heads']}, B = {row['batch']}, T = {row['tokens']}, {name}: {problem}"
         for row in rows
-        for name, problem in row["problems"].items()
+        for name, problem in (*row["problems"].items(), *((held, _HELD_UP) for held in row["held_up"]))
     ]
 
 

@@ -1,8 +1,10 @@
 """The fast and the attention graph against PyTorch, in one process on one card, by the device's clock."""
 
+import time
 from collections.abc import Callable
 from statistics import median
 
+from gpu.card import Card
 from gpu.environment import measure_peak
 from gpu.families import build, graph_file
 from gpu.graph import BoundGraph, empty_outputs, full_inputs, open_session
@@ -22,6 +24,9 @@ _KEPT_SHARE = 0.6
 """Of the free memory, what the attention of one run may take."""
 _LARGE_SHARE = 0.1
 """Where it would take more than this, other encoders' sessions make room for it."""
+_QUEUED = 4
+_HELD_UP = 0.8
+"""Of the card's time: a host that is busy for longer waits for the card, or the card for the host."""
 
 Make = Callable[[], Callable[[], object]]
 
@@ -155,10 +160,25 @@ def _measure(bench: Bench, sides: _Sides, size: Size, peak: float) -> None:
         against_eager=ratio(samples, EAGER, FAST),
         plain_against_compiled=ratio(samples, COMPILED, FAST),
         attention_costs=ratio(samples, ATTENTION, FAST),
+        host_ms=(host := {name: _host_ms(bench.card, call) for name, call in calls.items()}),
+        held_up=[name for name in host if host[name] > _HELD_UP * median(samples[name])]
+        if bench.card.kind == "cuda"
+        else [],
         problems=problems,
     )
     del calls
     bench.card.give_back()
+
+
+def _host_ms(card: Card, call: Callable[[], object]) -> float:
+    """How long the host is busy with one run, of a few that it queues."""
+    card.synchronise()
+    start = time.perf_counter()
+    for _ in range(_QUEUED):
+        call()
+    milliseconds = 1e3 * (time.perf_counter() - start) / _QUEUED
+    card.synchronise()
+    return milliseconds
 
 
 def _best_against(
