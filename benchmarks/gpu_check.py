@@ -152,7 +152,7 @@ def _run_part(plan: Plan, chosen: argparse.Namespace, serve_arguments: Sequence[
     except Exception as error:
         bench.journal.end(chosen.part, "failed", chosen.allowed - deadline.left, reason(error))
         raise
-    state, problem = bench.journal.read().get(chosen.part, Found()).outcome
+    state, problem = bench.journal.read().get(chosen.part, Found()).outcome(chosen.part)
     bench.journal.end(chosen.part, state, chosen.allowed - deadline.left, problem)
     return 0
 

@@ -25,6 +25,11 @@ _OPTIONS = [
 ]
 
 
+_WARM_SECONDS = 30.0
+"""For a server that has just become ready to answer the first calls."""
+_NOT_YET = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """What a run of load measured."""
@@ -48,14 +53,32 @@ INFER = RPCS["ModelInfer"].path
 HEALTH = "/grpc.health.v1.Health/Check"
 
 
+async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WARM_SECONDS) -> None:
+    """Makes a few calls, again and again where the server cannot take them yet.
+
+    Raises:
+        grpc.aio.AioRpcError: A call failed otherwise, or still when the time was over.
+    """
+    end = time.monotonic() + seconds
+    for request in requests[:8]:
+        while True:
+            try:
+                await call(request)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _NOT_YET or time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                break
+
+
 async def closed_loop(
     address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float, path: str = INFER
 ) -> Load:
     """Keeps `in_flight` requests under way: each is followed by the next as soon as it is answered."""
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         call: Call = channel.unary_unary(path)
-        for request in requests[:8]:
-            await call(request)
+        await warm_up(call, requests)
         latencies: list[float] = []
         errors = 0
         start = time.perf_counter()
@@ -94,8 +117,7 @@ async def send_at(address: str, requests: Sequence[bytes], arrivals: Sequence[fl
     """Sends at these seconds from the start, however long the replies take; a latency counts from them."""
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         call: Call = channel.unary_unary(INFER)
-        for request in requests[:8]:
-            await call(request)
+        await warm_up(call, requests)
         latencies: list[float] = []
         errors = 0
         start = time.perf_counter()

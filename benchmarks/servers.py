@@ -1,5 +1,6 @@
 """Polyhead servers as a user starts them, and what is known of the machine that they run on."""
 
+import os
 import platform
 import socket
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,6 +22,9 @@ from polyhead_client import Client
 
 _SERVE = "import sys; from polyhead_server.command import app; sys.exit(app(result_action='return_value'))"
 """`polyhead serve`, also where it is not installed beside the interpreter."""
+
+_PROBES = 8
+"""Connections for each worker that must find one that is ready."""
 
 
 class Metrics:
@@ -67,17 +71,33 @@ class ServerError(Exception):
 
 
 @contextmanager
-def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[Served]:
-    """Starts a server and waits until it is ready; stops it at the end."""
+def polyhead_server(
+    models: Path,
+    arguments: Sequence[str],
+    *,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """Starts a server and waits until it is ready; stops it at the end.
+
+    Args:
+        models: The model repository.
+        arguments: Of `polyhead serve`.
+        workers: How many answer on its port, for what `arguments` say: each must be ready.
+        environment: Variables that the server has beyond this process's own.
+
+    Raises:
+        ServerError: It did not become ready.
+    """
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         port, metrics_port = (probe.getsockname()[1] for probe in probes)
     command = [sys.executable, "-c", _SERVE, "--models", str(models)]
     # Its log is worth seeing where it says that something is wrong.
     command += ["--port", str(port), "--metrics-port", str(metrics_port), "--log-level", "warning"]
-    with subprocess.Popen([*command, *arguments]) as server:
+    with subprocess.Popen([*command, *arguments], env=os.environ | (environment or {})) as server:
         try:
-            _wait_until_ready(server, f"127.0.0.1:{port}", seconds=120)
+            wait_until_ready(f"127.0.0.1:{port}", server, in_a_row=_PROBES * workers, seconds=120)
             yield Served(
                 address=f"127.0.0.1:{port}",
                 metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
@@ -87,15 +107,28 @@ def polyhead_server(models: Path, arguments: Sequence[str]) -> Iterator[Served]:
             server.terminate()
 
 
-def _wait_until_ready(server: "subprocess.Popen[bytes]", address: str, *, seconds: float) -> None:
+def wait_until_ready(
+    address: str, server: "subprocess.Popen[bytes]", *, in_a_row: int, seconds: float
+) -> None:
+    """Waits until so many connections in a row find a worker that is ready.
+
+    A connection reaches one worker, whichever the system picks: one that is ready says nothing of the others.
+
+    Raises:
+        ServerError: The server ended, or took too long.
+    """
     end = time.monotonic() + seconds
-    with Client(address) as client:
-        while not client.ready(timeout=5):
-            if server.poll() is not None:
-                raise ServerError(f"the server ended with status {server.returncode} before it was ready")
-            if time.monotonic() > end:
-                raise ServerError(f"the server was not ready within {seconds:.0f} s")
-            time.sleep(0.1)
+    ready = 0
+    while ready < in_a_row:
+        with Client(address, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
+            ready = ready + 1 if client.ready(timeout=5) else 0
+        if ready:
+            continue
+        if server.poll() is not None:
+            raise ServerError(f"the server ended with status {server.returncode} before it was ready")
+        if time.monotonic() > end:
+            raise ServerError(f"the server was not ready within {seconds:.0f} s")
+        time.sleep(0.1)
 
 
 def cpu_seconds(process: psutil.Process) -> float:

@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,36 +32,55 @@ class Measured:
 
 
 class GeneratorError(Exception):
-    """A generator ended without an answer."""
+    """A generator ended without an answer, or failed."""
 
 
 class Crowd:
-    """Generators that stay from load to load.
+    """Generators that stay from load to load; one that ended is started again for the next.
 
     Args:
-        processes: The generators.
+        start: Starts a generator.
+        generators: How many.
     """
 
-    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
-        self._processes = processes
+    def __init__(self, start: Callable[[], "subprocess.Popen[str]"], generators: int) -> None:
+        self._start = start
+        self._processes = [start() for _ in range(generators)]
 
     def load(self, order: Order) -> Measured:
         """Sends from all of them, which share the requests in flight and start together.
 
         Raises:
-            GeneratorError: One of them ended.
+            GeneratorError: One of them ended, or failed.
         """
         number = min(len(self._processes), order.in_flight)
         shares = [order.in_flight // number + (index < order.in_flight % number) for index in range(number)]
+        for index in range(number):
+            if self._processes[index].poll() is not None:
+                _end(self._processes[index])
+                self._processes[index] = self._start()
         called = self._processes[:number]
-        for index, (process, share) in enumerate(zip(called, shares, strict=True)):
-            mine = replace(order, in_flight=share, connections=min(_CONNECTIONS, share), seed=index)
-            _tell(process, mine.as_json())
-        for process in called:
-            _hear(process)  # ready
-        for process in called:
-            _tell(process, "go")
-        return together(order.batch, [json.loads(_hear(process)) for process in called])
+        try:
+            for index, (process, share) in enumerate(zip(called, shares, strict=True)):
+                mine = replace(order, in_flight=share, connections=min(_CONNECTIONS, share), seed=index)
+                _tell(process, mine.as_json())
+            for process in called:
+                _hear(process)  # ready
+            for process in called:
+                _tell(process, "go")
+            answers = [json.loads(_hear(process)) for process in called]
+        except (GeneratorError, OSError):
+            self.close()  # the others are in the middle of this load: the next one starts them anew
+            raise
+        failed = [str(answer["error"]) for answer in answers if "error" in answer]
+        if failed:
+            raise GeneratorError(f"{len(failed)} of {number} load generators failed: {failed[0]}")
+        return together(order.batch, answers)
+
+    def close(self) -> None:
+        """Ends the generators."""
+        for process in self._processes:
+            _end(process)
 
 
 @contextmanager
@@ -70,20 +89,21 @@ def crowd(generators: int) -> Iterator[Crowd]:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH")]))
     }
-    with ExitStack() as stack:
-        processes = []
-        for _ in range(generators):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gpu.generator"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            processes.append(process)
-        yield Crowd(processes)
+
+    def start() -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpu.generator"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    callers = Crowd(start, generators)
+    try:
+        yield callers
+    finally:
+        callers.close()
 
 
 def together(batch: int, answers: Sequence[dict[str, object]]) -> Measured:
@@ -102,6 +122,12 @@ def together(batch: int, answers: Sequence[dict[str, object]]) -> Measured:
         errors=int(total("errors")),
         cores=total("cores"),
     )
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.kill()
+    with suppress(BrokenPipeError), process:  # what it was not told any more
+        pass
 
 
 def _tell(process: "subprocess.Popen[str]", line: str) -> None:

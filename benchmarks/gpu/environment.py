@@ -1,5 +1,6 @@
 """Which card, driver, libraries and versions, and what the card can do at best."""
 
+import os
 import platform
 import re
 import shutil
@@ -34,6 +35,7 @@ _PACKAGES = (
     *("nvidia-cudnn-cu13", "nvidia-cublas", "nvidia-cuda-runtime"),
 )
 _LIBRARIES = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|curand|nvrtc)\.so[.\d]*$")
+_MAPS = Path("/proc/self/maps")
 _COPIED_BYTES = 256 * 2**20
 _QUERY = "driver_version,clocks.max.sm,clocks.sm,power.limit,memory.total"
 
@@ -92,6 +94,7 @@ def _card_facts(card: Card) -> dict[str, object]:
         "multiprocessors": facts.multi_processor_count,
         "memory_gib": round(facts.total_memory / 2**30, 1),
         "cards": torch.cuda.device_count(),
+        "mps": "runs" if mps_runs() else "does not run: several workers on one card take turns",
         "torch_cuda": torch.version.cuda,
         "torch_cudnn": torch.backends.cudnn.version(),
     }
@@ -142,11 +145,29 @@ def _try_onnxruntime(card: Card) -> None:
 
 def _loaded() -> list[str]:
     """CUDA's libraries in this process, by file name: a version that was not meant shows here."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    paths = {line.split()[-1] for line in maps.read_text().splitlines() if "/" in line}
-    return sorted({Path(path).resolve().name for path in paths if _LIBRARIES.search(path)})
+    return sorted({path.resolve().name for path in _library_files()})
+
+
+def library_folders(maps: Path = _MAPS) -> list[str]:
+    """Where CUDA's libraries in this process lie, the driver's own left out.
+
+    Args:
+        maps: What the process has in memory, as Linux spells it.
+    """
+    files = _library_files(maps)
+    return sorted({str(path.parent) for path in files if not path.name.startswith("libcuda.so")})
+
+
+def _library_files(maps: Path = _MAPS) -> list[Path]:
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    files = {line[line.index("/") :] for line in lines if "/" in line}
+    return [Path(file) for file in files if _LIBRARIES.search(file)]
+
+
+def mps_runs() -> bool:
+    """Whether CUDA's multi-process service runs: without it, processes on one card take turns."""
+    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return (folder / "control").exists()
 
 
 def _copies(bench: Bench) -> dict[str, float]:

@@ -86,13 +86,20 @@ async def send(order: Order, requests: Sequence[bytes]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Takes orders, one a line: builds the requests, says that it is ready, waits for the word, sends."""
+    """Takes orders, one a line: builds the requests, says that it is ready, waits for the word, sends.
+
+    What fails is answered with `{"error": …}`, and the next order is waited for.
+    """
     for line in sys.stdin:
         order = Order(**json.loads(line))
         requests = requests_of(order)
         print("ready", flush=True)
         sys.stdin.readline()
-        print(json.dumps(asyncio.run(send(order, requests))), flush=True)
+        try:
+            answer = asyncio.run(send(order, requests))
+        except Exception as error:
+            answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

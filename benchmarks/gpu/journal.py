@@ -9,6 +9,18 @@ from typing import Any, Literal
 Row = dict[str, Any]
 State = Literal["running", "done", "in part", "failed", "out of time"]
 
+ESSENTIAL: Mapping[str, str] = {
+    "environment": "peak",
+    "parity": "graph",
+    "engine": "engine",
+    "kernels": "form",
+    "table": "size",
+    "served": "load",
+    "heads": "heads",
+    "memory": "step",
+}
+"""The kind of row that a part is there for: without a sound one it has failed, whatever else it wrote."""
+
 
 @dataclass(kw_only=True)
 class Found:
@@ -25,14 +37,14 @@ class Found:
     problem: str | None = None
     """Why it failed."""
 
-    @property
-    def outcome(self) -> tuple[State, str | None]:
-        """How a part that came to its end did, and its problem where it has one."""
-        if not self.notes:
-            return "done", None
-        if self.rows:
-            return "in part", None
-        return "failed", f"nothing was measured: {self.notes[0]}"
+    def outcome(self, part: str) -> tuple[State, str | None]:
+        """How this part, come to its end, did, and its problem where it has one."""
+        kind = ESSENTIAL.get(part)
+        if kind is not None and not any(_is_sound(row) for row in self.of(kind)):
+            problems = [str(row["problem"]) for row in self.of(kind) if row.get("problem")]
+            why = [*self.notes, *problems, f"it has no {kind}"]
+            return "failed", f"nothing that matters was measured: {why[0]}"
+        return ("in part" if self.notes else "done"), None
 
     def of(self, kind: str) -> list[Row]:
         """The rows of one kind."""
@@ -96,6 +108,12 @@ class Journal:
 def facts_of(found: Mapping[str, Found]) -> dict[str, Any]:
     """For JSON."""
     return {part: asdict(one) for part, one in found.items()}
+
+
+def _is_sound(row: Row) -> bool:
+    """Whether something was measured in it."""
+    measured = (row[name] for name in ("ms", "layer_us", "replies") if name in row)
+    return not row.get("problem") and all(measured)
 
 
 def _finite(value: Any) -> Any:

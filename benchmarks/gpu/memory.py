@@ -25,7 +25,12 @@ class _Steps:
         """All of them, in order."""
         plan, folder = self._bench.plan, self._bench.models
         weights = graph_file(self._family, folder, "weights.bin").stat().st_size
-        self._look("weights on disk, of both graphs", weights)
+        self._bench.row(
+            "weights",
+            family=self._family.key,
+            step="weights on disk, of both graphs",
+            mib=weights / 2**20,
+        )
         sizes: list[Size] = [
             (batch, tokens) for tokens in plan.tokens for batch in (plan.batches[0], plan.batches[-1])
         ]
@@ -43,9 +48,8 @@ class _Steps:
                     del inputs, outputs
                     self._look(what)
 
-    def _look(self, step: str, taken: int | None = None) -> None:
+    def _look(self, step: str) -> None:
         self._bench.card.synchronise()
         self._bench.card.give_back()
-        if taken is None:
-            taken = self._bench.card.used_bytes() - self._before
+        taken = self._bench.card.used_bytes() - self._before
         self._bench.row("step", family=self._family.key, step=step, mib=taken / 2**20)

@@ -1,5 +1,6 @@
 """How far each graph's numbers, in each precision, are from PyTorch's in fp32 on the CPU."""
 
+import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -78,8 +79,16 @@ def _compare(bench: Bench, family: Family) -> None:
                 pooled=worst.get("pooled"),
                 attention=max((value for name, value in worst.items() if "." in name), default=None),
                 cosine=cosine,
+                drift_limit=_drift_limit(bench, family),
                 operators=placed(session),
             )
+
+
+def _drift_limit(bench: Bench, family: Family) -> float | None:
+    """How far the export lets 16 bits drift, as it wrote it down; None in fp32."""
+    manifest = json.loads(graph_file(family, bench.models, "manifest.json").read_text())
+    drift = manifest["parity"]["drift"]
+    return None if drift is None else float(drift["limit"])
 
 
 def _deviations(

@@ -10,6 +10,7 @@ from gpu.plan import Family, Plan
 _MODULES = {
     "environment": "gpu.environment",
     "parity": "gpu.parity",
+    "engine": "gpu.engine",
     "kernels": "gpu.kernels",
     "table": "gpu.table",
     "served": "gpu.served",
@@ -29,6 +30,7 @@ def needed_by(plan: Plan, parts: Sequence[str]) -> list[Family]:
     """The families that these parts measure, those first that take longest to export."""
     needs: dict[str, Sequence[Family]] = {
         "parity": plan.compared,
+        "engine": (plan.served,),
         "table": plan.tabled,
         "served": (plan.served,),
         "heads": tuple(plan.head_families().values()),

@@ -16,6 +16,7 @@ SHARES = {
     "environment": 15.0,
     "export": 125.0,
     "parity": 30.0,
+    "engine": 20.0,
     "kernels": 35.0,
     "table": 135.0,
     "served": 100.0,
@@ -60,6 +61,7 @@ class Server:
 class Plan:
     """One check's encoders and sizes."""
 
+    device: Literal["cuda", "cpu"]
     trained: tuple[str, EncoderConfig | None]
     """Whose parity is looked at in every precision."""
     precisions: tuple[Precision, ...]
@@ -96,6 +98,17 @@ class Plan:
     """Rows and columns of the matrices whose product is the peak."""
 
     @property
+    def captures(self) -> tuple[bool, ...]:
+        """Whether runs are captured as CUDA graphs: both, on a card."""
+        return (False, True) if self.device == "cuda" else (False,)
+
+    @property
+    def engine_checks(self) -> int:
+        """How many ways the engine is asked in."""
+        # Both graphs from one and two threads, then without page-locked memory, and after too large a run.
+        return 2 * 2 * len(self.captures) + (2 if self.device == "cuda" else 1)
+
+    @property
     def served(self) -> Family:
         """The family that is served."""
         name, config = self.encoders[0]
@@ -130,9 +143,10 @@ class Plan:
         return tuple({family.key: family for family in every}.values())
 
 
-def full(device: str) -> Plan:
+def full(device: Literal["cuda", "cpu"]) -> Plan:
     """What the targets are for."""
     return Plan(
+        device=device,
         trained=("minilm", None),
         precisions=("fp32", "fp16", "bf16") if device == "cuda" else ("fp32",),
         fast="fp16" if device == "cuda" else "fp32",
@@ -162,13 +176,14 @@ def full(device: str) -> Plan:
     )
 
 
-def tiny(device: str) -> Plan:
+def tiny(device: Literal["cuda", "cpu"]) -> Plan:
     """The same code in seconds, on a CPU as well: the numbers mean nothing."""
     small = EncoderConfig(d_model=32, heads=4, layers=1, feed_forward=64)
     sentences = EncoderConfig(
         d_model=32, heads=4, layers=2, feed_forward=64, vocabulary=50, positions=32, pooling="mean"
     )
     return Plan(
+        device=device,
         trained=("tiny", sentences),
         precisions=("fp32", "fp16", "bf16") if device == "cuda" else ("fp32",),
         fast="fp16" if device == "cuda" else "fp32",

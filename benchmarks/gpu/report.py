@@ -15,6 +15,7 @@ _TITLES = {
     "environment": "The machine",
     "export": "Exports",
     "parity": "Parity with PyTorch in fp32",
+    "engine": "The server's engine against onnxruntime alone",
     "kernels": "Which kernel computes attention",
     "table": "Against PyTorch, in one process",
     "served": "Served",

@@ -75,6 +75,26 @@ def _left_to_the_cpu(operators: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(f"{count} {name}" for name, count in left.items()) or "nothing"
 
 
+def _engine(found: Found) -> list[str]:
+    lines = [
+        "Largest |difference| / max(1, |onnxruntime alone|), padding left out: ragged sizes, each several",
+        "times with other data.",
+        "",
+    ]
+    return lines + table(
+        ("graph", "CUDA graphs", "asked", "pooled", "the rest"),
+        (
+            (
+                row["graph"],
+                "yes" if row["cuda_graphs"] else "no",
+                row["check"] + (f": **{row['problem']}**" if "problem" in row else ""),
+                *(small(row.get(name)) for name in ("pooled", "rest")),
+            )
+            for row in found.of("engine")
+        ),
+    )
+
+
 def _kernels(found: Found) -> list[str]:
     rows = found.of("form")
     if not rows:
@@ -113,7 +133,7 @@ def _memory(found: Found) -> list[str]:
     ]
     return lines + table(
         ("encoder", "step", "MiB"),
-        ((row["family"], row["step"], number(row["mib"], 0)) for row in found.of("step")),
+        ((row["family"], row["step"], number(row["mib"], 0)) for row in found.rows),
     )
 
 
@@ -121,6 +141,7 @@ _SECTIONS: Mapping[str, Callable[[Found], list[str]]] = {
     "environment": _environment,
     "export": _export,
     "parity": _parity,
+    "engine": _engine,
     "kernels": _kernels,
     "table": table_lines,
     "served": served_lines,

@@ -1,5 +1,6 @@
 """What serving adds on a card: workers, several processes of callers, and attention in the reply."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import onnxruntime as ort
 
 from gpu.answers import Feeds, Question, feeds_of
 from gpu.crowd import Crowd, crowd
+from gpu.environment import library_folders
 from gpu.families import graph_file, repository_of
 from gpu.generator import Order
 from gpu.graph import open_session
@@ -20,6 +22,8 @@ _SEVERAL = 8
 """Sequences of a call that has several."""
 _BATCHES = (1, 8, 32, 64, 128)
 """B of onnxruntime alone."""
+_TUNING_SECONDS = "0.5"
+"""For a server to look at what its runs cost: the default takes what the loads need."""
 
 
 def run(bench: Bench) -> None:
@@ -140,6 +144,12 @@ def _with_attention(alone: Order, config: EncoderConfig) -> dict[str, Order]:
     }
 
 
+def _libraries_found() -> dict[str, str]:
+    """Has a server look for CUDA's libraries where this process has found them, first of all."""
+    folders = [*library_folders(), os.environ.get("LD_LIBRARY_PATH")]
+    return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
+
+
 @contextmanager
 def _running(bench: Bench, family: Family, server: Server) -> Iterator[str]:
     """`polyhead serve` with this family alone; its address."""
@@ -148,5 +158,10 @@ def _running(bench: Bench, family: Family, server: Server) -> Iterator[str]:
     arguments = ["--device", bench.card.kind, "--workers", str(server.workers)]
     arguments += ["--cache-dir", str(bench.models / "costs"), "--max-queued-tokens", str(2**20)]
     arguments += [*server.arguments, *bench.serve_arguments]
-    with polyhead_server(repository_of(family, bench.models), arguments) as served:
+    if not any(argument.startswith("--tuning-seconds") for argument in arguments):
+        arguments += ["--tuning-seconds", _TUNING_SECONDS]
+    found = _libraries_found() if bench.card.kind == "cuda" else {}
+    with polyhead_server(
+        repository_of(family, bench.models), arguments, workers=server.workers, environment=found
+    ) as served:
         yield served.address

@@ -1,23 +1,32 @@
 """The fast and the attention graph against PyTorch, in one process on one card, by the device's clock."""
 
+import time
 from collections.abc import Callable
 from statistics import median
 
+from gpu.card import Card
 from gpu.environment import measure_peak
 from gpu.families import build, graph_file
 from gpu.graph import BoundGraph, empty_outputs, full_inputs, open_session
 from gpu.part import Bench, Pace, reason
 from gpu.plan import Family, Size
 from gpu.timing import compare, ratio
-from gpu.torch_side import TorchEncoder, captured
+from gpu.torch_side import TorchEncoder, best_kernels, captured
 from polyhead_model import attention_bytes, flops
 
 FAST, GRAPHED, ATTENTION = "fast", "fast, CUDA graph", "attention"
 EAGER, COMPILED, COMPILED_GRAPHED = "torch eager", "torch.compile", "torch.compile, CUDA graph"
-CONTENDERS = (FAST, GRAPHED, ATTENTION, EAGER, COMPILED, COMPILED_GRAPHED)
+COMPILED_CUDNN = "torch.compile, cuDNN, CUDA graph"
+# cuDNN's before the other compiled ones: what is compiled stays so until it is compiled anew.
+CONTENDERS = (FAST, GRAPHED, ATTENTION, EAGER, COMPILED_CUDNN, COMPILED, COMPILED_GRAPHED)
 
-_KEPT_SHARE = 0.4
+_KEPT_SHARE = 0.6
 """Of the free memory, what the attention of one run may take."""
+_LARGE_SHARE = 0.1
+"""Where it would take more than this, other encoders' sessions make room for it."""
+_QUEUED = 4
+_HELD_UP = 0.8
+"""Of the card's time: a host that is busy for longer waits for the card, or the card for the host."""
 
 Make = Callable[[], Callable[[], object]]
 
@@ -40,16 +49,28 @@ def run(bench: Bench) -> None:
         if not bench.fits(what, pace.expected):
             continue
         with bench.attempt(what):
+            if _attention_bytes(family, size) > _LARGE_SHARE * bench.card.free_bytes():
+                sides = {key: side for key, side in sides.items() if key == family.key}
+                bench.card.give_back()
             if family.key not in sides:
                 sides[family.key] = _Sides(bench, family)
             with pace.measured():
                 _measure(bench, sides[family.key], size, max(peaks.values()))
 
 
-def _importance(family: Family, size: Size) -> tuple[bool, int, int]:
+def _attention_bytes(family: Family, size: Size) -> int:
+    return attention_bytes(family.config, *size) if family.config else 0
+
+
+def _importance(family: Family, size: Size) -> tuple[bool, int, int, int]:
     """What targets name comes first, and then what is small: it is quick, and served most."""
     batch, tokens = size
-    return (batch == 32, -batch * tokens, -(family.config.d_model if family.config else 0))
+    return (
+        batch == 32,
+        tokens if batch == 32 else 0,
+        -batch * tokens,
+        -(family.config.d_model if family.config else 0),
+    )
 
 
 class _Sides:
@@ -88,10 +109,16 @@ class _Sides:
             self._torch.compile()
             return self._torch.compiled(inputs)
 
+        def by_cudnn() -> Callable[[], object]:
+            with best_kernels():
+                self._torch.compile()
+                return captured(self._card, self._torch.compiled(inputs))
+
         makes: dict[str, Make] = {name: graph(name) for name in self._sessions}
         makes[EAGER] = lambda: self._torch.eager(inputs)
         makes[COMPILED] = compiled
         if self._card.kind == "cuda":
+            makes[COMPILED_CUDNN] = by_cudnn
             makes[COMPILED_GRAPHED] = lambda: captured(self._card, self._torch.compiled(inputs))
         return {name: makes[name] for name in CONTENDERS if name in makes}
 
@@ -111,6 +138,7 @@ def _measure(bench: Bench, sides: _Sides, size: Size, peak: float) -> None:
         except Exception as error:
             calls.pop(name, None)
             problems[name] = reason(error)
+            bench.card.give_back()  # most likely it was memory: the others need theirs
     samples = compare(bench.card, calls, sample_ms=bench.plan.sample_ms, rounds=bench.plan.rounds)
     work = flops(sides.config, batch, tokens)
     bench.row(
@@ -126,14 +154,31 @@ def _measure(bench: Bench, sides: _Sides, size: Size, peak: float) -> None:
         spread_ms={name: [min(each), max(each)] for name, each in samples.items()},
         sequences_per_second={name: 1e3 * batch / median(each) for name, each in samples.items()},
         share_of_peak={name: work / median(each) / 1e9 / peak for name, each in samples.items()},
-        against_compiled=_best_against(samples, (FAST, GRAPHED), (COMPILED, COMPILED_GRAPHED)),
+        against_compiled=_best_against(
+            samples, (FAST, GRAPHED), (COMPILED, COMPILED_CUDNN, COMPILED_GRAPHED)
+        ),
         against_eager=ratio(samples, EAGER, FAST),
         plain_against_compiled=ratio(samples, COMPILED, FAST),
         attention_costs=ratio(samples, ATTENTION, FAST),
+        host_ms=(host := {name: _host_ms(bench.card, call) for name, call in calls.items()}),
+        held_up=[name for name in host if host[name] > _HELD_UP * median(samples[name])]
+        if bench.card.kind == "cuda"
+        else [],
         problems=problems,
     )
     del calls
     bench.card.give_back()
+
+
+def _host_ms(card: Card, call: Callable[[], object]) -> float:
+    """How long the host is busy with one run, of a few that it queues."""
+    card.synchronise()
+    start = time.perf_counter()
+    for _ in range(_QUEUED):
+        call()
+    milliseconds = 1e3 * (time.perf_counter() - start) / _QUEUED
+    card.synchronise()
+    return milliseconds
 
 
 def _best_against(

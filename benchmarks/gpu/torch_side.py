@@ -1,10 +1,12 @@
 """What the graphs are held against: the same encoder in PyTorch, with its own fused attention."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpu.card import DTYPES, Card, Gpu
 from gpu.plan import Precision
@@ -23,7 +25,7 @@ def attend_sdpa(
 class TorchEncoder:
     """An encoder on the device, eager and compiled, over one set of weights.
 
-    One W_qkv, and no mask where every sequence is as long as T: PyTorch's best case.
+    One W_qkv, and no mask where every sequence is as long as T.
 
     Args:
         card: Where it runs.
@@ -68,6 +70,14 @@ class TorchEncoder:
                 return output
 
         return call
+
+
+@contextmanager
+def best_kernels() -> Iterator[None]:
+    """PyTorch's attention by cuDNN where that can, else FlashAttention: by itself it takes the slower one."""
+    kernels = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+    with sdpa_kernel(kernels, set_priority=True):
+        yield
 
 
 def captured(card: Card, call: Callable[[], object]) -> Callable[[], object]:

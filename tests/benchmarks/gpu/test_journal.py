@@ -1,6 +1,9 @@
 """What was found is on disk, whatever becomes of those who found it."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gpu.journal import Found, Journal, facts_of
 
@@ -54,10 +57,35 @@ def test_nothing_is_there_before_the_first_line(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal.jsonl").read() == {}
 
 
-def test_what_was_left_out_or_failed_shows_in_the_outcome() -> None:
-    rows = [{"kind": "some"}]
+def test_what_was_left_out_shows_in_the_outcome() -> None:
+    rows = [{"kind": "graph"}]
 
-    assert Found(rows=rows).outcome == ("done", None)
-    assert Found().outcome == ("done", None)  # there was nothing to do
-    assert Found(rows=rows, notes=["B = 128: left out"]).outcome == ("in part", None)
-    assert Found(notes=["it broke", "again"]).outcome == ("failed", "nothing was measured: it broke")
+    assert Found(rows=rows).outcome("parity") == ("done", None)
+    assert Found(rows=rows, notes=["bf16: left out"]).outcome("parity") == ("in part", None)
+    assert Found().outcome("export") == ("done", None)  # everything was there
+
+
+@pytest.mark.parametrize(
+    ("part", "rows", "why"),
+    [
+        ("parity", [], "it has no graph"),
+        ("served", [{"kind": "alone", "batch": 1}, {"kind": "server"}], "it has no load"),
+        ("served", [{"kind": "load", "replies": 0, "errors": 512}], "it has no load"),
+        ("kernels", [{"kind": "form", "problem": "RuntimeError: no"}], "RuntimeError: no"),
+        ("table", [{"kind": "peak"}, {"kind": "size", "ms": {}}], "it has no size"),
+        ("heads", [{"kind": "heads", "layer_us": {}}], "it has no heads"),
+        ("memory", [{"kind": "weights"}], "it has no step"),
+    ],
+)
+def test_a_part_without_what_it_is_there_for_has_failed(
+    part: str, rows: list[dict[str, Any]], why: str
+) -> None:
+    assert Found(rows=rows).outcome(part) == ("failed", f"nothing that matters was measured: {why}")
+    noted = Found(rows=rows, notes=["it broke", "again"]).outcome(part)
+    assert noted == ("failed", "nothing that matters was measured: it broke")
+
+
+def test_one_sound_row_is_enough() -> None:
+    broken = {"kind": "form", "problem": "RuntimeError: no"}
+
+    assert Found(rows=[broken, {"kind": "form", "ms": 0.1}]).outcome("kernels") == ("done", None)

@@ -1,6 +1,7 @@
 """Each part runs by itself, on the CPU as well."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from tests.benchmarks.gpu.conftest import RunPart
@@ -43,8 +44,20 @@ def test_memory_is_looked_at_step_by_step(run: RunPart) -> None:
     found = run("memory")
 
     steps = [row["step"] for row in found.of("step")]
-    assert steps[:2] == ["weights on disk, of both graphs", "fast graph loaded"]
+    assert [row["step"] for row in found.of("weights")] == ["weights on disk, of both graphs"]
+    assert steps[0] == "fast graph loaded"
     assert "attention graph loaded" in steps
+    assert found.notes == []
+
+
+def test_the_engine_answers_what_the_graphs_do(run: RunPart, plan: Plan) -> None:
+    found = run("engine")
+
+    rows = found.of("engine")
+    assert len(rows) == plan.engine_checks
+    assert {row["graph"] for row in rows} == {"fast", "attention"}
+    assert {row["check"] for row in rows} == {"one thread", "two threads", "no page-locked memory"}
+    assert all(max(row["pooled"], row["rest"]) < 1e-5 for row in rows)
     assert found.notes == []
 
 
@@ -79,13 +92,13 @@ def test_parts_need_only_what_they_measure() -> None:
     plan = full("cuda")
 
     assert needed_by(plan, ["environment", "kernels"]) == []
-    assert [family.key for family in needed_by(plan, ["served"])] == ["base-fp16"]
+    assert [family.key for family in needed_by(plan, ["served", "engine"])] == ["base-fp16"]
     assert [family.key for family in needed_by(plan, ["table"])] == ["large-fp16", "base-fp16"]
     assert len(needed_by(plan, PARTS)) == len(plan.families()) == 5 + 9
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_families_have_names_of_their_own(device: str) -> None:
+def test_families_have_names_of_their_own(device: Literal["cuda", "cpu"]) -> None:
     for plan in (full(device), tiny(device)):
         keys = [family.key for family in plan.families()]
         assert len(set(keys)) == len(keys)

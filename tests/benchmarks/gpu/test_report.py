@@ -40,7 +40,9 @@ def test_a_try_out_says_that_it_is_one() -> None:
 
 
 def test_every_part_can_be_shown(run: RunPart) -> None:
-    found = {part: run(part) for part in ("environment", "parity", "kernels", "table", "heads", "memory")}
+    found = {
+        part: run(part) for part in ("environment", "parity", "engine", "kernels", "table", "heads", "memory")
+    }
     lines = page(found, [], tiny=True).splitlines()
 
     for heading in ("The machine", "Which kernel computes attention", "Against PyTorch", "Memory"):

@@ -63,7 +63,7 @@ def test_one_that_breaks_or_crashes_does_not_stop_the_others(tmp_path: Path) -> 
 def test_one_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu.runner, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(gpu.runner, "_LEAST_SECONDS", 1.0)
     child = tmp_path / "child"
     hangs = (
         "import pathlib, subprocess, time\n"
@@ -77,6 +77,33 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(
     assert len(found["hanging"].rows) == 1
     assert found["well"].state == "done"
     assert _ends(int(child.read_text()))
+
+
+def test_what_has_hardly_any_time_is_not_begun(tmp_path: Path) -> None:
+    found = run(tmp_path, {"late": _END}, seconds=3.0)["late"]
+
+    assert (found.state, found.rows) == ("out of time", [])
+    assert found.problem == "not begun: 3 s were left for it"
+
+
+def test_a_part_is_told_less_than_it_has(tmp_path: Path) -> None:
+    told = []
+    journal = Journal(tmp_path / "journal.jsonl")
+
+    def command(part: str, allowed: float) -> Sequence[str]:
+        told.append(allowed)
+        return [sys.executable, "-c", _WRITE + _END, str(journal.path), part]
+
+    for seconds in (100.0, 20.0):
+        Runner(
+            journal=journal,
+            budget=Budget(seconds, {"one": 1.0}),
+            command=command,
+            logs=tmp_path / "logs",
+            seen=lambda _: None,
+        ).run(["one"])
+
+    assert told == [pytest.approx(90.0, abs=1), pytest.approx(15.0, abs=1)]
 
 
 def test_no_device_ends_it_all(tmp_path: Path) -> None:
