@@ -358,9 +358,14 @@ class Reconciler:
         if model in self._leaving:
             self._leaving.discard(model)
             self._retired(model)
-            task = asyncio.get_running_loop().create_task(model.scheduler.close())
+            task = asyncio.get_running_loop().create_task(_close(model))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+async def _close(model: Model) -> None:
+    await model.scheduler.close()
+    await in_thread(model.close)
 
 
 def _check(name: str, family: _Family) -> None:

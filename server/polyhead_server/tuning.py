@@ -30,6 +30,8 @@ class Tuning:
     """Where costs are kept; None: nowhere."""
     runs: int = 1
     """How many go at once."""
+    workers: int = 1
+    """Processes that share the device."""
     max_batch_tokens: int = 16_384
     max_working_bytes: int = 2 * 2**30
 
@@ -69,6 +71,7 @@ def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) 
         LOGGER.debug("measured %d points of %s", len(points), signature.name)
     else:
         _warm_up(engine, measured.points)
+    engine.serve()
     return CostTable(
         measured.points, rows=lambda tokens: _most_rows(signature, tokens, tuning), gains=measured.gains
     )
@@ -107,11 +110,11 @@ def _key(engine: Engine, signature: Signature, threads: int, runs: int) -> Key:
     return Key(
         manifest=hashlib.sha256(manifest).hexdigest(),
         graph=signature.graph,
-        provider=f"{engine.provider} with CUDA graphs" if engine.graphs else engine.provider,
+        provider=f"{engine.provider} with CUDA graphs" if engine.device.graphs else engine.provider,
         library=ort.__version__,
         processor=processor(),
         cpus=available_cpus(),
         threads=threads,
         runs=runs,
-        packed=engine.packed,
+        packed=engine.device.packed,
     )
