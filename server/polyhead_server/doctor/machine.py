@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import io
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ import onnxruntime as ort
 from polyhead_server.devices import CUDA, cuda_problem
 from polyhead_server.doctor.memory import read_memory
 from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
+from polyhead_server.libraries import load, preload
 from polyhead_server.threads import available_cpus, concurrent_runs
 
 _MAJOR, _MINOR = 75, 76
@@ -116,7 +116,7 @@ class ThisMachine:
     def library(self, name: str) -> str | None:
         """Loads a library, and says from where."""
         _preload()  # where pip has put libraries, the loader does not look
-        if _open(name) is None:
+        if not load(name):
             return None
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/maps").read_text().splitlines():
@@ -184,11 +184,8 @@ def system_name() -> str:
     return f"{platform.system()} {platform.release()}, {platform.machine()}"
 
 
-@cache
-def _preload() -> None:
-    """Loads what pip has installed; what it prints of the rest is said by `library`."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        ort.preload_dlls()
+_preload = cache(preload)
+"""Once: what it says of the rest is said by `library`."""
 
 
 def _open(name: str) -> ctypes.CDLL | None:
