@@ -5,7 +5,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from polyhead_server.devices import Device, on_cpu
+from polyhead_server.devices import Device, on_cpu, on_cuda
 from polyhead_server.engine import Arrays, Engine
 from polyhead_server.engine.captured import CapturedRuns
 from polyhead_server.engine.memory import HostMemory
@@ -82,3 +82,24 @@ def test_no_cuda_graph_is_captured_before_callers_come(
 
         assert runs.captured == [(3, 8)]
         engine.close()
+
+
+def test_what_is_measured_on_a_card_is_about_that_card_and_those_who_share_it(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    signature = signature_of(manifest, "fast")
+    monkeypatch.setattr("polyhead_server.tuning.card_name", lambda card: f"NVIDIA H200 at 00:0{card}.0")
+    engine = Engine(
+        repository / "tiny" / "1" / "model.onnx", signature=signature, device=on_cpu(""), threads=1
+    )
+
+    def kept(card: int, workers: int) -> list[str]:
+        engine.device = on_cuda("", card)
+        tune(engine, signature, threads=1, tuning=Tuning(seconds=0.01, cache=tmp_path, workers=workers))
+        return sorted(file.suffix for file in tmp_path.iterdir())
+
+    assert kept(0, 2) == [".json", ".lock"]
+    assert kept(0, 2) == [".json", ".lock"]
+    assert kept(0, 4) == [".json"] * 2 + [".lock"]
+    assert kept(1, 4) == [".json"] * 3 + [".lock"] * 2
