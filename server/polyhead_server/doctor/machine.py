@@ -39,7 +39,7 @@ class Machine(Protocol):
         """The NVIDIA driver's version."""
 
     def versions(self) -> dict[str, str | None]:
-        """Versions of `driver_cuda`, `cudart`, `cublas` and `cudnn`, as the libraries themselves say."""
+        """Versions of `driver_cuda`, `cudart`, `nvrtc`, `cublas` and `cudnn`, as they say themselves."""
 
     def cards(self) -> Sequence[Card]:
         """The GPUs that the driver shows."""
@@ -94,16 +94,26 @@ class ThisMachine:
     def versions(self) -> dict[str, str | None]:
         """What the libraries say of themselves."""
         driver = _dotted(_number(self._driver, "cuDriverGetVersion"))
-        runtime = cublas = None
+        runtime = compiler = cublas = None
         if found := self._loaded("cudart"):
             runtime = _dotted(_number(found, "cudaRuntimeGetVersion"))
+        if found := self._loaded("nvrtc"):
+            major, minor = ctypes.c_int(0), ctypes.c_int(0)
+            if found.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
+                compiler = f"{major.value}.{minor.value}"
         if found := self._loaded("cublas"):
             parts = [ctypes.c_int(0) for _ in range(3)]
             if all(
                 found.cublasGetProperty(index, ctypes.byref(part)) == 0 for index, part in enumerate(parts)
             ):
                 cublas = ".".join(str(part.value) for part in parts)
-        return {"driver_cuda": driver, "cudart": runtime, "cublas": cublas, "cudnn": self._cudnn()}
+        return {
+            "driver_cuda": driver,
+            "cudart": runtime,
+            "nvrtc": compiler,
+            "cublas": cublas,
+            "cudnn": self._cudnn(),
+        }
 
     def cards(self) -> Sequence[Card]:
         """The GPUs that the driver shows."""
