@@ -274,6 +274,8 @@ class Reconciler:
         loaded = [result for result in results if isinstance(result, Loaded)]
         # At work a version is taken over with all of its graphs or not at all.
         if failures and (family.served or not loaded):
+            for result in loaded:
+                await in_thread(result.close)
             self._note(family, number, version.state, failures[0].reason)
             self._refuse(
                 version.family,
