@@ -89,7 +89,6 @@ class Server:
         self._settings = settings
         self._device = device
         self._threads = settings.threads or available_cpus()
-        self._runs = settings.runs or _default_runs(device, self._threads)
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
         self._health = Health(registry, self.lifecycle)
@@ -218,9 +217,14 @@ class Server:
             [version],
             device=self._device,
             threads=self._threads,
-            tuning=_tuning(self._settings, self._runs),
+            tuning=_tuning(self._settings),
+            runs=self._runs,
             lost=self._lost,
         )
+
+    def _runs(self, device: Device) -> int:
+        """How many batches of a model are computed at once."""
+        return self._settings.runs or _default_runs(device, self._threads)
 
     def _lost(self) -> None:
         """Called in any thread."""
@@ -238,7 +242,7 @@ class Server:
             limits=Limits(
                 max_queued_tokens=self._settings.max_queued_tokens,
                 max_wait_seconds=self._settings.max_wait_seconds,
-                runs=self._runs,
+                runs=self._runs(result.engine.device),
             ),
             small=result.small,
             # On a GPU the smallest work waits for the largest that runs there, and the event loop with it.
@@ -253,6 +257,7 @@ class Server:
             scheduler=scheduler,
             tokeniser=result.tokeniser,
             provider=result.engine.provider,
+            close=result.close,
             statistics=statistics,
         )
 
@@ -338,10 +343,10 @@ def _default_runs(device: Device, threads: int) -> int:
     return 1 if device.graphs else 2
 
 
-def _tuning(settings: Settings, runs: int) -> Tuning:
+def _tuning(settings: Settings) -> Tuning:
     return Tuning(
         seconds=settings.tuning_seconds,
-        runs=runs,
+        workers=settings.workers,
         cache=settings.cache_dir or default_folder(),
         max_batch_tokens=settings.max_batch_tokens,
         max_working_bytes=settings.max_working_bytes,

@@ -43,6 +43,23 @@ def count_cards() -> int | None:
     return count.value
 
 
+def card_name(card: int) -> str:
+    """A card's model and address, as the driver says them; its number where it cannot be asked."""
+    name, bus, device = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32), ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return f"card {card}"
+    if (
+        driver.cuInit(0) != 0
+        or driver.cuDeviceGet(ctypes.byref(device), card) != 0
+        or driver.cuDeviceGetName(name, len(name), device) != 0
+        or driver.cuDeviceGetPCIBusId(bus, len(bus), device) != 0
+    ):
+        return f"card {card}"
+    return f"{name.value.decode()} at {bus.value.decode()}"
+
+
 def cards_for(device: str, *, count: Callable[[], int | None] = count_cards) -> tuple[int, ...]:
     """The cards that have workers of their own; none where a single process chooses its device by itself.
 

@@ -4,10 +4,6 @@ onnxruntime itself falls back to the CPU with a warning when CUDA does not load,
 as available because the file is there. So the decision is made here, by running a small graph.
 """
 
-import contextlib
-import ctypes
-import io
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +15,7 @@ import onnxruntime as ort
 
 from polyhead_server.cards import count_cards, named_cards
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
+from polyhead_server.libraries import load, preload
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -134,23 +131,8 @@ def check_precision(precision: str, device: Device) -> None:
 
 
 def _missing_libraries() -> list[str]:
-    missing = []
-    if sys.platform == "linux" and not _loads("libcuda.so.1"):
-        missing.append("libcuda.so.1")
-    # Loads CUDA's and cuDNN's libraries where pip has put them, and prints those that it could not load.
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        ort.preload_dlls()
-    failed = dict.fromkeys(re.findall(r"Failed to load ([^\s:]+)", printed.getvalue()))
-    return missing + [library for library in failed if not _loads(library)]
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+    driver = ["libcuda.so.1"] if sys.platform == "linux" and not load("libcuda.so.1") else []
+    return driver + preload()
 
 
 def _try_cuda(card: int) -> str | None:

@@ -29,6 +29,12 @@ class Loaded:
     """What computes small work; None leaves it to the engine."""
     tokeniser: Tokeniser | None
 
+    def close(self) -> None:
+        """Gives back its memory, after its last run. May block for some moments."""
+        self.engine.close()
+        if self.small is not None:
+            self.small.engine.stop()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
@@ -45,6 +51,7 @@ def load(
     device: Device,
     threads: int,
     tuning: Tuning | None = None,
+    runs: Callable[[Device], int] = lambda _device: 1,
     lost: Callable[[], None] = lambda: None,
 ) -> Iterator[Loaded | Failed]:
     """Loads every graph of every version, one after the other. Blocks while it does.
@@ -54,6 +61,7 @@ def load(
         device: Where sessions run.
         threads: Threads of one run on the CPU.
         tuning: How the costs of runs are measured.
+        runs: How many batches of a graph go at once, by the device as it is used.
         lost: Called, from any thread, when the device is lost to this process.
 
     Yields:
@@ -70,6 +78,7 @@ def load(
                     device=device,
                     threads=threads,
                     tuning=tuning or Tuning(),
+                    runs=runs,
                     lost=lost,
                 )
         except Exception as error:
@@ -87,6 +96,7 @@ def _load_graphs(
     device: Device,
     threads: int,
     tuning: Tuning,
+    runs: Callable[[Device], int],
     lost: Callable[[], None],
 ) -> Iterator[Loaded | Failed]:
     verify(folder, manifest)
@@ -95,12 +105,16 @@ def _load_graphs(
         tokeniser = Tokeniser(folder / manifest.tokenizer.file, max_tokens=manifest.text_max_tokens)
     for graph, record in manifest.graphs.items():
         signature = signature_of(manifest, graph)
+        engine = None
         try:
             path = folder / record.file
             engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
+            tuning = replace(tuning, runs=runs(engine.device))
             costs = tune(engine, signature, threads=threads, tuning=tuning)
             small = _small(path, signature, device, threads, tuning) if has_small_work(costs) else None
         except Exception as error:
+            if engine is not None:
+                engine.close()
             yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
         else:
             yield Loaded(signature=signature, engine=engine, costs=costs, small=small, tokeniser=tokeniser)

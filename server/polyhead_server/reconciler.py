@@ -274,6 +274,8 @@ class Reconciler:
         loaded = [result for result in results if isinstance(result, Loaded)]
         # At work a version is taken over with all of its graphs or not at all.
         if failures and (family.served or not loaded):
+            for result in loaded:
+                await in_thread(result.close)
             self._note(family, number, version.state, failures[0].reason)
             self._refuse(
                 version.family,
@@ -358,9 +360,14 @@ class Reconciler:
         if model in self._leaving:
             self._leaving.discard(model)
             self._retired(model)
-            task = asyncio.get_running_loop().create_task(model.scheduler.close())
+            task = asyncio.get_running_loop().create_task(_close(model))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+async def _close(model: Model) -> None:
+    await model.scheduler.close()
+    await in_thread(model.close)
 
 
 def _check(name: str, family: _Family) -> None:

@@ -33,6 +33,8 @@ class Model:
     tokeniser: Tokeniser | None
     provider: str
     """onnxruntime's execution provider that is really in use."""
+    close: Callable[[], None] = lambda: None
+    """Gives back its memory once the scheduler is closed. May block for some moments."""
     statistics: Statistics = field(default_factory=Statistics)
     lease: Lease = field(default_factory=Lease)
     """Held by every request that found this model, until the engine has answered it."""

@@ -1,18 +1,23 @@
 """What runs of a loaded graph cost on this machine: measured at the first start, remembered for the next."""
 
 import hashlib
+import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnxruntime as ort
 
+from polyhead_server.cards import card_name
+from polyhead_server.devices import CPU, Device
 from polyhead_server.engine import Engine
 from polyhead_server.errors import EngineError, TooLargeError
 from polyhead_server.logs import LOGGER
 from polyhead_server.scheduling.cache import Key, processor, read_costs, write_costs
 from polyhead_server.scheduling.costs import CostTable, Measured, Points
 from polyhead_server.scheduling.measuring import measure, measure_gains
+from polyhead_server.scheduling.turns import turn
 from polyhead_server.signature import Signature
 from polyhead_server.threads import available_cpus
 
@@ -30,6 +35,8 @@ class Tuning:
     """Where costs are kept; None: nowhere."""
     runs: int = 1
     """How many go at once."""
+    workers: int = 1
+    """Processes that share the device."""
     max_batch_tokens: int = 16_384
     max_working_bytes: int = 2 * 2**30
 
@@ -43,35 +50,51 @@ def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) 
         threads: Threads of one run on the CPU.
         tuning: How to measure.
     """
-    key = _key(engine, signature, threads, tuning.runs)
-    measured = None if tuning.cache is None else read_costs(tuning.cache, key)
+    key = _key(engine, signature, threads, tuning)
+    measured = _remembered(tuning, key)
     if measured is None:
-        points = measure(
-            lambda batch, tokens: _run(engine, batch, tokens),
-            max_tokens=signature.max_tokens,
-            fits=lambda batch, tokens: (
-                signature.working_bytes(batch, tokens) <= min(_MEASURED_BYTES, tuning.max_working_bytes)
-            ),
-            budget=tuning.seconds,
-        )
-        gains = measure_gains(
-            lambda batch, tokens: _run(engine, batch, tokens),
-            points,
-            runs=tuning.runs,
-            budget=tuning.seconds / 2,
-        )
-        measured = Measured(points=points, gains=gains)
-        # The largest points were measured for the sake of their time; the arena need not keep their memory.
-        engine.shrink()
-        _warm_up(engine, points)
-        if tuning.cache is not None:
-            write_costs(tuning.cache, key, measured)
-        LOGGER.debug("measured %d points of %s", len(points), signature.name)
-    else:
-        _warm_up(engine, measured.points)
+        with _turn(engine.device, tuning):
+            # Another process of this device may have measured meanwhile.
+            measured = _remembered(tuning, key) or _measure(engine, signature, tuning, key)
+    _warm_up(engine, measured.points)
+    engine.serve()
     return CostTable(
         measured.points, rows=lambda tokens: _most_rows(signature, tokens, tuning), gains=measured.gains
     )
+
+
+def _remembered(tuning: Tuning, key: Key) -> Measured | None:
+    return None if tuning.cache is None else read_costs(tuning.cache, key)
+
+
+def _turn(device: Device, tuning: Tuning) -> AbstractContextManager[None]:
+    if device.provider == CPU or tuning.cache is None:
+        return nullcontext()
+    return turn(tuning.cache, re.sub(r"[^\w.-]+", "-", card_name(device.card)))
+
+
+def _measure(engine: Engine, signature: Signature, tuning: Tuning, key: Key) -> Measured:
+    points = measure(
+        lambda batch, tokens: _run(engine, batch, tokens),
+        max_tokens=signature.max_tokens,
+        fits=lambda batch, tokens: (
+            signature.working_bytes(batch, tokens) <= min(_MEASURED_BYTES, tuning.max_working_bytes)
+        ),
+        budget=tuning.seconds,
+    )
+    gains = measure_gains(
+        lambda batch, tokens: _run(engine, batch, tokens),
+        points,
+        runs=tuning.runs,
+        budget=tuning.seconds / 2,
+    )
+    # The largest points were measured for the sake of their time; the arena need not keep their memory.
+    engine.shrink()
+    measured = Measured(points=points, gains=gains)
+    if tuning.cache is not None:
+        write_costs(tuning.cache, key, measured)
+    LOGGER.debug("measured %d points of %s", len(points), signature.name)
+    return measured
 
 
 def _run(engine: Engine, batch: int, tokens: int) -> Callable[[], object]:
@@ -102,16 +125,19 @@ def _most_rows(signature: Signature, tokens: int, tuning: Tuning) -> int:
     return max(1, min(tuning.max_batch_tokens // tokens, by_memory))
 
 
-def _key(engine: Engine, signature: Signature, threads: int, runs: int) -> Key:
+def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning) -> Key:
     manifest = signature.manifest.model_dump_json().encode()
+    device = engine.device
+    on_card = device.provider != CPU
     return Key(
         manifest=hashlib.sha256(manifest).hexdigest(),
         graph=signature.graph,
-        provider=f"{engine.provider} with CUDA graphs" if engine.graphs else engine.provider,
+        provider=f"{engine.provider} with CUDA graphs" if device.graphs else engine.provider,
         library=ort.__version__,
-        processor=processor(),
+        processor=f"{processor()}, {card_name(device.card)}" if on_card else processor(),
         cpus=available_cpus(),
         threads=threads,
-        runs=runs,
-        packed=engine.packed,
+        runs=tuning.runs,
+        packed=device.packed,
+        workers=tuning.workers if on_card else 1,
     )

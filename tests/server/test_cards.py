@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead_server.cards import cards_for, check_device, count_cards, named_cards
+from polyhead_server.cards import card_name, cards_for, check_device, count_cards, named_cards
 
 
 def never() -> int | None:
@@ -43,3 +43,12 @@ def test_this_machines_cards_can_be_counted() -> None:
     count = count_cards()
 
     assert count is None or count >= 0
+
+
+def test_a_card_without_a_driver_is_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(library: str) -> None:
+        raise OSError(library)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+
+    assert card_name(3) == "card 3"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.server.conftest import Running, running
+from tests.server.conftest import Running, everything_on, running
 from tests.servers import quick_settings
 
 from polyhead_server import create_server
@@ -34,7 +34,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
             return [CUDA, CPU]
 
         def get_provider_graph_assignment_info(self) -> list[Any]:
-            return []
+            return everything_on(CUDA)
 
     monkeypatch.setattr(ort, "InferenceSession", Session)
     monkeypatch.setattr("polyhead_server.engine.runs.CudaMemory", lambda _card: HostMemory())

@@ -29,6 +29,16 @@ class FakeScheduler:
         self.closed = True
 
 
+class FakeEngine:
+    """Remembers that it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
 class World:
     """A repository of the family `a`, and a reconciler of it."""
 
@@ -37,6 +47,7 @@ class World:
         self.models = folder
         self.registry = Registry()
         self.loads: list[int] = []
+        self.engines: dict[str, FakeEngine] = {}
         self.broken: dict[str, str] = {}
         self.retired: list[Model] = []
         self.hold = threading.Event()
@@ -80,7 +91,7 @@ class World:
             else:
                 yield Loaded(
                     signature=signature,
-                    engine=cast(Any, None),
+                    engine=cast(Any, self.engine(signature.name, version.version)),
                     costs=cast(Any, None),
                     small=None,
                     tokeniser=None,
@@ -92,7 +103,12 @@ class World:
             scheduler=cast(Any, FakeScheduler(loaded.signature.manifest.digest)),
             tokeniser=None,
             provider="CPU",
+            close=loaded.close,
         )
+
+    def engine(self, name: str, version: int) -> FakeEngine:
+        self.engines[f"{name} {version}"] = engine = FakeEngine()
+        return engine
 
     async def start(self) -> None:
         found = scan(self.models, may_be_empty=True)
@@ -223,6 +239,8 @@ def test_a_new_version_takes_over_when_it_is_loaded_and_the_old_one_leaves_after
         assert cast(Any, old.scheduler).closed
         assert old in world.retired
         assert not cast(Any, new.scheduler).closed
+        assert await asyncio.to_thread(world.engines["a 1"].closed.wait, 30)
+        assert not world.engines["a 2"].closed.is_set()
 
     run(story)
 
@@ -502,5 +520,20 @@ def test_a_close_ends_what_is_still_in_use(run: Run) -> None:
             await world.reconciler.close()
             assert cast(Any, old.scheduler).closed
         await world.reconciler.close()
+
+    run(story)
+
+
+def test_what_was_loaded_of_a_version_that_is_refused_is_closed(run: Run) -> None:
+    async def story(world: World) -> None:
+        world.write(1)
+        await world.start()
+        world.write(2)
+        world.broken["a.attention 2"] = "it is broken"
+        await world.reconciler.reconcile()
+
+        assert world.serving() == {"a": [1], "a.attention": [1]}
+        assert world.engines["a 2"].closed.is_set()
+        assert not world.engines["a 1"].closed.is_set()
 
     run(story)

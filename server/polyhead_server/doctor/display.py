@@ -60,7 +60,7 @@ def _machine(report: Report) -> Table:
     for card in cuda.cards:
         free = "" if card.free is None else f", {_gib(card.free)} free"
         table.add_row("GPU", f"{card.name}, compute {card.capability}, {_gib(card.memory)}{free}")
-    found = {"CUDA runtime": cuda.runtime, "cuBLAS": cuda.cublas, "cuDNN": cuda.cudnn}
+    found = {"CUDA runtime": cuda.runtime, "nvrtc": cuda.compiler, "cuBLAS": cuda.cublas, "cuDNN": cuda.cudnn}
     table.add_row("versions", ", ".join(f"{name} {version or '–'}" for name, version in found.items()))
     table.add_row("CUDA", "a graph ran on it" if cuda.problem is None else escape(cuda.problem))
     return table

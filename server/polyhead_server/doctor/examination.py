@@ -91,6 +91,7 @@ def _cuda(machine: Machine, runtime: Runtime) -> Cuda:
         driver=machine.driver(),
         highest=versions["driver_cuda"],
         runtime=versions["cudart"],
+        compiler=versions["nvrtc"],
         cublas=versions["cublas"],
         cudnn=versions["cudnn"],
         cards=tuple(machine.cards()),
@@ -123,6 +124,20 @@ def _advice(runtime: Runtime, cuda: Cuda, device: Device | None) -> Iterator[Pro
         names = ", ".join(library.name for library in slower)
         yield Problem(
             what=f"{names} missing: attention runs, on slower kernels", remedy=_install(runtime, slower)
+        )
+    packages = {library.name.partition(".")[0]: library.brought_by for library in cuda.libraries}
+    newer = {
+        packages.get(library, library): version
+        for library, version in (("libcudart", cuda.runtime), ("libnvrtc", cuda.compiler))
+        if version is not None and cuda.highest is not None and _parts(version) > _parts(cuda.highest)
+    }
+    if newer:
+        names = " and ".join(f"{name} {version}" for name, version in newer.items())
+        limits = " ".join(f"'{name}=={cuda.highest}.*'" for name in newer)
+        yield Problem(
+            what=f"{names} newer than the driver, which runs CUDA up to {cuda.highest}: "
+            "it refuses kernels that are compiled when they are wanted, such as cuDNN's attention",
+            remedy=f"update the driver, or pip install {limits}",
         )
     if cuda.problem is not None and cuda.cards and device is not None:
         yield Problem(
@@ -160,6 +175,10 @@ def _install(runtime: Runtime, libraries: Sequence[Library]) -> str:
 def _older(version: str | None, than: str) -> bool:
     """Whether a driver is too old. Within one major version of CUDA every driver serves."""
     return version is not None and int(version.partition(".")[0]) < int(than.partition(".")[0])
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _version(distribution: str) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import io
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ import onnxruntime as ort
 from polyhead_server.devices import CUDA, cuda_problem
 from polyhead_server.doctor.memory import read_memory
 from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
+from polyhead_server.libraries import load, preload
 from polyhead_server.threads import available_cpus, concurrent_runs
 
 _MAJOR, _MINOR = 75, 76
@@ -39,7 +39,7 @@ class Machine(Protocol):
         """The NVIDIA driver's version."""
 
     def versions(self) -> dict[str, str | None]:
-        """Versions of `driver_cuda`, `cudart`, `cublas` and `cudnn`, as the libraries themselves say."""
+        """Versions of `driver_cuda`, `cudart`, `nvrtc`, `cublas` and `cudnn`, as they say themselves."""
 
     def cards(self) -> Sequence[Card]:
         """The GPUs that the driver shows."""
@@ -94,16 +94,26 @@ class ThisMachine:
     def versions(self) -> dict[str, str | None]:
         """What the libraries say of themselves."""
         driver = _dotted(_number(self._driver, "cuDriverGetVersion"))
-        runtime = cublas = None
+        runtime = compiler = cublas = None
         if found := self._loaded("cudart"):
             runtime = _dotted(_number(found, "cudaRuntimeGetVersion"))
+        if found := self._loaded("nvrtc"):
+            major, minor = ctypes.c_int(0), ctypes.c_int(0)
+            if found.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
+                compiler = f"{major.value}.{minor.value}"
         if found := self._loaded("cublas"):
             parts = [ctypes.c_int(0) for _ in range(3)]
             if all(
                 found.cublasGetProperty(index, ctypes.byref(part)) == 0 for index, part in enumerate(parts)
             ):
                 cublas = ".".join(str(part.value) for part in parts)
-        return {"driver_cuda": driver, "cudart": runtime, "cublas": cublas, "cudnn": self._cudnn()}
+        return {
+            "driver_cuda": driver,
+            "cudart": runtime,
+            "nvrtc": compiler,
+            "cublas": cublas,
+            "cudnn": self._cudnn(),
+        }
 
     def cards(self) -> Sequence[Card]:
         """The GPUs that the driver shows."""
@@ -116,7 +126,7 @@ class ThisMachine:
     def library(self, name: str) -> str | None:
         """Loads a library, and says from where."""
         _preload()  # where pip has put libraries, the loader does not look
-        if _open(name) is None:
+        if not load(name):
             return None
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/maps").read_text().splitlines():
@@ -184,11 +194,8 @@ def system_name() -> str:
     return f"{platform.system()} {platform.release()}, {platform.machine()}"
 
 
-@cache
-def _preload() -> None:
-    """Loads what pip has installed; what it prints of the rest is said by `library`."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        ort.preload_dlls()
+_preload = cache(preload)
+"""Once: what it says of the rest is said by `library`."""
 
 
 def _open(name: str) -> ctypes.CDLL | None:

@@ -77,6 +77,8 @@ class Cuda:
     highest: str | None
     """The highest CUDA version that the driver can run."""
     runtime: str | None
+    compiler: str | None
+    """nvrtc's, which cuDNN compiles kernels with."""
     cublas: str | None
     cudnn: str | None
     cards: tuple[Card, ...]

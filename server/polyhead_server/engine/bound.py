@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import onnxruntime as ort
 
 from polyhead_server.engine.buckets import bucket
+from polyhead_server.engine.gate import GATE, Gate
 from polyhead_server.engine.host_pool import HostPool
 from polyhead_server.engine.lane import Lane
 from polyhead_server.engine.memory import Memory
@@ -28,9 +29,18 @@ class BoundRuns:
         session: The session.
         signature: What it takes and gives.
         memory: The device's.
+        gate: Which captures of CUDA graphs, of other sessions, pass alone.
     """
 
-    def __init__(self, session: ort.InferenceSession, signature: Signature, memory: Memory) -> None:
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        signature: Signature,
+        memory: Memory,
+        *,
+        gate: Gate = GATE,
+    ) -> None:
+        self._gate = gate
         self._session = session
         self._signature = signature
         self._memory = memory
@@ -39,6 +49,24 @@ class BoundRuns:
 
     def run(self, feeds: Arrays, outputs: Sequence[str], options: ort.RunOptions) -> Arrays:
         """Runs once. As many lanes are made as runs have ever been at once."""
+        with self._gate.together():
+            return self._run(feeds, outputs, options)
+
+    def serve(self) -> None:
+        """Nothing changes: each run is as the one before."""
+
+    def check(self) -> None:
+        """Raises what the device reports of work that was given to it."""
+        with self._gate.together():
+            self._memory.check()
+
+    def close(self) -> None:
+        """Gives back the device's memory, when nothing is captured elsewhere."""
+        with self._gate.together():
+            self._lanes.clear()
+            self._session = None  # nothing runs any more
+
+    def _run(self, feeds: Arrays, outputs: Sequence[str], options: ort.RunOptions) -> Arrays:
         batch, tokens = feeds[self._signature.primary].shape[:2]
         size = bucket(batch, tokens, self._signature.max_tokens)
         try:

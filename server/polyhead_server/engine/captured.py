@@ -1,7 +1,8 @@
 """Runs whose sizes come often are captured as CUDA graphs, and replayed: one launch for all kernels of a run.
 
 What onnxruntime and CUDA ask for: a captured run has its size, its buffers and its outputs for good; graphs
-belong to the thread that captured them; a session runs one at a time; no graph is freed, so there are few.
+belong to the thread that captured them; a session runs one at a time; no graph is freed, so there are few,
+and all of them are for callers' runs.
 """
 
 from collections import Counter
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import onnxruntime as ort
 
 from polyhead_server.engine.buckets import Size, bucket
+from polyhead_server.engine.failures import is_lost, is_out_of_memory
 from polyhead_server.engine.gate import GATE, Gate
 from polyhead_server.engine.host_pool import HostPool
 from polyhead_server.engine.lane import Lane
@@ -66,19 +68,43 @@ class CapturedRuns:
         self._lane = self._new_lane()
         self._seen: Counter[Size] = Counter()
         self._graphs: dict[Size, _Graph] = {}
+        self._refused: set[Size] = set()
         self._captures = 0
+        self._serving = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cuda-graphs")
 
     def run(self, feeds: Arrays, outputs: Sequence[str], options: ort.RunOptions) -> Arrays:
         """Runs once, when it is its turn."""
         return self._thread.submit(self._run, feeds, outputs, options).result()
 
+    @property
+    def captured(self) -> list[Size]:
+        """The sizes that have graphs."""
+        return sorted(self._graphs)
+
+    def serve(self) -> None:
+        """From now on runs are callers', and sizes that come often are captured."""
+        self._serving = True
+
+    def check(self) -> None:
+        """Raises what the device reports of work that was given to it."""
+        with self._gate.together():
+            self._memory.check()
+
+    def close(self) -> None:
+        """Gives back the device's memory, when no run is left and none is captured elsewhere."""
+        self._thread.shutdown()
+        with self._gate.together():
+            self._graphs.clear()
+            self._lane = self._session = None  # type: ignore[assignment]  # nothing runs any more
+
     def _run(self, feeds: Arrays, outputs: Sequence[str], options: ort.RunOptions) -> Arrays:
         batch, tokens = feeds[self._signature.primary].shape[:2]
         size = bucket(batch, tokens, self._signature.max_tokens)
-        self._seen[size] += 1
-        if self._is_worth_it(size):
-            self._capture(feeds, size)
+        if self._serving:
+            self._seen[size] += 1
+            if self._is_worth_it(size):
+                self._capture(feeds, size)
         graph = self._graphs.get(size)
         lane, number = (self._lane, _NONE) if graph is None else (graph.lane, graph.number)
         options.add_run_config_entry(_GRAPH, number)
@@ -98,11 +124,15 @@ class CapturedRuns:
         return Lane(self._session, self._signature, self._memory, self._pool)
 
     def _is_worth_it(self, size: Size) -> bool:
-        often = self._seen[size] >= _OFTEN and size not in self._graphs
+        often = self._seen[size] >= _OFTEN and size not in self._graphs and size not in self._refused
         return often and self._captures < self._left and self._lane.bytes(size) <= _LARGEST_BYTES
 
     def _capture(self, feeds: Arrays, size: Size) -> None:
-        """Captures the run of a size. Where that fails, none is captured any more."""
+        """Captures the run of a size. Where that fails, none is captured any more; this one, if memory lacks.
+
+        Raises:
+            RuntimeError: The device is lost.
+        """
         self._captures += 1
         graph = _Graph(number=str(self._captures), lane=self._new_lane())
         options = ort.RunOptions()
@@ -111,10 +141,17 @@ class CapturedRuns:
             try:
                 graph.lane.upload(feeds, size)
                 graph.lane.bind(self._outputs, size)
-                graph.lane.compute(options)  # runs as usual, runs again for the capture, and replays that
+                graph.lane.compute(options)  # two regular runs before the capture, which is then replayed
             except Exception as error:
-                LOGGER.warning("%s: no more CUDA graphs: %s", self._signature.name, error)
-                self._left = 0
+                graph.lane.drop()
+                if is_lost(error, self._memory.check):
+                    raise
+                if is_out_of_memory(error):
+                    LOGGER.warning("%s: no CUDA graph of (%d, %d): %s", self._signature.name, *size, error)
+                    self._refused.add(size)
+                else:
+                    LOGGER.warning("%s: no more CUDA graphs: %s", self._signature.name, error)
+                    self._left = 0
                 return
         LOGGER.debug("%s: captured (%d, %d)", self._signature.name, *size)
         self._graphs[size] = graph

@@ -52,10 +52,17 @@ class CudaMemory:
     def upload(self, array: NDArray[np.generic], address: int) -> None:
         """Copies to the card. Returns when it is there."""
         self._copy(address, array.ctypes.data, array.nbytes, _TO_DEVICE)
+        # From ordinary memory, cudaMemcpy may return when all is staged but not yet on the card, and the
+        # stream that onnxruntime computes on does not wait for the one that copies.
+        self.check()
 
     def download(self, address: int, array: NDArray[np.generic]) -> None:
         """Copies from the card."""
         self._copy(array.ctypes.data, address, array.nbytes, _TO_HOST)
+
+    def check(self) -> None:
+        """Waits for the copies of this process to the card; reports an error that it has been left with."""
+        self._call("cudaStreamSynchronize", ctypes.c_void_p(None))
 
     def _copy(self, to: int, start: int, size: int, kind: int) -> None:
         self._call(

@@ -20,7 +20,7 @@ from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError
 from polyhead_server.logs import LOGGER
 from polyhead_server.signature import LENGTHS, Signature
 
-_SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
+_SHRINK = "memory.enable_memory_arena_shrinkage"
 
 
 class Engine:
@@ -47,10 +47,8 @@ class Engine:
         threads: int,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        session = open_session(path, device=device, threads=threads)
+        session, self.device = open_session(path, device=device, threads=threads)
         self.provider: str = session.get_providers()[0]
-        self.packed = device.packed
-        self.graphs = device.graphs
         self._signature = signature
         self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()
@@ -59,8 +57,15 @@ class Engine:
         self._lock = Lock()
         self._lost = lost
         self._check_names(path.name, session)
-        self._runs = runs_of(session, signature, device)
-        self._warm_up(path.name)
+        self._runs = runs_of(session, signature, self.device)
+        self._arenas = _arenas(self.device)
+        del session  # `close` drops the last one
+        try:
+            self._warm_up(path.name)
+            self._try_shrinking()
+        except Exception:
+            self.close()
+            raise
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         """Runs the graph. Releases the interpreter's lock; safe from several threads at once.
@@ -80,13 +85,15 @@ class Engine:
         with self._lock:
             if self._stopped:
                 raise EngineError(f"{self._signature.name} is stopped")
-            if self._arena.begin(taken) and self.provider == CPU:
-                options.add_run_config_entry(*_SHRINK)
+            if self._arena.begin(taken) and self._arenas:
+                options.add_run_config_entry(_SHRINK, self._arenas)
             self._running.add(options)
         try:
             return self._runs.run(feeds, outputs, options)
         except Exception as error:
-            failure = translate(error, self._signature.name)
+            failure = translate(error, self._signature.name, self._runs.check)
+            if isinstance(failure, TooLargeError):
+                self.shrink()  # the halves of what was too large
             if isinstance(failure, DeviceLostError):
                 LOGGER.error("%s: the device is lost: %s", self._signature.name, error)
                 self._lost()
@@ -110,12 +117,32 @@ class Engine:
         with self._lock:
             self._arena.forget()
 
+    def serve(self) -> None:
+        """From now on runs are callers'; those before were to measure and to warm up."""
+        self._runs.serve()
+
+    def close(self) -> None:
+        """Stops, and gives back the device's memory. Blocks while a CUDA graph is captured elsewhere."""
+        self.stop()
+        self._runs.close()
+
     def stop(self) -> None:
         """Ends the runs in progress at their next operator, and lets no other begin: all raise."""
         with self._lock:
             self._stopped = True
             for options in self._running:
                 options.terminate = True
+
+    def _try_shrinking(self) -> None:
+        """Shrinks the device's arena once. Where onnxruntime knows none by that name, such runs fail."""
+        if self.device.provider == CPU or not self._arenas:
+            return
+        self.shrink()
+        try:
+            self.run(self.example(1, 1), self.outputs)
+        except EngineError as error:
+            LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
+            self._arenas = None
 
     def _check_names(self, file: str, session: ort.InferenceSession) -> None:
         graph = self._signature.manifest.graphs[self._signature.graph]
@@ -147,3 +174,11 @@ class Engine:
                     f"{file}: {tensor.name} must be {tensor.datatype} {list(shape)} "
                     f"at B={batch}, T={tokens}, was {value.dtype} {list(value.shape)}"
                 )
+
+
+def _arenas(device: Device) -> str | None:
+    """The arena that runs take memory from, as onnxruntime names it; None where it must stay as it is."""
+    if device.provider == CPU:
+        return "cpu:0"
+    # What was captured reads and writes the same addresses for good.
+    return None if device.graphs else f"gpu:{device.card}"

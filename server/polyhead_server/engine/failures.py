@@ -1,6 +1,7 @@
 """What onnxruntime's and CUDA's own words mean: memory, the device, or anything else."""
 
 import re
+from collections.abc import Callable
 
 from polyhead_server.errors import DeviceLostError, EngineError, ServerError, TooLargeError
 
@@ -28,22 +29,43 @@ They are about the device or its driver (3, 4, 46, 100, 802), its memory (214, 2
 """
 
 
-def translate(error: Exception, name: str) -> ServerError:
+def translate(error: Exception, name: str, check: Callable[[], None] = lambda: None) -> ServerError:
     """What the server says of a run that failed.
 
     Args:
         error: What the run raised.
         name: The model's.
+        check: Raises what the device itself reports.
     """
-    text = str(error)
-    if is_lost(text):
+    if is_lost(error, check):
         return DeviceLostError("the device failed: try again, the server starts anew", retry_after_ms=1000)
-    if isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY):
+    if is_out_of_memory(error):
         return TooLargeError("the request needs more memory than there is: send fewer or shorter sequences")
     return EngineError(f"{name} failed: {error}")
 
 
-def is_lost(text: str) -> bool:
-    """Whether an error says that the device cannot be used any more by this process."""
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a run failed for want of memory, the device's or the host's."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+def is_lost(error: Exception, check: Callable[[], None] = lambda: None) -> bool:
+    """Whether this process cannot use the device any more.
+
+    Args:
+        error: What a run raised.
+        check: Raises what the device itself reports. Its libraries, which are heard first, have fewer words:
+            after an illegal access cuBLAS only says CUBLAS_STATUS_EXECUTION_FAILED.
+    """
+    if _says_lost(str(error)):
+        return True
+    try:
+        check()
+    except Exception as reported:
+        return _says_lost(str(reported))
+    return False
+
+
+def _says_lost(text: str) -> bool:
     codes = (int(code) for code in re.findall(r"CUDA (?:failure|error) (\d+)", text))
     return any(words in text for words in _LOST) or any(code in _LOST_CODES for code in codes)

@@ -47,6 +47,13 @@ class Memory(Protocol):
     def download(self, address: int, array: NDArray[np.generic]) -> None:
         """Fills a contiguous array from the device."""
 
+    def check(self) -> None:
+        """Asks the device how it is.
+
+        Raises:
+            RuntimeError: Something that it was given has failed; in CUDA's words.
+        """
+
 
 class HostMemory:
     """The CPU as a device: what runs on a GPU elsewhere can run here."""
@@ -69,3 +76,6 @@ class HostMemory:
     def download(self, address: int, array: NDArray[np.generic]) -> None:
         """Copies."""
         ctypes.memmove(array.ctypes.data, address, array.nbytes)
+
+    def check(self) -> None:
+        """Nothing fails later."""

@@ -12,20 +12,23 @@ FUSED_ATTENTION = frozenset(
 )
 """Operators that compute scores, softmax and the weighted sum in one."""
 
-_SLOW = FUSED_ATTENTION | {
-    "BiasGelu",
-    "FastGelu",
-    "FusedGemm",
-    "FusedMatMul",
-    "Gelu",
-    "Gemm",
-    "LayerNormalization",
-    "MatMul",
-    "SimplifiedLayerNormalization",
-    "SkipLayerNormalization",
-    "Softmax",
-}
-"""Operators over whole activations. What else CUDA leaves to the CPU are shapes: a few numbers."""
+_SHAPES = frozenset(
+    {
+        "Cast",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "Gather",
+        "Identity",
+        "Range",
+        "Shape",
+        "Size",
+        "Slice",
+        "Squeeze",
+        "Unsqueeze",
+    }
+)
+"""What onnxruntime computes shapes with: a few numbers, rather on the CPU. All else is work for the card."""
 
 Operators = Mapping[str, Mapping[str, int]]
 """By provider: how many of each operator it computes."""
@@ -42,7 +45,7 @@ def placed(session: ort.InferenceSession) -> Operators:
 def slow_on_cpu(operators: Operators, provider: str) -> Mapping[str, int]:
     """What a graph of another provider leaves to the CPU although it is large work."""
     left = {} if provider == CPU else operators.get(CPU, {})
-    return {operator: count for operator, count in left.items() if operator in _SLOW}
+    return {operator: count for operator, count in left.items() if operator not in _SHAPES}
 
 
 def spell(operators: Mapping[str, int]) -> str:

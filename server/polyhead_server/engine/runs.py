@@ -19,6 +19,19 @@ class Runs(Protocol):
     def run(self, feeds: Arrays, outputs: Sequence[str], options: ort.RunOptions) -> Arrays:
         """Runs once. Safe from several threads at once; raises whatever onnxruntime does."""
 
+    def serve(self) -> None:
+        """From now on runs are callers'; those before were to measure."""
+
+    def check(self) -> None:
+        """Asks the device how it is.
+
+        Raises:
+            RuntimeError: Something that it was given has failed; in CUDA's words.
+        """
+
+    def close(self) -> None:
+        """Gives back what it holds; no run is in progress, and none follows. May block for some moments."""
+
 
 class PlainRuns:
     """Runs of a session on the CPU: it reads the callers' arrays, and makes those that it returns.
@@ -34,6 +47,16 @@ class PlainRuns:
         """Runs once."""
         values = self._session.run(list(outputs), dict(feeds), options)
         return dict(zip(outputs, values, strict=True))
+
+    def serve(self) -> None:
+        """Nothing changes."""
+
+    def check(self) -> None:
+        """A processor that fails takes the process with it."""
+
+    def close(self) -> None:
+        """Drops the session."""
+        self._session = None
 
 
 def runs_of(session: ort.InferenceSession, signature: Signature, device: Device) -> Runs:

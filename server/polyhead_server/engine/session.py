@@ -12,8 +12,8 @@ from polyhead_server.errors import DeviceError, RepositoryError
 from polyhead_server.logs import LOGGER
 
 
-def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSession:
-    """A session of a graph.
+def open_session(path: Path, *, device: Device, threads: int) -> tuple[ort.InferenceSession, Device]:
+    """A session of a graph, and the device as it is used: without CUDA graphs where they cannot be.
 
     Args:
         path: The graph's file; its weights lie beside it.
@@ -35,36 +35,41 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     if device.provider != CPU:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        session = _create(path, options, device)
+        session, device = _create(path, options, device)
     except Exception as error:
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
     check_provider(session.get_providers(), device)
     if device.provider != CPU:
         _check_placement(path.name, session, device)
-    return session
+    return session, device
 
 
-def _create(path: Path, options: ort.SessionOptions, device: Device) -> ort.InferenceSession:
+def _create(path: Path, options: ort.SessionOptions, device: Device) -> tuple[ort.InferenceSession, Device]:
     if not device.graphs:
-        return ort.InferenceSession(str(path), options, providers=device.providers)
+        return ort.InferenceSession(str(path), options, providers=device.providers), device
     with GATE.together():
         try:
-            return ort.InferenceSession(str(path), options, providers=device.providers)
+            return ort.InferenceSession(str(path), options, providers=device.providers), device
         except Exception as error:
             # Not every graph can be captured; all the same it can be run.
-            session = ort.InferenceSession(
-                str(path), options, providers=replace(device, graphs=False).providers
-            )
+            without = replace(device, graphs=False)
+            session = ort.InferenceSession(str(path), options, providers=without.providers)
             LOGGER.warning("%s runs without CUDA graphs: %s", path.name, error)
-            return session
+            return session, without
 
 
 def _check_placement(file: str, session: ort.InferenceSession, device: Device) -> None:
     """The provider takes a graph node by node, and leaves to the CPU what it has no kernel for."""
-    slow = slow_on_cpu(placed(session), device.provider)
+    operators = placed(session)
+    slow = slow_on_cpu(operators, device.provider)
     if slow:
         raise DeviceError(
             f"{file} must run on {device.provider} as a whole, onnxruntime left {spell(slow)} to the CPU: "
             "export it again with this version of polyhead, or serve it with --device cpu"
+        )
+    if not operators.get(device.provider):
+        raise DeviceError(
+            f"{file} must run on {device.provider}, onnxruntime says of none of its operators that it does: "
+            "install the onnxruntime that polyhead asks for, or serve it with --device cpu"
         )

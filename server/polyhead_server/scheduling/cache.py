@@ -16,7 +16,7 @@ from pathlib import Path
 from polyhead_server.logs import LOGGER
 from polyhead_server.scheduling.costs import Measured
 
-_FORMAT = 3
+_FORMAT = 4
 _LARGEST_FILE = 2**20
 
 
@@ -31,7 +31,7 @@ class Key:
     library: str
     """onnxruntime's version."""
     processor: str
-    """The model of the processor, and of the GPUs where there are any."""
+    """The model of the processor, and of the GPU that is used."""
     cpus: int
     """That this process may use."""
     threads: int
@@ -40,6 +40,8 @@ class Key:
     """That go at once."""
     packed: bool = True
     """Whether weights are."""
+    workers: int = 1
+    """Processes that share the GPU."""
 
     @property
     def file(self) -> str:
@@ -57,23 +59,15 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def processor() -> str:
-    """What computes here, in words."""
-    names = []
+    """The processor's model."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             field, _, value = line.partition(":")
             if field.strip() in {"model name", "Model"}:
-                names.append(value.strip())
-                break
-        for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-            names += [
-                line.partition(":")[2].strip()
-                for line in file.read_text().splitlines()
-                if line[:5] == "Model"
-            ]
+                return value.strip()
     except OSError:
         pass
-    return ", ".join(names) or platform.processor() or platform.machine()
+    return platform.processor() or platform.machine()
 
 
 def read_costs(folder: Path, key: Key) -> Measured | None:

@@ -198,8 +198,11 @@ class Supervisor:
 
 
 def settings_of(worker: int, settings: Settings, cards: Sequence[int]) -> Settings:
-    """A worker's own settings: the workers take the cards in turn."""
-    return replace(settings, device=f"cuda:{cards[worker % len(cards)]}") if cards else settings
+    """A worker's own settings: the workers take the cards in turn, and each knows how many share its own."""
+    if not cards:
+        return settings
+    device = f"cuda:{cards[worker % len(cards)]}"
+    return replace(settings, device=device, workers=settings.workers // len(cards))
 
 
 def supervise(settings: Settings, cards: Sequence[int] = ()) -> int:

@@ -104,6 +104,10 @@ def test_versions_are_asked_of_the_libraries(monkeypatch: pytest.MonkeyPatch) ->
             pointer._obj.value = (13, 1, 4)[index]  # type: ignore[attr-defined]
             return 0
 
+        def nvrtcVersion(self, major: object, minor: object) -> int:  # noqa: N802
+            major._obj.value, minor._obj.value = 13, 5  # type: ignore[attr-defined]
+            return 0
+
         class Version:
             """A function that says 9.13.1."""
 
@@ -119,6 +123,7 @@ def test_versions_are_asked_of_the_libraries(monkeypatch: pytest.MonkeyPatch) ->
     assert ThisMachine().versions() == {
         "driver_cuda": "13.2",
         "cudart": "13.2",
+        "nvrtc": "13.5",
         "cublas": "13.1.4",
         "cudnn": "9.13.1",
     }

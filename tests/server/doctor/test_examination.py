@@ -27,6 +27,7 @@ class FakeMachine:
     problem: str | None = None
     shown: tuple[Card, ...] = (H200,)
     highest: str | None = "13.0"
+    compiler: str | None = "13.0"
 
     def processors(self) -> Processors:
         return Processors(in_machine=16, affinity=8, usable=4, concurrent_runs=2)
@@ -41,7 +42,8 @@ class FakeMachine:
         return "580.159.04" if self.shown else None
 
     def versions(self) -> dict[str, str | None]:
-        return {"driver_cuda": self.highest, "cudart": "13.0", "cublas": "13.1.0", "cudnn": "9.13.0"}
+        own = {"driver_cuda": self.highest, "nvrtc": self.compiler}
+        return own | {"cudart": "13.0", "cublas": "13.1.0", "cudnn": "9.13.0"}
 
     def cards(self) -> tuple[Card, ...]:
         return self.shown
@@ -106,6 +108,16 @@ def test_cuda_works_without_cudnn_but_slower() -> None:
     (advice,) = report.advice
     assert advice.what == "libcudnn.so.9 missing: attention runs, on slower kernels"
     assert "nvidia-cudnn-cu13" in advice.remedy
+
+
+def test_a_compiler_that_is_newer_than_the_driver_is_told() -> None:
+    report = examine(FakeMachine(compiler="13.10", highest="13.9"), "cuda")
+
+    assert report.works
+    (advice,) = report.advice
+    assert advice.what.startswith("nvidia-cuda-nvrtc 13.10 newer than the driver, which runs CUDA up to 13.9")
+    assert "'nvidia-cuda-nvrtc==13.9.*'" in advice.remedy
+    assert examine(FakeMachine(compiler=None), "cuda").advice == ()
 
 
 @pytest.mark.parametrize(

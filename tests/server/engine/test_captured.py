@@ -1,6 +1,8 @@
 """Sizes that come often are captured once and replayed; on the CPU's memory, where a replay is a run."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,8 @@ import pytest
 from tests.server.engine.conftest import ragged
 
 from polyhead_server.engine.captured import CapturedRuns
-from polyhead_server.engine.memory import HostMemory
+from polyhead_server.engine.gate import Gate
+from polyhead_server.engine.memory import HostMemory, Memory
 from polyhead_server.engine.runs import PlainRuns
 from polyhead_server.signature import Signature
 
@@ -26,6 +29,7 @@ class Session:
         self.threads: set[int] = set()
         self.bound: dict[str, set[tuple[int, ...]]] = {}
         self.fails: Callable[[str], bool] = lambda _graph: False
+        self.words = "CUDA failure 901: operation failed due to a previous error during capture"
         self._session = session
 
     def io_binding(self) -> Any:
@@ -37,7 +41,7 @@ class Session:
         self.threads.add(threading.get_ident())
         self.bound.setdefault(graph, set()).add(tuple(sorted(binding.addresses.values())))
         if self.fails(graph):
-            raise RuntimeError("CUDA failure 901: operation failed due to a previous error during capture")
+            raise RuntimeError(self.words)
         self._session.run_with_iobinding(binding.real, options)
 
 
@@ -70,6 +74,13 @@ def opened(open_graph: "Open") -> Opened:
     return Session(session), PlainRuns(session), signature
 
 
+def captured(opened: Opened, *, memory: Memory | None = None, **options: Any) -> CapturedRuns:
+    """Runs that callers' runs may begin on."""
+    runs = CapturedRuns(opened[0], opened[2], memory or HostMemory(), **options)
+    runs.serve()
+    return runs
+
+
 def check(runs: CapturedRuns, opened: Opened, batch: int, tokens: int, seed: int) -> None:
     """Runs once, and compares with a plain run."""
     feeds = ragged(opened[2], batch, tokens, seed)
@@ -82,8 +93,8 @@ def check(runs: CapturedRuns, opened: Opened, batch: int, tokens: int, seed: int
 
 
 def test_the_second_run_of_a_size_captures_it_and_all_later_ones_replay(opened: Opened) -> None:
-    session, _, signature = opened
-    runs = CapturedRuns(session, signature, HostMemory())
+    session = opened[0]
+    runs = captured(opened)
     for seed, (batch, tokens) in enumerate([(2, 7), (2, 8), (3, 8), (2, 5), (2, 3), (3, 1), (9, 9)]):
         check(runs, opened, batch, tokens, seed)
 
@@ -92,7 +103,7 @@ def test_the_second_run_of_a_size_captures_it_and_all_later_ones_replay(opened: 
 
 
 def test_all_runs_are_in_one_thread_of_their_own(opened: Opened) -> None:
-    runs = CapturedRuns(opened[0], opened[2], HostMemory())
+    runs = captured(opened)
     wrong: list[BaseException] = []
 
     def some(seed: int) -> None:
@@ -114,7 +125,7 @@ def test_all_runs_are_in_one_thread_of_their_own(opened: Opened) -> None:
 
 
 def test_graphs_are_few(opened: Opened) -> None:
-    runs = CapturedRuns(opened[0], opened[2], HostMemory(), most=2)
+    runs = captured(opened, most=2)
     for tokens in (8, 16, 24, 32):
         for seed in range(3):
             check(runs, opened, 1, tokens, seed)
@@ -124,7 +135,7 @@ def test_graphs_are_few(opened: Opened) -> None:
 
 def test_large_runs_are_not_captured(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyhead_server.engine.captured._LARGEST_BYTES", 10_000)
-    runs = CapturedRuns(opened[0], opened[2], HostMemory())
+    runs = captured(opened)
     for seed in range(3):
         check(runs, opened, 1, 8, seed)
         check(runs, opened, 4, 24, seed)
@@ -135,7 +146,7 @@ def test_large_runs_are_not_captured(opened: Opened, monkeypatch: pytest.MonkeyP
 
 def test_where_a_capture_fails_runs_go_on_without(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     opened[0].fails = lambda graph: graph == "1"
-    runs = CapturedRuns(opened[0], opened[2], HostMemory())
+    runs = captured(opened)
     for seed in range(4):
         check(runs, opened, 2, 8, seed)
         check(runs, opened, 1, 8, seed)
@@ -146,7 +157,7 @@ def test_where_a_capture_fails_runs_go_on_without(opened: Opened, caplog: pytest
 
 
 def test_a_failed_run_is_raised_and_the_next_one_works(opened: Opened) -> None:
-    runs = CapturedRuns(opened[0], opened[2], HostMemory())
+    runs = captured(opened)
     for seed in range(3):
         check(runs, opened, 2, 8, seed)
     opened[0].fails = lambda _graph: True
@@ -155,3 +166,61 @@ def test_a_failed_run_is_raised_and_the_next_one_works(opened: Opened) -> None:
     opened[0].fails = lambda _graph: False
 
     check(runs, opened, 2, 8, 5)
+
+
+def test_what_is_run_before_callers_come_captures_nothing(opened: Opened) -> None:
+    runs = CapturedRuns(opened[0], opened[2], HostMemory())
+    for seed in range(5):
+        check(runs, opened, 2, 8, seed)
+    runs.serve()
+    check(runs, opened, 2, 8, 0)
+    assert set(opened[0].graphs) == {"-1"}
+
+    check(runs, opened, 2, 8, 1)
+
+    assert opened[0].graphs[6:] == ["1", "1"]
+
+
+def test_a_size_for_whose_capture_memory_lacks_is_run_without(opened: Opened) -> None:
+    opened[0].fails = lambda graph: graph == "1"
+    opened[0].words = "CUDA failure 2: out of memory"
+    runs = captured(opened)
+    for seed in range(4):
+        check(runs, opened, 2, 8, seed)
+        check(runs, opened, 1, 8, seed)
+
+    assert opened[0].graphs.count("1") == 1
+    assert opened[0].graphs.count("2") == 4
+    assert set(opened[0].graphs) == {"1", "2", "-1"}
+
+
+@pytest.mark.parametrize("words", ["CUDA failure 700: an illegal memory access", "CUBLAS failure 13"])
+def test_a_device_that_is_lost_in_a_capture_is_no_small_matter(opened: Opened, words: str) -> None:
+    class Memory(HostMemory):
+        def check(self) -> None:
+            raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
+
+    opened[0].fails = lambda graph: graph == "1"
+    opened[0].words = words
+    runs = captured(opened, memory=Memory())
+    check(runs, opened, 2, 8, 0)
+    with pytest.raises(RuntimeError, match=words):
+        check(runs, opened, 2, 8, 1)
+
+
+def test_closing_waits_for_a_capture_elsewhere_and_drops_everything(opened: Opened) -> None:
+    gate = Gate()
+    runs = captured(opened, gate=gate)
+    for seed in range(3):
+        check(runs, opened, 2, 8, seed)
+    kept = weakref.ref(runs._graphs[2, 8].lane)
+    thread = threading.Thread(target=runs.close)
+    with gate.alone():
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+        assert kept() is not None
+    thread.join()
+    gc.collect()
+
+    assert kept() is None

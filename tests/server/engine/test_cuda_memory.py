@@ -35,6 +35,8 @@ class Runtime:
         self.cudaFree = free(lambda address: self._free("cudaFree", address))
         self.cudaFreeHost = free(lambda address: self._free("cudaFreeHost", address))
         self.cudaMemcpy = ctypes.CFUNCTYPE(INT, POINTER, POINTER, SIZE, INT)(self._copy)
+        self.staged: list[tuple[int, bytes]] = []
+        self.cudaStreamSynchronize = ctypes.CFUNCTYPE(INT, POINTER)(self._synchronise)
         self.cudaGetLastError = ctypes.CFUNCTYPE(INT)(lambda: self.fails)
         self.cudaGetErrorString: Callable[[Any], bytes] = lambda code: WORDS[code.value]
         self.cudaThreadExchangeStreamCaptureMode = ctypes.CFUNCTYPE(INT, ctypes.POINTER(INT))(self._exchange)
@@ -64,8 +66,17 @@ class Runtime:
     def _copy(self, to: int, start: int, size: int, kind: int) -> int:
         self.calls["to device" if kind == 1 else "to host", self.current] += 1
         assert (to if kind == 1 else start) in self.blocks
-        if not self.fails:
+        if not self.fails and kind == 1 and start not in self.blocks:  # staged, and on its way
+            self.staged.append((to, ctypes.string_at(start, size)))
+        elif not self.fails:
             ctypes.memmove(to, start, size)
+        return self.fails
+
+    def _synchronise(self, stream: int | None) -> int:
+        assert not stream
+        for to, content in self.staged:
+            ctypes.memmove(to, content, len(content))
+        self.staged.clear()
         return self.fails
 
     def _exchange(self, mode: Any) -> int:
@@ -103,6 +114,24 @@ def test_what_goes_up_comes_down(runtime: Runtime) -> None:
     assert memory.device == ("cuda", 3)
     assert buffer.size == sent.nbytes
     assert {card for _, card in runtime.calls} == {3}
+
+
+def test_what_is_uploaded_is_on_the_card_wherever_it_came_from(runtime: Runtime) -> None:
+    memory = CudaMemory()
+    buffer = memory.allocate(100)
+    for sent in (np.full(100, 3, np.uint8), memory.allocate_host(100)):
+        sent[:] = len(runtime.blocks)
+        memory.upload(sent, buffer.address)
+
+        assert ctypes.string_at(buffer.address, 100) == sent.tobytes()
+
+
+def test_it_says_what_a_card_was_left_with(runtime: Runtime) -> None:
+    memory = CudaMemory()
+    memory.check()
+    runtime.fails = 700
+    with pytest.raises(RuntimeError, match="CUDA failure 700: an illegal memory access"):
+        memory.check()
 
 
 def test_memory_is_freed_when_nobody_holds_it(runtime: Runtime) -> None:

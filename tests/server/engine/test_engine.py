@@ -1,7 +1,9 @@
 """One session: arrays in, arrays out."""
 
+import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import onnxruntime as ort
 import pytest
 
 from polyhead_server.devices import CPU, CUDA, Device, on_cpu, on_cuda
-from polyhead_server.engine import Engine
+from polyhead_server.engine import Arrays, Engine
 from polyhead_server.engine.bound import BoundRuns
 from polyhead_server.engine.memory import HostMemory
-from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError
+from polyhead_server.engine.runs import PlainRuns
+from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.repository import GraphName, Manifest, read_manifest
 from polyhead_server.signature import signature_of
 
@@ -57,7 +60,7 @@ def test_mapped_weights_give_the_same_numbers(repository: Path) -> None:
     )
 
     expected = engine(repository, one).run(feeds(), ["output"])["output"]
-    assert (mapped.packed, engine(repository, one).packed) == (False, True)
+    assert (mapped.device.packed, engine(repository, one).device.packed) == (False, True)
     np.testing.assert_allclose(mapped.run(feeds(), ["output"])["output"], expected, atol=1e-6)
 
 
@@ -226,3 +229,126 @@ def test_a_lost_device_is_told_once_for_each_run(repository: Path, monkeypatch: 
         one.run(feeds(), ["output"])
 
     assert told == [True]
+
+
+class RefusingRuns(PlainRuns):
+    """Runs on the CPU that remember which arena they were to shrink, and fail where they are told to."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        super().__init__(session)
+        self.shrunk: list[str | None] = []
+        self.refuses = "nothing"
+        self.words = ""
+        self.closed = False
+
+    def run(self, feeds: Arrays, outputs: Sequence[str], options: ort.RunOptions) -> Arrays:
+        try:
+            arenas = options.get_run_config_entry("memory.enable_memory_arena_shrinkage")
+        except RuntimeError:
+            arenas = None
+        self.shrunk.append(arenas)
+        if self.words or arenas == self.refuses:
+            raise RuntimeError(self.words or f"no arena in the memory arena shrink list: {arenas}")
+        return super().run(feeds, outputs, ort.RunOptions())
+
+    def check(self) -> None:
+        if "CUBLAS" in self.words:
+            raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ort.InferenceSession, Device]]:
+    """Sessions are on the CPU, and engines believe that they are on card 1."""
+
+    def opened(path: Path, *, device: Device, threads: int) -> tuple[ort.InferenceSession, Device]:
+        return ort.InferenceSession(str(path), providers=[CPU]), device
+
+    monkeypatch.setattr("polyhead_server.engine.engine.open_session", opened)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("graphs", "refuses", "expected"),
+    [
+        (False, "nothing", [None, "gpu:1", None, "gpu:1"]),
+        (False, "gpu:1", [None, "gpu:1", None, None]),
+        (True, "nothing", [None, None, None]),
+    ],
+)
+def test_a_cards_arena_is_shrunk_where_that_can_be_done(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_card: object,
+    graphs: bool,
+    refuses: str,
+    expected: list[str | None],
+) -> None:
+    made: list[RefusingRuns] = []
+
+    def runs_of(session: ort.InferenceSession, *_rest: object) -> RefusingRuns:
+        made.append(RefusingRuns(session))
+        made[-1].refuses = refuses
+        return made[-1]
+
+    monkeypatch.setattr("polyhead_server.engine.engine.runs_of", runs_of)
+    one = engine(repository, manifest(repository), device=replace(on_cuda("", 1), graphs=graphs))
+    one.run(feeds(), ["output"])
+    one.shrink()
+    one.run(feeds(), ["output"])
+
+    assert made[0].shrunk == expected
+
+
+def test_after_a_lack_of_memory_the_arena_is_shrunk(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, on_card: object
+) -> None:
+    monkeypatch.setattr(
+        "polyhead_server.engine.engine.runs_of", lambda session, *_rest: RefusingRuns(session)
+    )
+    one = engine(repository, manifest(repository), device=on_cuda(""))
+    runs = one._runs
+    assert isinstance(runs, RefusingRuns)
+    runs.words = "CUDA failure 2: out of memory"
+    with pytest.raises(TooLargeError):
+        one.run(feeds(), ["output"])
+    runs.words = ""
+    one.run(feeds(), ["output"])
+
+    assert runs.shrunk[-2:] == [None, "gpu:0"]
+
+
+def test_what_a_library_calls_a_failed_product_may_be_a_lost_device(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, on_card: object
+) -> None:
+    monkeypatch.setattr(
+        "polyhead_server.engine.engine.runs_of", lambda session, *_rest: RefusingRuns(session)
+    )
+    told: list[bool] = []
+    one = engine(repository, manifest(repository), device=on_cuda(""), lost=lambda: told.append(True))
+    runs = one._runs
+    assert isinstance(runs, RefusingRuns)
+    runs.words = "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED"
+    with pytest.raises(DeviceLostError):
+        one.run(feeds(), ["output"])
+
+    assert told == [True]
+
+
+def test_an_engine_that_is_closed_holds_nothing_and_runs_no_more(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "polyhead_server.engine.engine.runs_of",
+        lambda session, signature, _device: BoundRuns(session, signature, HostMemory()),
+    )
+    one = engine(repository, manifest(repository))
+    session = weakref.ref(one._runs._session)  # type: ignore[attr-defined]
+    one.close()
+    gc.collect()
+
+    assert session() is None
+    with pytest.raises(EngineError, match="stopped"):
+        one.run(feeds(), ["output"])

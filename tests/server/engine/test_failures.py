@@ -53,3 +53,14 @@ def test_anything_else_is_the_models_fault_or_ours(words: str) -> None:
 
     assert isinstance(failure, EngineError)
     assert str(failure).startswith("tiny failed")
+
+
+@pytest.mark.parametrize("words", ["CUBLAS_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_ALLOC_FAILED"])
+def test_what_the_device_itself_reports_counts_for_more(words: str) -> None:
+    def report(code: int) -> None:
+        raise RuntimeError(f"CUDA failure {code}: in other words")
+
+    error = RuntimeError(words)
+
+    assert isinstance(translate(error, "tiny", lambda: report(700)), DeviceLostError)
+    assert not isinstance(translate(error, "tiny", lambda: report(1)), DeviceLostError)

@@ -6,10 +6,11 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
+from tests.server.conftest import everything_on
 
 from polyhead_server.devices import CPU, CUDA, on_cuda
 from polyhead_server.engine.session import open_session
-from polyhead_server.errors import RepositoryError
+from polyhead_server.errors import DeviceError, RepositoryError
 
 
 def test_a_graph_that_cannot_be_captured_is_run_without(
@@ -27,14 +28,35 @@ def test_a_graph_that_cannot_be_captured_is_run_without(
             return [CUDA, CPU]
 
         def get_provider_graph_assignment_info(self) -> list[Any]:
-            return []
+            return everything_on(CUDA)
 
     monkeypatch.setattr(ort, "InferenceSession", Session)
     graph = repository / "tiny" / "1" / "model.onnx"
     device = replace(on_cuda(""), graphs=True)
 
-    assert open_session(graph, device=device, threads=1).get_providers()[0] == CUDA
+    session, used = open_session(graph, device=device, threads=1)
+    assert session.get_providers()[0] == CUDA
+    assert used == replace(device, graphs=False)
     assert "model.onnx runs without CUDA graphs: cannot use the graph capture feature" in caplog.text
 
     with pytest.raises(RepositoryError, match=r"weights\.bin cannot be loaded by onnxruntime"):
         open_session(graph.with_name("weights.bin"), device=device, threads=1)
+
+
+@pytest.mark.parametrize("recorded", [[], everything_on("AnotherExecutionProvider")])
+def test_a_graph_of_which_nothing_is_known_to_be_on_the_device_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, recorded: list[Any]
+) -> None:
+    class Session(ort.InferenceSession):  # type: ignore[misc]
+        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any]) -> None:
+            super().__init__(path, options, [CPU])
+
+        def get_providers(self) -> list[str]:
+            return [CUDA, CPU]
+
+        def get_provider_graph_assignment_info(self) -> list[Any]:
+            return recorded
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    with pytest.raises(DeviceError, match=r"model\.onnx must run on CUDAExecutionProvider, onnxruntime says"):
+        open_session(repository / "tiny" / "1" / "model.onnx", device=on_cuda(""), threads=1)
