@@ -31,7 +31,7 @@ class Entry:
         """What it adds to the engine's work, at least."""
         self.start_by = start_by
         """When it has waited too long, in the event loop's time."""
-        self.size = (work.batch, work.tokens // work.batch)
+        self.size = work.size
         self.number = 0
         self.state = State.WAITING
         self.timer: asyncio.TimerHandle | None = None

@@ -1,8 +1,9 @@
 """What callers are told whose work did not run, or not in time."""
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.scheduling.appointments import SHORTEST_SECONDS
 
-SHORTEST_RETRY_MS = 20
+SHORTEST_RETRY_MS = round(1000 * SHORTEST_SECONDS)
 
 
 def stopping() -> UnavailableError:

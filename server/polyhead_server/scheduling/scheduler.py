@@ -178,12 +178,11 @@ class Scheduler:
         if work.timeout is not None:
             start_by = min(start_by, now + work.timeout)
         self._check_reach(work, now, start_by)
-        batch, tokens = work.batch, work.tokens // work.batch
         entry = Entry(
             work,
             self._loop.create_future(),
             arrived_ns=time.perf_counter_ns(),
-            seconds=self._costs.share(batch, tokens),
+            seconds=self._costs.share(*work.size),
             start_by=start_by,
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
@@ -204,7 +203,7 @@ class Scheduler:
         if work.deadline is not None and now >= work.deadline:
             self._observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
-        size = work.batch, work.tokens // work.batch
+        size = work.size
         ahead = self._until_free(now, size) + self._queue.seconds(work.level)
         if not ahead:
             return
@@ -235,7 +234,7 @@ class Scheduler:
     def _retry_after_ms(self, work: Work) -> int:
         """From when half of what waits will be gone, one caller after the other."""
         now = self._loop.time()
-        size = work.batch, work.tokens // work.batch
+        size = work.size
         waiting = self._until_free(now, size) + self._queue.seconds(PRIORITIES - 1)
         seconds = self._appointments.give(
             now,

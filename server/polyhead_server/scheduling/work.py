@@ -34,6 +34,11 @@ class Work:
     """1 is the highest; 0 is the default."""
 
     @property
+    def size(self) -> tuple[int, int]:
+        """(B, T)."""
+        return self.batch, self.tokens // self.batch
+
+    @property
     def level(self) -> int:
         """The priority's place in the queue, from 0."""
         priority = self.priority if 1 <= self.priority <= PRIORITIES else DEFAULT_PRIORITY
