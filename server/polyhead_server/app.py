@@ -244,7 +244,7 @@ class Server:
                 max_wait_seconds=self._settings.max_wait_seconds,
                 runs=self._runs(result.engine.device),
             ),
-            small=result.small,
+            narrow=result.narrow,
             # On a GPU the smallest work waits for the largest that runs there, and the event loop with it.
             inline=self._device.provider == CPU,
             observer=statistics,

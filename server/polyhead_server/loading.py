@@ -9,13 +9,17 @@ from polyhead_server.engine import Engine
 from polyhead_server.errors import DeviceError, RepositoryError
 from polyhead_server.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
-from polyhead_server.scheduling import CostTable, Small, has_small_work
+from polyhead_server.scheduling import CostTable, Narrow
 from polyhead_server.signature import Signature, signature_of
 from polyhead_server.tokeniser import Tokeniser
 from polyhead_server.tuning import Tuning, tune
 
-_SMALL_SECONDS = 0.5
-"""How long small work is measured: it takes less than a millisecond."""
+_MOST_WEIGHTS = 256 * 2**20
+"""Up to so many bytes of weights are worth holding twice to get more done."""
+_FOR_NARROW = 0.5
+"""Of the time in which a graph is measured."""
+_MOST_RUNS = 8
+"""With one thread each; every one takes memory of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +29,15 @@ class Loaded:
     signature: Signature
     engine: Engine
     costs: CostTable
-    small: Small | None
-    """What computes small work; None leaves it to the engine."""
+    narrow: Narrow | None
+    """A session whose runs have one thread each; None leaves all to the engine."""
     tokeniser: Tokeniser | None
 
     def close(self) -> None:
         """Gives back its memory, after its last run. May block for some moments."""
         self.engine.close()
-        if self.small is not None:
-            self.small.engine.stop()
+        if self.narrow is not None:
+            self.narrow.engine.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,23 +114,30 @@ def _load_graphs(
             path = folder / record.file
             engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
             tuning = replace(tuning, runs=runs(engine.device))
-            costs = tune(engine, signature, threads=threads, tuning=tuning)
-            small = _small(path, signature, device, threads, tuning) if has_small_work(costs) else None
+            seconds = tuning.seconds
+            if may_be_narrow := _may_be_narrow(manifest, device, threads):
+                seconds *= 1 - _FOR_NARROW
+            costs = tune(engine, signature, threads=threads, tuning=replace(tuning, seconds=seconds))
+            narrow = _narrow(path, signature, device, threads, tuning) if may_be_narrow else None
         except Exception as error:
             if engine is not None:
                 engine.close()
             yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
         else:
-            yield Loaded(signature=signature, engine=engine, costs=costs, small=small, tokeniser=tokeniser)
+            yield Loaded(signature=signature, engine=engine, costs=costs, narrow=narrow, tokeniser=tokeniser)
 
 
-def _small(path: Path, signature: Signature, device: Device, threads: int, tuning: Tuning) -> Small | None:
-    """A session with one thread. It holds weights of its own: little, where the work is little."""
-    if threads == 1 or device.provider != CPU:
-        return None
+def _may_be_narrow(manifest: Manifest, device: Device, threads: int) -> bool:
+    """A second session, with one thread a run, may be of use, and the weights may be held twice."""
+    weights = sum(file.bytes for file in manifest.files.values())  # the other files are small
+    return device.provider == CPU and threads > 1 and (weights <= _MOST_WEIGHTS or not device.packed)
+
+
+def _narrow(path: Path, signature: Signature, device: Device, threads: int, tuning: Tuning) -> Narrow:
+    runs = 1 if tuning.runs == 1 else max(tuning.runs, min(threads, _MOST_RUNS))
+    tuning = replace(tuning, seconds=_FOR_NARROW * tuning.seconds, runs=runs, narrow=True)
     engine = Engine(path, signature=signature, device=device, threads=1)
-    brief = replace(tuning, seconds=min(tuning.seconds, _SMALL_SECONDS), runs=1)
-    return Small(engine=engine, costs=tune(engine, signature, threads=1, tuning=brief))
+    return Narrow(engine=engine, costs=tune(engine, signature, threads=1, tuning=tuning), runs=runs)
 
 
 def _reason(error: Exception) -> str:

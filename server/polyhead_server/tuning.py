@@ -23,6 +23,10 @@ from polyhead_server.threads import available_cpus
 
 # Points take little memory: it is the time of small and middle sizes that decides how to batch.
 _MEASURED_BYTES = 256 * 2**20
+_FOR_GAINS = 0.3
+"""This share of the time to measure goes to runs at once, where there are any."""
+_LONGEST_BATCH = 0.005
+"""For one thread, a batch gains next to nothing from so many seconds on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,8 @@ class Tuning:
     """Where costs are kept; None: nowhere."""
     runs: int = 1
     """How many go at once."""
+    narrow: bool = False
+    """Each run has one thread, beside a session whose runs have more."""
     workers: int = 1
     """Processes that share the device."""
     max_batch_tokens: int = 16_384
@@ -74,19 +80,22 @@ def _turn(device: Device, tuning: Tuning) -> AbstractContextManager[None]:
 
 
 def _measure(engine: Engine, signature: Signature, tuning: Tuning, key: Key) -> Measured:
+    for_gains = _FOR_GAINS * tuning.seconds if tuning.runs > 1 else 0.0
     points = measure(
         lambda batch, tokens: _run(engine, batch, tokens),
         max_tokens=signature.max_tokens,
         fits=lambda batch, tokens: (
             signature.working_bytes(batch, tokens) <= min(_MEASURED_BYTES, tuning.max_working_bytes)
         ),
-        budget=tuning.seconds,
+        budget=tuning.seconds - for_gains,
+        longest_batch=_LONGEST_BATCH if tuning.narrow else float("inf"),
     )
     gains = measure_gains(
         lambda batch, tokens: _run(engine, batch, tokens),
         points,
         runs=tuning.runs,
-        budget=tuning.seconds / 2,
+        budget=for_gains,
+        fading=not tuning.narrow,
     )
     # The largest points were measured for the sake of their time; the arena need not keep their memory.
     engine.shrink()
@@ -139,5 +148,6 @@ def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning) -> 
         threads=threads,
         runs=tuning.runs,
         packed=device.packed,
+        narrow=tuning.narrow,
         workers=tuning.workers if on_card else 1,
     )

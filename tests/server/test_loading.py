@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyhead_server.devices import on_cpu
+from polyhead_server.devices import Device, on_cpu
 from polyhead_server.loading import Failed, Loaded, load
 from polyhead_server.repository import scan
 
@@ -35,17 +35,36 @@ def test_every_graph_is_loaded(models: Path) -> None:
     assert all(isinstance(one, Loaded) for one in loaded.values())
 
 
-def test_small_work_gets_a_session_with_one_thread(models: Path) -> None:
+def test_what_is_small_is_held_with_one_thread_a_run_as_well(models: Path) -> None:
     tiny = results(models, threads=2)["tiny"]
     alone = results(models, threads=1)["tiny"]
 
     assert isinstance(tiny, Loaded)
-    assert tiny.small is not None
+    assert tiny.narrow is not None
+    assert tiny.narrow.runs == 1  # as many as this server lets run at once
     feeds = tiny.engine.example(2, 3)
-    wide, narrow = tiny.engine.run(feeds, ["output"]), tiny.small.engine.run(feeds, ["output"])
+    wide, narrow = tiny.engine.run(feeds, ["output"]), tiny.narrow.engine.run(feeds, ["output"])
     np.testing.assert_allclose(narrow["output"], wide["output"], atol=1e-6)
     assert isinstance(alone, Loaded)
-    assert alone.small is None  # it has one thread anyway
+    assert alone.narrow is None  # it has one thread anyway
+
+
+def test_weights_are_held_twice_only_where_they_are_few_or_shared(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyhead_server.loading._MOST_WEIGHTS", 1000)
+    (family,) = (version for version in scan(models)[0] if version.manifest.name == "tiny")
+
+    def narrow(device: Device) -> list[int | None]:
+        loaded = [
+            one
+            for one in load([family], device=device, threads=4, runs=lambda _: 2)
+            if isinstance(one, Loaded)
+        ]
+        return [one.narrow and one.narrow.runs for one in loaded]
+
+    assert narrow(on_cpu("")) == [None, None]
+    assert narrow(on_cpu("", packed=False)) == [4, 4]
 
 
 def test_a_family_with_a_wrong_hash_fails_alone(models: Path) -> None:

@@ -40,6 +40,8 @@ class Key:
     """That go at once."""
     packed: bool = True
     """Whether weights are."""
+    narrow: bool = False
+    """Whether it was measured as one that stands beside another with more threads."""
     workers: int = 1
     """Processes that share the GPU."""
 

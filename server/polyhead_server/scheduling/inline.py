@@ -6,7 +6,6 @@ timers and no priorities: deadlines are looked at when the work's turn comes, wh
 
 import asyncio
 import time
-from dataclasses import dataclass
 
 from polyhead_server.engine import Runner
 from polyhead_server.scheduling import refusals
@@ -24,20 +23,6 @@ TURN_SECONDS = 0.0015
 _MOST = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class Small:
-    """What computes small work."""
-
-    engine: Runner
-    """Better with a thread of its own only: to share out such work takes longer than to do it."""
-    costs: CostTable
-
-
-def has_small_work(costs: CostTable) -> bool:
-    """Whether any work of a model is small."""
-    return costs.rows(1)[1] < CHEAP_SECONDS
-
-
 class _Waiting:
     __slots__ = ("answer", "arrived_ns", "work")
 
@@ -51,7 +36,8 @@ class Inline:
     """Small work of one model.
 
     Args:
-        small: What computes it.
+        engine: What computes it; better with one thread, for to share out such work takes longer than to do it.
+        costs: What its runs cost.
         layout: Which axes of its inputs and outputs are T.
         loop: Where it runs.
         observer: Told of every run and every drop.
@@ -59,14 +45,15 @@ class Inline:
 
     def __init__(
         self,
-        small: Small,
+        engine: Runner,
+        costs: CostTable,
         *,
         layout: Layout,
         loop: asyncio.AbstractEventLoop,
         observer: Observer,
     ) -> None:
-        self._engine = small.engine
-        self._costs = small.costs
+        self._engine = engine
+        self._costs = costs
         self._layout = layout
         self._loop = loop
         self._observer = observer

@@ -45,6 +45,7 @@ def measure(
     max_tokens: int | None = None,
     fits: Callable[[int, int], bool] = lambda _batch, _tokens: True,
     budget: float = 2.0,
+    longest_batch: float = float("inf"),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[tuple[int, int], float]:
     """Times runs on the grid, larger and larger ones, until the budget would be passed.
@@ -56,6 +57,7 @@ def measure(
         max_tokens: The largest T of the graph.
         fits: Whether a run of (B, T) is within the limits of memory.
         budget: How long it may take in all, in seconds. The first point is measured in any case.
+        longest_batch: Points with B > 1 are left out from so many seconds on, by what B = 1 takes.
         clock: The time in seconds.
 
     Returns:
@@ -64,6 +66,8 @@ def measure(
     end = clock() + budget
     points: dict[tuple[int, int], float] = {}
     for batch, tokens in grid(max_tokens, fits):
+        if batch > 1 and batch * points.get((1, tokens), 0.0) >= longest_batch:
+            continue
         # Twice the tokens take about twice as long, at least where it matters.
         guess = 2 * max(points.get((batch // 2, tokens), 0.0), points.get((batch, tokens // 2), 0.0))
         repeats = 5 if guess < _QUICK_SECONDS else 3
@@ -90,6 +94,7 @@ def measure_gains(
     *,
     runs: int,
     budget: float = 1.0,
+    fading: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
     """Times several runs at once against one after the other, at B = 1, the shortest T first.
@@ -99,11 +104,12 @@ def measure_gains(
         points: What single runs take, from `measure`.
         runs: How many at once.
         budget: How long it may take in all, in seconds.
+        fading: What is gained are the gaps in a run, as of runs that share their threads. They do not grow
+            with it, so that beyond the longest measured there is no gain.
         clock: The time in seconds.
 
     Returns:
-        By T: the work done in a second by so many at once, over that by one. What is gained are the gaps in
-        a run, which do not grow with it: gains never rise with T, and beyond the longest measured are none.
+        By T: the work done in a second by so many at once, over that by one. Gains never rise with T.
     """
     if runs == 1:
         return {}
@@ -120,8 +126,8 @@ def measure_gains(
                 break
             work = partial(_repeat, prepare(1, tokens), repeats)
             gains[tokens] = median(_gain(work, threads, runs, clock) for _ in range(rounds))
-    # What takes so long has few gaps to fill.
-    gains[2 * max(gains) if gains else min(tokens for _, tokens in points)] = 1.0
+    if fading or not gains:
+        gains[2 * max(gains) if gains else min(tokens for _, tokens in points)] = 1.0
     return dict(zip(gains, _falling(list(gains.values())), strict=True))
 
 

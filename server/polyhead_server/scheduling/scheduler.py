@@ -16,19 +16,15 @@ from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import CostTable
 from polyhead_server.scheduling.driver import Driver, EngineThreads
 from polyhead_server.scheduling.execution import Result, answer, run_batch
-from polyhead_server.scheduling.inline import Inline, Small
+from polyhead_server.scheduling.inline import Inline
 from polyhead_server.scheduling.observer import Drop, NoObserver, Observer
 from polyhead_server.scheduling.pace import Pace
-from polyhead_server.scheduling.planning import cut
 from polyhead_server.scheduling.queue import Entry, Queue, State
+from polyhead_server.scheduling.ways import Narrow, Way, Ways
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
 _WINDOW = 64
 """How many requests a batch is chosen from. The time to plan grows with its square."""
-_GAIN = 1.02
-"""What runs at once must gain over one after the other, which answers the first of them earlier."""
-_WORTH_SHARING = 1.5
-"""How much faster than one thread all must be for a run to get them; else they serve the run beside it."""
 _OLDEST_EVERY = 8
 """One batch in so many takes the oldest request, whatever its priority: the lowest is slow, not starved."""
 
@@ -45,6 +41,15 @@ class Limits:
     """How many batches the engine computes at once."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Running:
+    """A batch that runs."""
+
+    way: Way
+    ends: float
+    """About when, in the event loop's time."""
+
+
 class Scheduler:
     """The queue in front of one engine. Lives on one event loop.
 
@@ -56,7 +61,8 @@ class Scheduler:
         name: The model's, for messages.
         layout: Which axes of its inputs and outputs are T.
         costs: What runs cost, one at a time.
-        small: What computes small work, by its own prices; None is the engine itself.
+        narrow: The same with one thread a run, which computes small work and, where that gets more done,
+            several batches at once. None leaves all to the engine.
         inline: Whether small work runs on the event loop.
         limits: What it takes on.
         observer: Told of every run and every drop.
@@ -73,28 +79,28 @@ class Scheduler:
         layout: Layout,
         costs: CostTable,
         limits: Limits,
-        small: Small | None = None,
+        narrow: Narrow | None = None,
         inline: bool = True,
         observer: Observer | None = None,
         driver: Driver | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
-        self._engine = engine
+        self._engines = [engine] if narrow is None else [engine, narrow.engine]
         self._runs_inline = inline
-        self._small = small or Small(engine=engine, costs=costs)
         self._name = name
         self._layout = layout
         self._costs = costs
         self._limits = limits
         self._observer = observer or NoObserver()
         self._on_broken = on_broken
-        self._driver = driver or EngineThreads(f"engine-{name}", limits.runs)
+        self._ways = Ways(engine, costs, runs=limits.runs, narrow=narrow)
+        self._driver = driver or EngineThreads(f"engine-{name}", self._ways.most_runs)
         self._pace = Pace()
         self._appointments = Appointments()
         self._queue = Queue()
         self._choosing = Lock()
         self._batches = 0
-        self._running: dict[int, float] = {}  # by batch: about when it will be done
+        self._running: dict[int, _Running] = {}  # by batch
         self._taken = 0  # counted in the engine's threads
         self._left = 0  # counted on the event loop
         self._started = False
@@ -103,7 +109,8 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._inline = Inline(
-            self._small,
+            engine if narrow is None else narrow.engine,
+            costs if narrow is None else narrow.costs,
             layout=layout,
             loop=self._loop,
             observer=self._observer,
@@ -148,14 +155,12 @@ class Scheduler:
         if not finish:
             for entry in self._queue.clear():
                 self._drop(entry, Drop.STOPPING, refusals.stopping())
-            self._engine.stop()
-            self._inline.stop()
+            self._stop()
         if self._started:
             self._driver.stop()
             await asyncio.shield(self._ended)
         await self._inline.finish()
-        self._engine.stop()
-        self._inline.stop()
+        self._stop()
 
     @property
     def queued_requests(self) -> int:
@@ -171,6 +176,11 @@ class Scheduler:
     def running_requests(self) -> int:
         """Requests that the engine's threads compute now."""
         return self._taken - self._left
+
+    def _stop(self) -> None:
+        for engine in self._engines:
+            engine.stop()
+        self._inline.stop()
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         now = self._loop.time()
@@ -226,8 +236,8 @@ class Scheduler:
 
     def _until_free(self, now: float, size: tuple[int, int]) -> float:
         """About how long it takes until the engine begins another batch, of (B, T)."""
-        ends = list(self._running.values())
-        if not ends or (len(ends) < self._limits.runs and self._gains_beside(size)):
+        ends = [running.ends for running in list(self._running.values())]
+        if not ends or self._ways.next([size], len(ends)) is not None:
             return 0.0
         return max(0.0, min(ends) - now)
 
@@ -313,31 +323,28 @@ class Scheduler:
                 window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
                 if not window:
                     return []
-                chosen = cut([entry.size for entry in window], self._costs)[0]
-                batch = [window[position] for position in chosen]
-                if self._running and not self._gains_beside(_size(batch)):
+                decision = self._ways.next([entry.size for entry in window], len(self._running))
+                if decision is None:
                     self._queue.sleep()
                     return []
-                taken = self._queue.take(batch)
+                batch, way = decision
+                taken = self._queue.take([window[position] for position in batch])
                 self._taken += len(taken)
                 entries = self._still(taken)
-            # Runs share the processor: two at once take twice as long, by the table.
-            share = min(len(self._running) + 1, self._limits.runs)
-            expected = self._pace.at_least(self._price(entries) * share)
-            self._running[id(entries)] = self._loop.time() + expected
+            expected = self._pace.at_least(way.seconds(_size(entries)))
+            self._running[id(entries)] = _Running(way=way, ends=self._loop.time() + expected)
         if self._queue.left_over():
             self._driver.wake()
         return entries
 
     def run(self, entries: list[Entry]) -> None:
         """Runs a batch."""
-        share = len(self._running)
-        engine = self._engine_for(_size(entries))
+        way = self._running[id(entries)].way
         missing = dict.fromkeys(entries)
         try:
-            for some, result in run_batch(engine, entries, self._layout, self._awaited):
+            for some, result in run_batch(way.engine, entries, self._layout, self._awaited):
                 if isinstance(result, Result):
-                    self._pace.ran(self._price(some) * share, result.execution.compute_ns / 1e9)
+                    self._pace.ran(way.seconds(_size(some)), result.execution.compute_ns / 1e9)
                 for entry in some:
                     del missing[entry]
                 self._post(self._deliver, some, result)
@@ -351,22 +358,6 @@ class Scheduler:
     def ended(self) -> None:
         """The threads are over."""
         self._post(self._end)
-
-    def _gains_beside(self, size: tuple[int, int]) -> bool:
-        """Whether to run (B, T) beside another batch gets more done than to run it after that."""
-        return self._engine_for(size) is not self._engine or self._costs.gain(*size) > _GAIN
-
-    def _engine_for(self, size: tuple[int, int]) -> Runner:
-        """The engine with one thread where there is one, and more threads hardly help."""
-        _, tokens = size
-        if tokens > self._small.costs.longest:  # nobody has measured how long one thread takes
-            return self._engine
-        alone = self._small.costs.price(*size)
-        return self._small.engine if alone < _WORTH_SHARING * self._costs.price(*size) else self._engine
-
-    def _price(self, entries: Sequence[Entry]) -> float:
-        """What these cost together."""
-        return self._costs.price(*_size(entries))
 
     def _still(self, entries: list[Entry]) -> list[Entry]:
         """Those whose caller still waits and whose time has not passed; the others get their answer."""

@@ -8,7 +8,7 @@ import pytest
 from tests.server.scheduling.conftest import VirtualDriver, VirtualEngine
 
 from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.scheduling import CostTable, Done, Drop, Layout, Limits, Scheduler, Small, Work
+from polyhead_server.scheduling import CostTable, Done, Drop, Layout, Limits, Narrow, Scheduler, Work
 
 
 def test_what_gathers_during_a_run_is_the_next_batch(bench: Any, virtually: Any) -> None:
@@ -133,7 +133,7 @@ def test_longer_than_one_thread_was_measured_goes_to_all_of_them(bench: Any, vir
             name="tiny",
             layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
             costs=one.engine.costs,
-            small=Small(engine=alone, costs=alone.costs),
+            narrow=Narrow(engine=alone, costs=alone.costs),
             limits=Limits(max_queued_tokens=1000),
             driver=VirtualDriver(lambda _: 0.1),
         )

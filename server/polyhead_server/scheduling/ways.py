@@ -1,0 +1,123 @@
+"""Which batch runs next, in which session, and whether beside those that run already.
+
+A session that gives all threads to each run answers a lone request soonest. But its threads wait for each
+other after every operator; several runs with one thread each do not, and get more done together. So a model
+may have two sessions, and what was measured of both says when the second is worth it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyhead_server.engine import Runner
+from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.planning import Size, cut
+
+_GAIN = 1.02
+"""What runs at once must gain over one after the other, which answers the first of them earlier."""
+_WORTH_SHARING = 1.5
+"""How much faster than one thread all must be for a run to get them; else they serve the run beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrow:
+    """A session of the same graph whose runs have one thread each, that which calls."""
+
+    engine: Runner
+    costs: CostTable
+    runs: int = 1
+    """How many may go at once."""
+
+    def slowdown(self, size: Size, count: int) -> float:
+        """How much longer a run of (B, T) takes with so many at once: they share caches and memory."""
+        if count <= 1 or self.runs == 1:
+            return 1.0
+        most = self.runs / min(self.costs.gain(*size), float(self.runs))
+        return 1.0 + (most - 1.0) * (count - 1) / (self.runs - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a batch is run."""
+
+    engine: Runner
+    costs: CostTable
+    slowdown: float
+    """How much longer it takes than alone."""
+
+    def seconds(self, size: Size) -> float:
+        """About how long a run of (B, T) takes this way."""
+        return self.costs.price(*size) * self.slowdown
+
+
+class Ways:
+    """Decides for one model.
+
+    Args:
+        engine: The session whose runs have all threads.
+        costs: What its runs cost, one at a time, and what several at once gain.
+        runs: How many of them may go at once.
+        narrow: The session with one thread a run, where there is one.
+    """
+
+    def __init__(self, engine: Runner, costs: CostTable, *, runs: int, narrow: Narrow | None) -> None:
+        self._engine = engine
+        self._costs = costs
+        self._runs = runs
+        self._narrow = narrow
+        self.most_runs = runs if narrow is None else max(runs, narrow.runs)
+        """How many runs of the model may go at once."""
+
+    def next(self, requests: Sequence[Size], running: int) -> tuple[list[int], Way] | None:
+        """Decides the next batch.
+
+        Args:
+            requests: (B, T) of all that wait, the most urgent first; at least one.
+            running: How many batches run now.
+
+        Returns:
+            The batch that holds the first request, as positions, and how to run it. None where it is better
+            to wait until one of those that run is done.
+        """
+        return self._one_thread_each(requests, running) or self._all_threads(requests, running)
+
+    def _one_thread_each(self, requests: Sequence[Size], running: int) -> tuple[list[int], Way] | None:
+        """Where there is work for several threads, and they get more done apart."""
+        narrow = self._narrow
+        if narrow is None or running >= narrow.runs or running + len(requests) == 1:
+            return None
+        batches = cut(requests, narrow.costs)
+        count = min(running + len(batches), narrow.runs)
+        size = _joint(requests, batches[0])
+        if count == 1 or not self._is_known(narrow, size):
+            return None
+        way = Way(engine=narrow.engine, costs=narrow.costs, slowdown=narrow.slowdown(size, count))
+        gain = max(1.0, self._costs.gain(*size)) if self._runs > 1 else 1.0
+        shared = gain / self._costs.price(*size)
+        return (batches[0], way) if count / way.seconds(size) > _GAIN * shared else None
+
+    def _all_threads(self, requests: Sequence[Size], running: int) -> tuple[list[int], Way] | None:
+        batch = cut(requests, self._costs)[0]
+        size = _joint(requests, batch)
+        narrow = self._narrow
+        if narrow is not None and running < narrow.runs and self._hardly_shares(narrow, size):
+            slowdown = narrow.slowdown(size, running + 1)
+            return batch, Way(engine=narrow.engine, costs=narrow.costs, slowdown=slowdown)
+        if running and (running >= self._runs or self._costs.gain(*size) <= _GAIN):
+            return None
+        # They share the processor: two at once take twice as long, by the table.
+        return batch, Way(engine=self._engine, costs=self._costs, slowdown=running + 1)
+
+    def _hardly_shares(self, narrow: Narrow, size: Size) -> bool:
+        """All threads are hardly faster than one."""
+        alone = narrow.costs.price(*size)
+        return self._is_known(narrow, size) and alone < _WORTH_SHARING * self._costs.price(*size)
+
+    @staticmethod
+    def _is_known(narrow: Narrow, size: Size) -> bool:
+        """Somebody has measured how long one thread takes for such lengths."""
+        return size[1] <= narrow.costs.longest
+
+
+def _joint(requests: Sequence[Size], batch: Sequence[int]) -> Size:
+    """(B, T) of these together."""
+    return sum(requests[position][0] for position in batch), max(requests[position][1] for position in batch)
