@@ -56,10 +56,8 @@ class Request:
 class Answer:
     """How a request ended."""
 
-    sent: float
-    """When it had been handed to gRPC, by `time.perf_counter`."""
     done: float
-    """When it ended, likewise."""
+    """When it ended, by `time.perf_counter`."""
     code: int
     """gRPC's status, a number."""
     details: str = ""
@@ -103,7 +101,7 @@ class Connection:
         future = self._procedure(wanted.rpc.path).future(
             wanted.data, timeout=self._timeout, metadata=self._metadata
         )
-        future.add_done_callback(partial(_answered, wanted, on_answer, time.perf_counter()))
+        future.add_done_callback(partial(_answered, wanted, on_answer))
 
     def send(self, request: Request) -> Answer:
         """Sends a request and lets others run until it has ended."""
@@ -143,7 +141,6 @@ class Connection:
         size, message = 0, b""
         again = Stream(rpc=wanted.rpc, data=wanted.data, deadline=Deadline.after(self._timeout))
         stream = open_stream(self._channel, again, target=self._address, metadata=self._metadata)
-        sent = time.perf_counter()
         try:
             with stream.translated():
                 for message in stream.call:
@@ -151,19 +148,19 @@ class Connection:
         except PolyheadError as error:
             code = _UNKNOWN if error.code is None else error.code.value[0]
             done = time.perf_counter()
-            on_answer(Answer(sent=sent, done=done, code=code, details=error.details or "", bytes=size))
+            on_answer(Answer(done=done, code=code, details=error.details or "", bytes=size))
             return
         done = time.perf_counter()
         timings = read_timings(message, wanted.rpc.response)
-        on_answer(Answer(sent=sent, done=done, code=OK, bytes=size, timings=timings))
+        on_answer(Answer(done=done, code=OK, bytes=size, timings=timings))
 
 
-def _answered(wanted: Call, on_answer: OnAnswer, sent: float, future: Any) -> None:
+def _answered(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
     done = time.perf_counter()
     code = future.code()
     if code is not grpc.StatusCode.OK:
-        on_answer(Answer(sent=sent, done=done, code=code.value[0], details=future.details() or ""))
+        on_answer(Answer(done=done, code=code.value[0], details=future.details() or ""))
         return
     reply = future.result()
     timings = read_timings(reply, wanted.rpc.response)
-    on_answer(Answer(sent=sent, done=done, code=OK, bytes=len(reply), timings=timings))
+    on_answer(Answer(done=done, code=OK, bytes=len(reply), timings=timings))

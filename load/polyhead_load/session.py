@@ -57,6 +57,8 @@ class _UnderWay:
     request: Request
     planned: float
     sent: float
+    """When it began to be handed to gRPC: to write it takes time, as it does for every client, and
+    holds up the next one, which shows in that one's send lag."""
     then: Callable[[], object] | None = None
     """Called when it has one: somebody waits."""
 
@@ -200,13 +202,12 @@ class Session:
         one = self._under_way.pop(ticket)
         if not self._under_way:
             self._idle.set()
-        if one.then is None:
-            self._finish(one.request, one.planned, answer.sent - self.start, answer)
-        else:  # in a closed loop a request is due when it is sent
-            self._finish(one.request, one.planned, one.sent, answer)
+        self._finish(one, answer)
+        if one.then is not None:
             one.then()
 
-    def _finish(self, request: Request, planned: float, sent: float, answer: Answer) -> None:
+    def _finish(self, one: "_UnderWay", answer: Answer) -> None:
+        request, planned, sent = one.request, one.planned, one.sent
         done = answer.done - self.start
         if planned < 0 or self._closed:
             return
