@@ -37,7 +37,7 @@ class Loaded:
         """Gives back its memory, after its last run. May block for some moments."""
         self.engine.close()
         if self.narrow is not None:
-            self.narrow.engine.close()
+            self.narrow.engine.stop()
 
 
 @dataclass(frozen=True, kw_only=True)

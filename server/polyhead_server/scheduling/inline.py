@@ -36,7 +36,7 @@ class Inline:
     """Small work of one model.
 
     Args:
-        engine: What computes it; better with one thread, for to share out such work takes longer than to do it.
+        engine: What computes it; best with one thread, as sharing such work out takes longer than doing it.
         costs: What its runs cost.
         layout: Which axes of its inputs and outputs are T.
         loop: Where it runs.

@@ -237,7 +237,7 @@ class Scheduler:
     def _until_free(self, now: float, size: tuple[int, int]) -> float:
         """About how long it takes until the engine begins another batch, of (B, T)."""
         ends = [running.ends for running in list(self._running.values())]
-        if not ends or self._ways.next([size], len(ends)) is not None:
+        if not ends or self._ways.starts(size, len(ends)):
             return 0.0
         return max(0.0, min(ends) - now)
 

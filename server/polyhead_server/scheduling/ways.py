@@ -78,34 +78,43 @@ class Ways:
             The batch that holds the first request, as positions, and how to run it. None where it is better
             to wait until one of those that run is done.
         """
-        return self._one_thread_each(requests, running) or self._all_threads(requests, running)
-
-    def _one_thread_each(self, requests: Sequence[Size], running: int) -> tuple[list[int], Way] | None:
-        """Where there is work for several threads, and they get more done apart."""
         narrow = self._narrow
-        if narrow is None or running >= narrow.runs or running + len(requests) == 1:
-            return None
-        batches = cut(requests, narrow.costs)
-        count = min(running + len(batches), narrow.runs)
-        size = _joint(requests, batches[0])
-        if count == 1 or not self._is_known(narrow, size):
+        if narrow is not None and running + len(requests) > 1:
+            batches = cut(requests, narrow.costs)
+            way = self._apart(narrow, _joint(requests, batches[0]), running, running + len(batches))
+            if way is not None:
+                return batches[0], way
+        batch = cut(requests, self._costs)[0]
+        way = self._together(_joint(requests, batch), running)
+        return None if way is None else (batch, way)
+
+    def starts(self, size: Size, running: int) -> bool:
+        """Whether a batch of (B, T) would start now, with so many that run already."""
+        narrow = self._narrow
+        if narrow is not None and self._apart(narrow, size, running, running + 1) is not None:
+            return True
+        return self._together(size, running) is not None
+
+    def _apart(self, narrow: Narrow, size: Size, running: int, batches: int) -> Way | None:
+        """With one thread, where there is work for several threads, and they get more done so."""
+        count = min(batches, narrow.runs)
+        if running >= narrow.runs or count == 1 or not self._is_known(narrow, size):
             return None
         way = Way(engine=narrow.engine, costs=narrow.costs, slowdown=narrow.slowdown(size, count))
         gain = max(1.0, self._costs.gain(*size)) if self._runs > 1 else 1.0
         shared = gain / self._costs.price(*size)
-        return (batches[0], way) if count / way.seconds(size) > _GAIN * shared else None
+        return way if count / way.seconds(size) > _GAIN * shared else None
 
-    def _all_threads(self, requests: Sequence[Size], running: int) -> tuple[list[int], Way] | None:
-        batch = cut(requests, self._costs)[0]
-        size = _joint(requests, batch)
+    def _together(self, size: Size, running: int) -> Way | None:
+        """With all threads, unless they hardly help."""
         narrow = self._narrow
         if narrow is not None and running < narrow.runs and self._hardly_shares(narrow, size):
             slowdown = narrow.slowdown(size, running + 1)
-            return batch, Way(engine=narrow.engine, costs=narrow.costs, slowdown=slowdown)
+            return Way(engine=narrow.engine, costs=narrow.costs, slowdown=slowdown)
         if running and (running >= self._runs or self._costs.gain(*size) <= _GAIN):
             return None
         # They share the processor: two at once take twice as long, by the table.
-        return batch, Way(engine=self._engine, costs=self._costs, slowdown=running + 1)
+        return Way(engine=self._engine, costs=self._costs, slowdown=running + 1)
 
     def _hardly_shares(self, narrow: Narrow, size: Size) -> bool:
         """All threads are hardly faster than one."""

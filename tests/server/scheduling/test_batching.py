@@ -1,6 +1,7 @@
 """What runs together, when, and for whom, on a virtual clock."""
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -212,9 +213,9 @@ def test_work_that_waits_longer_than_its_timeout_is_told_so(bench: Any, virtuall
         running = one.submit()
         await asyncio.sleep(0)
         begun = loop.time()
-        one.scheduler._running = dict.fromkeys(
-            one.scheduler._running, 0.0
-        )  # as if the estimate had been short
+        running_now = one.scheduler._running
+        for key, batch in running_now.items():  # as if the estimate had been short
+            running_now[key] = dataclasses.replace(batch, ends=0.0)
         with pytest.raises(UnavailableError, match="waited for its turn longer"):
             await one.submit(2, timeout=0.02)
 
