@@ -14,8 +14,9 @@ from polyhead_server.scheduling.planning import Size, cut
 
 _GAIN = 1.02
 """What runs at once must gain over one after the other, which answers the first of them earlier."""
+_SHORT_SECONDS = 0.002
 _WORTH_SHARING = 1.5
-"""How much faster than one thread all must be for a run to get them; else they serve the run beside it."""
+"""How much faster than one thread all must be for a run so short to get them: to share it out takes time, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +118,10 @@ class Ways:
         return Way(engine=self._engine, costs=self._costs, slowdown=running + 1)
 
     def _hardly_shares(self, narrow: Narrow, size: Size) -> bool:
-        """All threads are hardly faster than one."""
+        """It is short, and all threads are hardly faster than one."""
         alone = narrow.costs.price(*size)
-        return self._is_known(narrow, size) and alone < _WORTH_SHARING * self._costs.price(*size)
+        limit = min(_SHORT_SECONDS, _WORTH_SHARING * self._costs.price(*size))
+        return self._is_known(narrow, size) and alone < limit
 
     @staticmethod
     def _is_known(narrow: Narrow, size: Size) -> bool:

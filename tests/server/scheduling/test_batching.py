@@ -127,8 +127,8 @@ def test_the_guilty_is_found_though_its_time_to_begin_has_passed(bench: Any, vir
 
 def test_longer_than_one_thread_was_measured_goes_to_all_of_them(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        one = bench(CostTable({(1, 1): 0.1, (1, 100): 1.0}))
-        alone = VirtualEngine(CostTable({(1, 1): 0.1, (1, 10): 0.2}))
+        one = bench(CostTable({(1, 1): 0.0008, (1, 100): 0.01}))
+        alone = VirtualEngine(CostTable({(1, 1): 0.001, (1, 10): 0.0018}))
         scheduler = Scheduler(
             one.engine,
             name="tiny",

@@ -97,11 +97,15 @@ def test_of_four_threads_two_runs_take_only_two() -> None:
     assert many[1].engine is ONE
 
 
-def test_work_that_many_threads_hardly_help_gets_one() -> None:
-    decision = ways(alone=1.4, gain=1.0).next([(1, 10)], 0)
+def test_short_work_that_many_threads_hardly_help_gets_one() -> None:
+    engines = []
+    for seconds in (0.0001, 0.001):  # a token
+        narrow = Narrow(engine=ONE, costs=by_tokens(1.4 * seconds, 1.0))
+        decision = Ways(WIDE, by_tokens(seconds, 1.0), runs=2, narrow=narrow).next([(1, 10)], 0)
+        assert decision is not None
+        engines.append(decision[1].engine)
 
-    assert decision is not None
-    assert decision[1].engine is ONE
+    assert engines == [ONE, WIDE]  # if it is short: what takes long is worth any threads that help
 
 
 def test_lengths_that_were_not_measured_with_one_thread_get_all() -> None:
