@@ -16,7 +16,7 @@ _GAIN = 1.02
 """What runs at once must gain over one after the other, which answers the first of them earlier."""
 _SHORT_SECONDS = 0.002
 _WORTH_SHARING = 1.5
-"""How much faster than one thread all must be for a run so short to get them: to share it out takes time, too."""
+"""How much faster than one all threads must be for a run so short to get them: sharing takes time, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
