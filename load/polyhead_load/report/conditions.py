@@ -32,7 +32,7 @@ def constants(findings: Findings) -> list[tuple[str, str]]:
         "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
         "gates": ", ".join(f"{name} {value:g}" for name, value in sweep.gates.model_dump().items()),
         "not checked": _unchecked(findings),
-        "generator's nice": _values(one.generator_nice for one in _valid(findings)),
+        "generator's priority": _values(one.generator_priority for one in _valid(findings)),
         "begun": "; ".join(_session(session) for session in facts.get("sessions", []) if session),
     }
     return [(name, value) for name, value in words.items() if value]
@@ -49,8 +49,8 @@ def _unchecked(findings: Findings) -> str:
     return ", ".join(f"{gate}: in {count} of {runs} runs, too few answers" for gate, count in counts.items())
 
 
-def _values(values: Iterable[int | None]) -> str:
-    return ", ".join(str(value) for value in sorted({value for value in values if value is not None}))
+def _values(values: Iterable[str | None]) -> str:
+    return ", ".join(sorted({value for value in values if value is not None}))
 
 
 def _session(facts: Mapping[str, Any]) -> str:

@@ -49,8 +49,8 @@ class Measurement(BaseModel):
     send_lag_p99_ms: float | None = None
     generator_cpu: float | None = None
     """Of one core, from 0 to 1."""
-    generator_nice: int | None = None
-    """The generator's priority: below 0 it goes before other processes."""
+    generator_priority: str | None = None
+    """How the system preferred it, in words."""
     foreign_cpu: float | None = None
     """Cores that other processes kept busy meanwhile; None where one cannot know."""
     steal: float | None = None

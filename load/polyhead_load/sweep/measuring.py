@@ -137,7 +137,7 @@ def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
     found: dict[str, object] = {
         "rate": plan.rate,
         "warm_up_seconds": warm.seconds,
-        "generator_nice": run.facts.get("nice"),
+        "generator_priority": run.facts.get("priority"),
         "requests": len(records.planned),
         "shed": int((records.code == -1).sum()),
         "errors": int((records.code > 0).sum()),
