@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NoReturn
 
-from polyhead_server.allocator import give_memory_back
+from polyhead_server.allocator import give_memory_back, keep_trim
 from polyhead_server.app import ALONE, Place, create_server
 from polyhead_server.errors import StartError
 from polyhead_server.logs import LOGGER
@@ -70,6 +70,8 @@ async def serve(settings: Settings, leash: Leash | None = None) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, stopped, number)
         await server.start()
+        trimming = asyncio.ensure_future(keep_trim())
+        stack.callback(trimming.cancel)
         stopping = asyncio.ensure_future(_first(stopped, server.lifecycle.lost))
         loading = asyncio.ensure_future(server.loaded())
         try:
