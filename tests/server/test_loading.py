@@ -62,7 +62,7 @@ def test_weights_are_held_twice_only_where_they_are_few_or_shared(
             for one in load([family], device=device, threads=4, runs=lambda _: 2)
             if isinstance(one, Loaded)
         ]
-        return [one.narrow and one.narrow.runs for one in loaded]
+        return [None if one.narrow is None else one.narrow.runs for one in loaded]
 
     assert narrow(on_cpu("")) == [None, None]
     assert narrow(replace(on_cpu(""), packed=False)) == [4, 4]

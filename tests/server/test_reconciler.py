@@ -93,7 +93,7 @@ class World:
                     signature=signature,
                     engine=cast(Any, self.engine(signature.name, version.version)),
                     costs=cast(Any, None),
-                    small=None,
+                    narrow=None,
                     tokeniser=None,
                 )
 
