@@ -11,7 +11,7 @@ import pytest
 
 from polyhead_server.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
-from polyhead_server.scheduling import CostTable, Drop, Execution, Layout, Limits, Scheduler, Work
+from polyhead_server.scheduling import CostTable, Drop, Execution, Layout, Limits, Narrow, Scheduler, Work
 from polyhead_server.scheduling.driver import Lane
 from polyhead_server.scheduling.queue import Entry
 
@@ -160,8 +160,12 @@ class Bench:
         wait: float = 1000.0,
         runs: int = 1,
         inline: bool = True,
+        narrow: CostTable | None = None,
     ) -> None:
         self.engine = VirtualEngine(costs)
+        self.narrow = self.engine if narrow is None else VirtualEngine(narrow)
+        """What has one thread a run."""
+        apart = None if narrow is None else Narrow(engine=self.narrow, costs=narrow, runs=runs)
         self.counter = Counter()
         self.scheduler = Scheduler(
             self.engine,
@@ -169,6 +173,7 @@ class Bench:
             layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
             costs=costs,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, runs=runs),
+            narrow=apart,
             inline=inline,
             observer=self.counter,
             driver=VirtualDriver(self._seconds, runs),

@@ -15,6 +15,18 @@ COSTS = CostTable(
     {(b, t): 0.01 + 0.001 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)},
     rows=lambda tokens: 64 // tokens,
 )
+ALONE = CostTable(
+    {(b, t): 0.01 + 0.001 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)},
+    rows=lambda tokens: 64 // tokens,
+    gains={1: 1.0},
+)
+"""Runs that share all threads gain nothing at once."""
+NARROW = CostTable(
+    {(b, t): 0.012 + 0.0012 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)},
+    rows=lambda tokens: 64 // tokens,
+    gains={1: 1.9},
+)
+"""With one thread each, they gain much."""
 SMALL = CostTable({(b, t): 1e-5 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)})
 """Some of it runs on the event loop."""
 
@@ -59,6 +71,7 @@ callers = st.builds(
     most=st.sampled_from([50, 10_000]),
     closes=st.none() | st.tuples(seconds, st.booleans()),
     runs=st.sampled_from([1, 2, 3]),
+    apart=st.booleans(),
 )
 def test_every_caller_gets_exactly_one_answer(
     bench: Any,
@@ -68,11 +81,15 @@ def test_every_caller_gets_exactly_one_answer(
     most: int,
     closes: tuple[float, bool] | None,
     runs: int,
+    apart: bool,
 ) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        one = bench(SMALL if small else COSTS, most=most, wait=0.3, runs=runs)
-        one.engine.guilty = {number for number, caller in enumerate(schedule) if caller.guilty}
+        costs, narrow = (ALONE, NARROW) if apart else (SMALL if small else COSTS, None)
+        one = bench(costs, most=most, wait=0.3, runs=runs, narrow=narrow)
+        one.engine.guilty = one.narrow.guilty = {
+            number for number, caller in enumerate(schedule) if caller.guilty
+        }
         answers: list[asyncio.Future[Done]] = []
         left: dict[int, float] = {}
         closing: asyncio.Future[None] | None = None
@@ -110,6 +127,18 @@ def test_every_caller_gets_exactly_one_answer(
 
         check_answers(schedule, results, one)
         check_batches(one, left)
+
+    virtually(test())
+
+
+def test_both_sessions_take_part(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(ALONE, runs=2, narrow=NARROW)
+        await one.submit(0)
+        await asyncio.gather(*(one.submit(number) for number in range(1, 30)))
+
+        assert one.engine.runs[0] == [0]
+        assert sum(map(len, one.narrow.runs)) > 20
 
     virtually(test())
 
