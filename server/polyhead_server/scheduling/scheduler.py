@@ -192,7 +192,7 @@ class Scheduler:
             work,
             self._loop.create_future(),
             arrived_ns=time.perf_counter_ns(),
-            seconds=self._costs.share(*work.size),
+            seconds=self._ways.share(work.size),
             start_by=start_by,
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
@@ -249,7 +249,7 @@ class Scheduler:
         seconds = self._appointments.give(
             now,
             room_at=now + self._pace.likely(waiting) / 2,
-            seconds=self._pace.likely(self._costs.share(*size)),
+            seconds=self._pace.likely(self._ways.share(size)),
         )
         return round(seconds * 1000)
 

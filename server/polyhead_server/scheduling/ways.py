@@ -96,6 +96,15 @@ class Ways:
             return True
         return self._together(size, running) is not None
 
+    def share(self, size: Size) -> float:
+        """Seconds that (B, T) adds to the work of the model, at least: in the best company, the best way."""
+        share = self._costs.share(*size)
+        narrow = self._narrow
+        if narrow is not None and self._is_known(narrow, size):
+            at_once = narrow.slowdown(size, narrow.runs) / narrow.runs
+            share = min(share, narrow.costs.share(*size) * at_once)
+        return share
+
     def _apart(self, narrow: Narrow, size: Size, running: int, batches: int) -> Way | None:
         """With one thread, where there is work for several threads, and they get more done so."""
         count = min(batches, narrow.runs)

@@ -133,3 +133,9 @@ def test_without_a_second_session_runs_share_threads_where_that_gains() -> None:
     assert decision is not None
     assert decision[1].seconds((1, 10)) == pytest.approx(0.2)
     assert gains.next([(1, 10)], 2) is None
+
+
+def test_what_a_request_adds_to_the_work_is_counted_the_best_way() -> None:
+    assert ways(alone=1.6).share((1, 10)) == pytest.approx(0.16 / 1.9)
+    assert ways(alone=1.6, gain=1.2).share((1, 10)) == pytest.approx(0.1)
+    assert ways(alone=1.6).share((1, 200)) == pytest.approx(2.0)  # longer than what was measured
