@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 app = App(name="sweep", help="Measure what each head configuration costs in latency, and report it.")
 
+_RUNS = Path("sweeps")
+_MODELS = _RUNS / "model-repository"
+"""No sweep's name, which `models` is."""
 _AtLeastOne = Parameter(validator=Number(gte=1))
 
 
@@ -27,7 +30,7 @@ def sweep(
     /,
     *,
     out: Path | None = None,
-    models: Path = Path("sweeps/models"),
+    models: Path = _MODELS,
     address: str | None = None,
     access: Access = OPEN_ACCESS,
     blocks: Annotated[int | None, _AtLeastOne] = None,
@@ -84,7 +87,7 @@ def sweep(
     with Bar(Console(stderr=True)) as bar:
         folder = run_sweep(
             what,
-            out or Path("sweeps") / name,
+            out or _RUNS / name,
             models=models,
             address=address,
             access=access,

@@ -10,6 +10,8 @@ from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 from polyhead_load.report.writing import write_report
 from polyhead_load.sweep.command import app
 from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.reading import presets
+from polyhead_load.sweep.spec import Sweep
 
 SWEEP = """
 title = "Two small encoders"
@@ -42,6 +44,28 @@ def test_presets_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> N
 
     assert "heads: Head counts at D = 768" in listed
     assert capsys.readouterr().out.startswith("# The question in its purest form")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_measured_beside_the_models(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sweeps/models` was the repository once, and so `polyhead sweep models` refused to begin."""
+    monkeypatch.chdir(tmp_path)
+    asked: list[tuple[Path, Path]] = []
+
+    def run_sweep(_sweep: Sweep, out: Path, *, models: Path, **_more: object) -> None:
+        asked.append((out, models))
+        raise SweepError("enough")
+
+    monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
+    with pytest.raises(SweepError, match="enough"):
+        call(name)
+
+    ((out, models),) = asked
+    assert out == Path("sweeps", name)
+    assert models.parent == out.parent
+    assert models != out
 
 
 @pytest.mark.parametrize(
