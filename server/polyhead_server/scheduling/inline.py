@@ -100,7 +100,7 @@ class Inline:
             self._loop.call_soon(self._turn)
         if not (items := self._still(items)):
             return
-        for positions in cut([(i.work.batch, i.work.tokens // i.work.batch) for i in items], self._costs):
+        for positions in cut([item.work.size for item in items], self._costs):
             batch = [items[position] for position in positions]
             for some, result in run_batch(self._engine, batch, self._layout, self._still):
                 if not isinstance(result, Exception):

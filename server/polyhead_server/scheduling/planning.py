@@ -18,6 +18,11 @@ Size = tuple[int, int]
 """A request's (B, T)."""
 
 
+def joint(sizes: Sequence[Size]) -> Size:
+    """(B, T) of requests that run together."""
+    return sum(batch for batch, _ in sizes), max(tokens for _, tokens in sizes)
+
+
 def cut(requests: Sequence[Size], costs: CostTable) -> list[list[int]]:
     """Cuts requests into batches so that all of them together cost the least.
 

@@ -19,6 +19,7 @@ from polyhead_server.scheduling.execution import Result, answer, run_batch
 from polyhead_server.scheduling.inline import Inline
 from polyhead_server.scheduling.observer import Drop, NoObserver, Observer
 from polyhead_server.scheduling.pace import Pace
+from polyhead_server.scheduling.planning import joint
 from polyhead_server.scheduling.queue import Entry, Queue, State
 from polyhead_server.scheduling.ways import Narrow, Way, Ways
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
@@ -394,4 +395,4 @@ def _awaited(entry: Entry, now: float) -> bool:
 
 def _size(entries: Sequence[Entry]) -> tuple[int, int]:
     """(B, T) of these together."""
-    return sum(entry.size[0] for entry in entries), max(entry.size[1] for entry in entries)
+    return joint([entry.size for entry in entries])

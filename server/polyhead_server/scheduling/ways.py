@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polyhead_server.engine import Runner
 from polyhead_server.scheduling.costs import CostTable
-from polyhead_server.scheduling.planning import Size, cut
+from polyhead_server.scheduling.planning import Size, cut, joint
 
 _GAIN = 1.02
 """What runs at once must gain over one after the other, which answers the first of them earlier."""
@@ -82,11 +82,16 @@ class Ways:
         narrow = self._narrow
         if narrow is not None and running + len(requests) > 1:
             batches = cut(requests, narrow.costs)
-            way = self._apart(narrow, _joint(requests, batches[0]), running, running + len(batches))
+            way = self._apart(
+                narrow,
+                joint([requests[position] for position in batches[0]]),
+                running,
+                running + len(batches),
+            )
             if way is not None:
                 return batches[0], way
         batch = cut(requests, self._costs)[0]
-        way = self._together(_joint(requests, batch), running)
+        way = self._together(joint([requests[position] for position in batch]), running)
         return None if way is None else (batch, way)
 
     def starts(self, size: Size, running: int) -> bool:
@@ -136,8 +141,3 @@ class Ways:
     def _is_known(narrow: Narrow, size: Size) -> bool:
         """Somebody has measured how long one thread takes for such lengths."""
         return size[1] <= narrow.costs.longest
-
-
-def _joint(requests: Sequence[Size], batch: Sequence[int]) -> Size:
-    """(B, T) of these together."""
-    return sum(requests[position][0] for position in batch), max(requests[position][1] for position in batch)
