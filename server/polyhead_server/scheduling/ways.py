@@ -20,23 +20,6 @@ _WORTH_SHARING = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Narrow:
-    """A session of the same graph whose runs have one thread each, that which calls."""
-
-    engine: Runner
-    costs: CostTable
-    runs: int = 1
-    """How many may go at once."""
-
-    def slowdown(self, size: Size, count: int) -> float:
-        """How much longer a run of (B, T) takes with so many at once: they share caches and memory."""
-        if count <= 1 or self.runs == 1:
-            return 1.0
-        most = self.runs / min(self.costs.gain(*size), float(self.runs))
-        return 1.0 + (most - 1.0) * (count - 1) / (self.runs - 1)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Way:
     """How a batch is run."""
 
@@ -48,6 +31,31 @@ class Way:
     def seconds(self, size: Size) -> float:
         """About how long a run of (B, T) takes this way."""
         return self.costs.price(*size) * self.slowdown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrow:
+    """A session of the same graph whose runs have one thread each, that which calls."""
+
+    engine: Runner
+    costs: CostTable
+    runs: int = 1
+    """How many may go at once."""
+
+    def knows(self, size: Size) -> bool:
+        """Somebody has measured how long one thread takes for such lengths."""
+        return size[1] <= self.costs.longest
+
+    def way(self, size: Size, count: int) -> Way:
+        """How a run of (B, T) goes with so many at once."""
+        return Way(engine=self.engine, costs=self.costs, slowdown=self.slowdown(size, count))
+
+    def slowdown(self, size: Size, count: int) -> float:
+        """How much longer a run of (B, T) takes with so many at once: they share caches and memory."""
+        if count <= 1 or self.runs == 1:
+            return 1.0
+        most = self.runs / min(self.costs.gain(*size), float(self.runs))
+        return 1.0 + (most - 1.0) * (count - 1) / (self.runs - 1)
 
 
 class Ways:
@@ -105,7 +113,7 @@ class Ways:
         """Seconds that (B, T) adds to the work of the model, at least: in the best company, the best way."""
         share = self._costs.share(*size)
         narrow = self._narrow
-        if narrow is not None and self._is_known(narrow, size):
+        if narrow is not None and narrow.knows(size):
             at_once = narrow.slowdown(size, narrow.runs) / narrow.runs
             share = min(share, narrow.costs.share(*size) * at_once)
         return share
@@ -113,9 +121,9 @@ class Ways:
     def _apart(self, narrow: Narrow, size: Size, running: int, batches: int) -> Way | None:
         """With one thread, where there is work for several threads, and they get more done so."""
         count = min(batches, narrow.runs)
-        if running >= narrow.runs or count == 1 or not self._is_known(narrow, size):
+        if running >= narrow.runs or count == 1 or not narrow.knows(size):
             return None
-        way = Way(engine=narrow.engine, costs=narrow.costs, slowdown=narrow.slowdown(size, count))
+        way = narrow.way(size, count)
         gain = max(1.0, self._costs.gain(*size)) if self._runs > 1 else 1.0
         shared = gain / self._costs.price(*size)
         return way if count / way.seconds(size) > _GAIN * shared else None
@@ -124,8 +132,7 @@ class Ways:
         """With all threads, unless they hardly help."""
         narrow = self._narrow
         if narrow is not None and running < narrow.runs and self._hardly_shares(narrow, size):
-            slowdown = narrow.slowdown(size, running + 1)
-            return Way(engine=narrow.engine, costs=narrow.costs, slowdown=slowdown)
+            return narrow.way(size, running + 1)
         if running and (running >= self._runs or self._costs.gain(*size) <= _GAIN):
             return None
         # They share the processor: two at once take twice as long, by the table.
@@ -135,9 +142,4 @@ class Ways:
         """It is short, and all threads are hardly faster than one."""
         alone = narrow.costs.price(*size)
         limit = min(_SHORT_SECONDS, _WORTH_SHARING * self._costs.price(*size))
-        return self._is_known(narrow, size) and alone < limit
-
-    @staticmethod
-    def _is_known(narrow: Narrow, size: Size) -> bool:
-        """Somebody has measured how long one thread takes for such lengths."""
-        return size[1] <= narrow.costs.longest
+        return narrow.knows(size) and alone < limit
