@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -39,8 +40,15 @@ class Turn:
     async def come(self) -> None:
         """Returns once it has come."""
         if self._before is not None and not self._before.done():
-            await asyncio.wait((self._before,))
+            came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._before.add_done_callback(partial(_wake, came))
+            await came
         self._before = None
+
+
+def _wake(waiter: "asyncio.Future[None]", _before: Task) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Pipeline:
@@ -106,36 +114,37 @@ async def answer_stream(
         answer: Answers one request in its turn. What it raises ends the stream.
 
     Raises:
-        UnavailableError: The server drains. Everything that was read before has its answer.
+        UnavailableError: The server drains. Everything that was begun before has its answer.
     """
     pipeline = Pipeline(answer)
+    reading = asyncio.ensure_future(_begin_all(context, pipeline))
     draining = asyncio.ensure_future(lifecycle.draining.wait())
     try:
-        while True:
-            await pipeline.room()
-            payload = await _read(context, draining, pipeline.failed)
-            pipeline.check()
-            if payload is None or payload is grpc.aio.EOF:
-                break
-            pipeline.begin(payload)
+        # Waited for once, not for every request: that costs more than reading one.
+        await asyncio.wait((reading, draining, pipeline.failed), return_when=asyncio.FIRST_COMPLETED)
+        pipeline.check()
+        all_read = reading.done()
+        if all_read:
+            reading.result()
+        else:
+            reading.cancel()
         await pipeline.finish()
-        if payload is None:
+        if not all_read:
             raise lifecycle.refuse()
     finally:
+        reading.cancel()
         draining.cancel()
+        await asyncio.gather(reading, draining, return_exceptions=True)
         await pipeline.close()
 
 
-async def _read(context: Context, *ends: "asyncio.Future[Any]") -> Any:
-    """The next request, or `EOF`; None where one of these was done before it came."""
-    reading = asyncio.ensure_future(context.read())
-    await asyncio.wait((reading, *ends), return_when=asyncio.FIRST_COMPLETED)
-    if reading.done():
-        return reading.result()
-    reading.cancel()
-    with suppress(asyncio.CancelledError):
-        await reading
-    return None
+async def _begin_all(context: Context, pipeline: Pipeline) -> None:
+    """Begins to answer one request after the other, until the caller has no more."""
+    while True:
+        await pipeline.room()
+        if (payload := await context.read()) is grpc.aio.EOF:
+            return
+        pipeline.begin(payload)
 
 
 async def answer_in_stream(
