@@ -5,18 +5,22 @@ server, the transport, and as little of a client as there can be.
 """
 
 import asyncio
+import itertools
 import random
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
 
 from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
 
 Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+Streams: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"
 
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -50,6 +54,7 @@ class Load:
 
 
 INFER = RPCS["ModelInfer"].path
+STREAM = RPCS["ModelStreamInfer"].path
 HEALTH = "/grpc.health.v1.Health/Check"
 
 
@@ -98,6 +103,42 @@ async def closed_loop(
         cpu = time.process_time()
         await asyncio.gather(*(worker(number) for number in range(in_flight)))
         return _load(latencies, time.perf_counter() - start, errors, time.process_time() - cpu)
+
+
+async def stream_loop(
+    address: str, requests: Sequence[bytes], *, streams: int, in_flight: int, seconds: float
+) -> Load:
+    """As `closed_loop`, with the requests shared out to streams; the answers of each come in order."""
+    latencies: list[float] = []
+    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        open_stream: Streams = channel.stream_stream(STREAM)
+        warm: Call = channel.unary_unary(INFER)
+        await warm_up(warm, requests)
+        start = time.perf_counter()
+        end = start + seconds
+
+        async def work(number: int) -> None:
+            call = open_stream()
+            answer: Any = b""
+            sent: deque[float] = deque()
+            for position in itertools.count(number, streams):
+                if (now := time.perf_counter()) < end:
+                    sent.append(now)
+                    await call.write(requests[position % len(requests)])
+                    if len(sent) < in_flight // streams:
+                        continue
+                elif not sent:
+                    break
+                if (answer := await call.read()) is grpc.aio.EOF:
+                    raise RuntimeError(f"the stream ended early: {await call.details()}")
+                latencies.append(time.perf_counter() - sent.popleft())
+            await call.done_writing()
+            if error := pb.ModelStreamInferResponse.FromString(answer).error_message:
+                raise RuntimeError(f"a request of the stream was answered with {error}")
+
+        cpu = time.process_time()
+        await asyncio.gather(*(work(number) for number in range(streams)))
+        return _load(latencies, time.perf_counter() - start, 0, time.process_time() - cpu)
 
 
 async def open_loop(

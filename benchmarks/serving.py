@@ -29,7 +29,7 @@ from encoders import (
     request_bytes,
 )
 from in_process import InProcess, Way, in_process
-from load import HEALTH, Load, closed_loop, health_beside, open_loop
+from load import HEALTH, Load, closed_loop, health_beside, open_loop, stream_loop
 from servers import Served, cpu_seconds, fingerprint, polyhead_server
 from serving_report import Cell, Sample, Target, page, table
 
@@ -78,7 +78,7 @@ class Bench:
 
     def measure(self, encoder: BenchEncoder) -> None:
         """All cells of one encoder."""
-        task = self._progress.add_task(f"{encoder.name}: limits", total=10)
+        task = self._progress.add_task(f"{encoder.name}: limits", total=13 if encoder.name == _SMALL else 10)
         with ExitStack() as stack:
             fast = stack.enter_context(in_process(encoder, self._models))
             explicit = stack.enter_context(in_process(encoder, self._models, "attention.onnx"))
@@ -97,7 +97,9 @@ class Bench:
             self.cells += self._attention(encoder, explicit)
             self._progress.update(task, description=f"{encoder.name}: open loop", advance=3)
             self.cells.append(self._open(encoder))
-            self._progress.update(task, description=encoder.name, completed=10)
+            self._progress.update(
+                task, description=encoder.name, completed=13 if encoder.name == _SMALL else 10
+            )
 
     def health(self) -> dict[str, float]:
         """How long health checks take while attention replies of 16 MiB leave, and while nothing does."""
@@ -149,6 +151,19 @@ class Bench:
             target=Target(of="limit", least=0.6) if small else Target(),
             sequences=8,
         )
+        if small:
+            yield self._latency(encoder, requests, limit, size, Target(), streams=1)
+            for streams, in_flight in ((1, 8), (4, 32)):
+                yield self._rate(
+                    encoder,
+                    "equal",
+                    requests,
+                    in_flight=in_flight,
+                    limit=(limit, equal),
+                    size=size,
+                    target=Target(),
+                    streams=streams,
+                )
         for in_flight in (8, 32):
             yield self._rate(
                 encoder,
@@ -161,21 +176,28 @@ class Bench:
             )
 
     def _latency(
-        self, encoder: BenchEncoder, requests: list[bytes], limit: InProcess, size: int, target: Target
+        self,
+        encoder: BenchEncoder,
+        requests: list[bytes],
+        limit: InProcess,
+        size: int,
+        target: Target,
+        *,
+        streams: int = 0,
     ) -> Cell:
         """One in flight."""
         samples = []
         with echo_server(size) as echo:
             for _ in range(self._rounds):
                 single = limit.p50_ms(Way(mixed=False), self._seconds / 2)
-                floor = self._load(echo, requests, 1, self._seconds / 2)
-                load, cores = self._serve(requests, 1)
+                floor = self._load(echo, requests, 1, self._seconds / 2, streams)
+                load, cores = self._serve(requests, 1, streams)
                 samples.append(
                     Sample.of(
                         load, cores, load.percentile_ms(50), limit=single, floor=floor.percentile_ms(50)
                     )
                 )
-        return Cell(encoder.name, "equal", 1, "p50 ms", target, samples)
+        return Cell(encoder.name, _named("equal", streams), 1, "p50 ms", target, samples)
 
     def _rate(
         self,
@@ -188,6 +210,7 @@ class Bench:
         size: int,
         target: Target,
         sequences: int = 1,
+        streams: int = 0,
     ) -> Cell:
         """Several in flight."""
         samples = []
@@ -195,8 +218,8 @@ class Bench:
         with echo_server(size) as echo:
             for _ in range(self._rounds):
                 best, at_once = (process.rate(way, self._seconds / 2) for way in ways)
-                floor = self._load(echo, requests, in_flight, self._seconds / 2)
-                load, cores = self._serve(requests, in_flight)
+                floor = self._load(echo, requests, in_flight, self._seconds / 2, streams)
+                load, cores = self._serve(requests, in_flight, streams)
                 samples.append(
                     Sample.of(
                         load,
@@ -207,7 +230,7 @@ class Bench:
                         floor=sequences * floor.rate,
                     )
                 )
-        return Cell(encoder.name, traffic, in_flight, "seq/s", target, samples)
+        return Cell(encoder.name, _named(traffic, streams), in_flight, "seq/s", target, samples)
 
     def _attention(self, encoder: BenchEncoder, limit: InProcess) -> list[Cell]:
         """What attention in the reply costs, against the same without, one in flight."""
@@ -253,17 +276,26 @@ class Bench:
         sample = Sample.of(load, cores, load.rate)
         return Cell(encoder.name, "open loop at half of that", None, "seq/s", Target(), [sample])
 
-    def _serve(self, requests: list[bytes], in_flight: int) -> tuple[Load, float]:
+    def _serve(self, requests: list[bytes], in_flight: int, streams: int = 0) -> tuple[Load, float]:
         """One sample of polyhead, and the processors that it kept busy."""
         # Unmeasured first: connections, caches and clocks come up to speed.
-        self._load(self._served.address, requests, in_flight, self._seconds / 5)
+        self._load(self._served.address, requests, in_flight, self._seconds / 5, streams)
         before = cpu_seconds(self._served.process)
-        load = self._load(self._served.address, requests, in_flight, self._seconds)
+        load = self._load(self._served.address, requests, in_flight, self._seconds, streams)
         return load, (cpu_seconds(self._served.process) - before) / load.seconds
 
     @staticmethod
-    def _load(address: str, requests: list[bytes], in_flight: int, seconds: float) -> Load:
+    def _load(address: str, requests: list[bytes], in_flight: int, seconds: float, streams: int = 0) -> Load:
+        """Calls, or requests of so many streams."""
+        if streams:
+            return asyncio.run(
+                stream_loop(address, requests, streams=streams, in_flight=in_flight, seconds=seconds)
+            )
         return asyncio.run(closed_loop(address, requests, in_flight=in_flight, seconds=seconds))
+
+
+def _named(traffic: str, streams: int) -> str:
+    return traffic + {0: "", 1: ", one stream"}.get(streams, f", {streams} streams")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
