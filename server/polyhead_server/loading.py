@@ -118,7 +118,7 @@ def _load_graphs(
             if may_be_narrow := _may_be_narrow(manifest, device, threads):
                 seconds *= 1 - _FOR_NARROW
             costs = tune(engine, signature, threads=threads, tuning=replace(tuning, seconds=seconds))
-            narrow = _narrow(path, signature, device, threads, tuning) if may_be_narrow else None
+            narrow = _narrow(path, signature, engine, threads, tuning) if may_be_narrow else None
         except Exception as error:
             if engine is not None:
                 engine.close()
@@ -133,11 +133,12 @@ def _may_be_narrow(manifest: Manifest, device: Device, threads: int) -> bool:
     return device.provider == CPU and threads > 1 and (weights <= _MOST_WEIGHTS or not device.packed)
 
 
-def _narrow(path: Path, signature: Signature, device: Device, threads: int, tuning: Tuning) -> Narrow:
+def _narrow(path: Path, signature: Signature, wide: Engine, threads: int, tuning: Tuning) -> Narrow:
     runs = 1 if tuning.runs == 1 else max(tuning.runs, min(threads, _MOST_RUNS))
-    tuning = replace(tuning, seconds=_FOR_NARROW * tuning.seconds, runs=runs, narrow=True)
-    engine = Engine(path, signature=signature, device=device, threads=1)
-    return Narrow(engine=engine, costs=tune(engine, signature, threads=1, tuning=tuning), runs=runs)
+    tuning = replace(tuning, seconds=_FOR_NARROW * tuning.seconds, runs=runs)
+    engine = Engine(path, signature=signature, device=wide.device, threads=1)
+    costs = tune(engine, signature, threads=1, tuning=tuning, beside=wide)
+    return Narrow(engine=engine, costs=costs, runs=runs)
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnxruntime as ort
@@ -25,6 +26,8 @@ from polyhead_server.threads import available_cpus
 _MEASURED_BYTES = 256 * 2**20
 _FOR_GAINS = 0.3
 """This share of the time to measure goes to runs at once, where there are any."""
+_FOR_GAINS_BESIDE = 0.5
+"""The same where it decides between two sessions."""
 _LONGEST_BATCH = 0.005
 """For one thread, a batch gains next to nothing from so many seconds on."""
 
@@ -39,15 +42,15 @@ class Tuning:
     """Where costs are kept; None: nowhere."""
     runs: int = 1
     """How many go at once."""
-    narrow: bool = False
-    """Each run has one thread, beside a session whose runs have more."""
     workers: int = 1
     """Processes that share the device."""
     max_batch_tokens: int = 16_384
     max_working_bytes: int = 2 * 2**30
 
 
-def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) -> CostTable:
+def tune(
+    engine: Engine, signature: Signature, *, threads: int, tuning: Tuning, beside: Engine | None = None
+) -> CostTable:
     """The costs of a graph: as they were kept, or measured now. Also warms the engine up.
 
     Args:
@@ -55,13 +58,14 @@ def tune(engine: Engine, signature: Signature, *, threads: int, tuning: Tuning) 
         signature: What it is.
         threads: Threads of one run on the CPU.
         tuning: How to measure.
+        beside: The same graph with more threads a run, which the gains of runs at once are over.
     """
-    key = _key(engine, signature, threads, tuning)
+    key = _key(engine, signature, threads, tuning, narrow=beside is not None)
     measured = _remembered(tuning, key)
     if measured is None:
         with _turn(engine.device, tuning):
             # Another process of this device may have measured meanwhile.
-            measured = _remembered(tuning, key) or _measure(engine, signature, tuning, key)
+            measured = _remembered(tuning, key) or _measure(engine, signature, tuning, key, beside)
     _warm_up(engine, measured.points)
     engine.serve()
     return CostTable(
@@ -79,26 +83,31 @@ def _turn(device: Device, tuning: Tuning) -> AbstractContextManager[None]:
     return turn(tuning.cache, re.sub(r"[^\w.-]+", "-", card_name(device.card)))
 
 
-def _measure(engine: Engine, signature: Signature, tuning: Tuning, key: Key) -> Measured:
-    for_gains = _FOR_GAINS * tuning.seconds if tuning.runs > 1 else 0.0
+def _measure(
+    engine: Engine, signature: Signature, tuning: Tuning, key: Key, beside: Engine | None
+) -> Measured:
+    share = _FOR_GAINS if beside is None else _FOR_GAINS_BESIDE
+    for_gains = share * tuning.seconds if tuning.runs > 1 else 0.0
     points = measure(
-        lambda batch, tokens: _run(engine, batch, tokens),
+        partial(_run, engine),
         max_tokens=signature.max_tokens,
         fits=lambda batch, tokens: (
             signature.working_bytes(batch, tokens) <= min(_MEASURED_BYTES, tuning.max_working_bytes)
         ),
         budget=tuning.seconds - for_gains,
-        longest_batch=_LONGEST_BATCH if tuning.narrow else float("inf"),
+        longest_batch=float("inf") if beside is None else _LONGEST_BATCH,
     )
     gains = measure_gains(
-        lambda batch, tokens: _run(engine, batch, tokens),
+        partial(_run, engine),
         points,
         runs=tuning.runs,
+        alone=None if beside is None else partial(_run, beside),
         budget=for_gains,
-        fading=not tuning.narrow,
     )
     # The largest points were measured for the sake of their time; the arena need not keep their memory.
-    engine.shrink()
+    for one in (engine, beside):
+        if one is not None:
+            one.shrink()
     measured = Measured(points=points, gains=gains)
     if tuning.cache is not None:
         write_costs(tuning.cache, key, measured)
@@ -134,7 +143,7 @@ def _most_rows(signature: Signature, tokens: int, tuning: Tuning) -> int:
     return max(1, min(tuning.max_batch_tokens // tokens, by_memory))
 
 
-def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning) -> Key:
+def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning, *, narrow: bool) -> Key:
     manifest = signature.manifest.model_dump_json().encode()
     device = engine.device
     on_card = device.provider != CPU
@@ -148,6 +157,6 @@ def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning) -> 
         threads=threads,
         runs=tuning.runs,
         packed=device.packed,
-        narrow=tuning.narrow,
+        narrow=narrow,
         workers=tuning.workers if on_card else 1,
     )

@@ -112,4 +112,5 @@ def _trim(axes: Sequence[int], length: int) -> list[slice]:
 
 def real_tokens(feeds: Arrays, padded: int) -> int:
     """The tokens of the sequences themselves, without padding."""
-    return int(feeds[LENGTHS].sum()) if LENGTHS in feeds else padded
+    # Of the few there are, NumPy's own sum takes ten times as long, which small work would notice.
+    return sum(feeds[LENGTHS].tolist()) if LENGTHS in feeds else padded

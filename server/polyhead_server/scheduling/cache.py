@@ -16,7 +16,7 @@ from pathlib import Path
 from polyhead_server.logs import LOGGER
 from polyhead_server.scheduling.costs import Measured
 
-_FORMAT = 4
+_FORMAT = 5
 _LARGEST_FILE = 2**20
 
 

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import log2
 from statistics import median
+from typing import TypeAlias
 
 from polyhead_server.scheduling.costs import Points
 
@@ -16,6 +18,11 @@ _LARGEST_BATCH = 64
 _QUICK_SECONDS = 0.005
 _GAIN_SECONDS = 0.03
 """About how long each side of one comparison takes."""
+_ROUNDS = 3
+_TYPICAL = 64
+"""T of a sentence or two."""
+
+Prepare: TypeAlias = Callable[[int, int], Callable[[], object]]
 
 
 def grid(max_tokens: int | None, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
@@ -40,7 +47,7 @@ def grid(max_tokens: int | None, fits: Callable[[int, int], bool]) -> Iterator[t
 
 
 def measure(
-    prepare: Callable[[int, int], Callable[[], object]],
+    prepare: Prepare,
     *,
     max_tokens: int | None = None,
     fits: Callable[[int, int], bool] = lambda _batch, _tokens: True,
@@ -89,45 +96,65 @@ def measure(
 
 
 def measure_gains(
-    prepare: Callable[[int, int], Callable[[], object]],
+    prepare: Prepare,
     points: Points,
     *,
     runs: int,
+    alone: Prepare | None = None,
     budget: float = 1.0,
-    fading: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Times several runs at once against one after the other, at B = 1, the shortest T first.
+    """Times several runs at once against one after the other, at B = 1.
+
+    Both sides take turns, so that a machine that is slow for a while is slow for both.
 
     Args:
         prepare: Makes the inputs of a run of (B, T), and returns what runs it.
         points: What single runs take, from `measure`.
         runs: How many at once.
+        alone: The same of those that go one after the other, where these have more threads. None: they
+            are alike, and what is gained are the gaps in a run, which do not grow with it. So the shortest
+            T comes first, gains never rise with T, and beyond the longest measured there is none.
         budget: How long it may take in all, in seconds.
-        fading: What is gained are the gaps in a run, as of runs that share their threads. They do not grow
-            with it, so that beyond the longest measured there is no gain.
         clock: The time in seconds.
 
     Returns:
-        By T: the work done in a second by so many at once, over that by one. Gains never rise with T.
+        By T: the work done in a second by so many at once, over that by one.
     """
     if runs == 1:
         return {}
     end = clock() + budget
     gains: dict[int, float] = {}
+    lengths = sorted(tokens for batch, tokens in points if batch == 1)
+    if alone is not None:
+        lengths.sort(key=lambda tokens: abs(log2(tokens / _TYPICAL)))
     with ThreadPoolExecutor(runs) as threads:
-        for tokens in sorted(tokens for batch, tokens in points if batch == 1):
+        for tokens in lengths:
             seconds = points[1, tokens]
-            rounds = 3 if seconds < _GAIN_SECONDS else 1
-            repeats = max(1, min(round(_GAIN_SECONDS / seconds / rounds), 100))
-            if clock() + 2 * runs * rounds * repeats * seconds > end:
+            repeats = max(1, min(round(_GAIN_SECONDS / seconds / _ROUNDS), 100))
+            # Each round, and at first a run of every thread, which takes memory of its own.
+            round_seconds = 2 * runs * seconds
+            if clock() + (_ROUNDS * repeats + 1) * round_seconds <= end:
+                rounds = _ROUNDS
+            elif alone is None and clock() + 2 * round_seconds <= end:
                 rounds = repeats = 1
-            if clock() + 2 * runs * seconds > end:
+            elif alone is None:
                 break
-            work = partial(_repeat, prepare(1, tokens), repeats)
-            gains[tokens] = median(_gain(work, threads, runs, clock) for _ in range(rounds))
-    if fading or not gains:
-        gains[2 * max(gains) if gains else min(tokens for _, tokens in points)] = 1.0
+            else:
+                continue  # a shorter one may still be possible
+            at_once = prepare(1, tokens)
+            one = at_once if alone is None else alone(1, tokens)
+            for done in [threads.submit(at_once) for _ in range(runs)]:
+                done.result()
+            gains[tokens] = median(
+                _gain(
+                    partial(_repeat, one, repeats), partial(_repeat, at_once, repeats), threads, runs, clock
+                )
+                for _ in range(rounds)
+            )
+    if alone is not None:
+        return gains
+    gains[2 * max(gains) if gains else lengths[0]] = 1.0
     return dict(zip(gains, _falling(list(gains.values())), strict=True))
 
 
@@ -137,14 +164,18 @@ def _repeat(run: Callable[[], object], repeats: int) -> None:
 
 
 def _gain(
-    work: Callable[[], object], threads: ThreadPoolExecutor, runs: int, clock: Callable[[], float]
+    one: Callable[[], object],
+    at_once: Callable[[], object],
+    threads: ThreadPoolExecutor,
+    runs: int,
+    clock: Callable[[], float],
 ) -> float:
     begun = clock()
     for _ in range(runs):
-        work()
+        one()
     alone = clock() - begun
     begun = clock()
-    for done in [threads.submit(work) for _ in range(runs)]:
+    for done in [threads.submit(at_once) for _ in range(runs)]:
         done.result()
     return alone / max(clock() - begun, 1e-9)
 

@@ -1,8 +1,9 @@
 """Which batch runs next, in which session, and whether beside those that run already.
 
 A session that gives all threads to each run answers a lone request soonest. But its threads wait for each
-other after every operator; several runs with one thread each do not, and get more done together. So a model
-may have two sessions, and what was measured of both says when the second is worth it.
+other after every operator; several runs with one thread each do not, and get more done together, the more so
+where others take some of the processors' time. So a model may have two sessions, and what was measured of
+both says when the second is worth it.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from polyhead_server.scheduling.planning import Size, cut, joint
 
 _GAIN = 1.02
 """What runs at once must gain over one after the other, which answers the first of them earlier."""
+_LOSS = 0.9
+"""What runs with one thread each may lose, measured where nothing else ran, to one after the other with all
+threads: these all wait for the one that the event loop, gRPC or anybody else interrupts."""
 _SHORT_SECONDS = 0.002
 _WORTH_SHARING = 1.5
 """How much faster than one all threads must be for a run so short to get them: sharing takes time, too."""
@@ -39,23 +43,13 @@ class Narrow:
 
     engine: Runner
     costs: CostTable
+    """Its gains are over runs that have all threads, one after the other."""
     runs: int = 1
     """How many may go at once."""
 
     def knows(self, size: Size) -> bool:
         """Somebody has measured how long one thread takes for such lengths."""
         return size[1] <= self.costs.longest
-
-    def way(self, size: Size, count: int) -> Way:
-        """How a run of (B, T) goes with so many at once."""
-        return Way(engine=self.engine, costs=self.costs, slowdown=self.slowdown(size, count))
-
-    def slowdown(self, size: Size, count: int) -> float:
-        """How much longer a run of (B, T) takes with so many at once: they share caches and memory."""
-        if count <= 1 or self.runs == 1:
-            return 1.0
-        most = self.runs / min(self.costs.gain(*size), float(self.runs))
-        return 1.0 + (most - 1.0) * (count - 1) / (self.runs - 1)
 
 
 class Ways:
@@ -114,7 +108,7 @@ class Ways:
         share = self._costs.share(*size)
         narrow = self._narrow
         if narrow is not None and narrow.knows(size):
-            at_once = narrow.slowdown(size, narrow.runs) / narrow.runs
+            at_once = self._slowdown(narrow, size, narrow.runs) / narrow.runs
             share = min(share, narrow.costs.share(*size) * at_once)
         return share
 
@@ -123,16 +117,16 @@ class Ways:
         count = min(batches, narrow.runs)
         if running >= narrow.runs or count == 1 or not narrow.knows(size):
             return None
-        way = narrow.way(size, count)
-        gain = max(1.0, self._costs.gain(*size)) if self._runs > 1 else 1.0
-        shared = gain / self._costs.price(*size)
-        return way if count / way.seconds(size) > _GAIN * shared else None
+        way = self._narrow_way(narrow, size, count)
+        gain = self._costs.gain(*size) if self._runs > 1 else 1.0
+        least = _GAIN * gain if gain > _GAIN else _LOSS
+        return way if count * self._costs.price(*size) > least * way.seconds(size) else None
 
     def _together(self, size: Size, running: int) -> Way | None:
         """With all threads, unless they hardly help."""
         narrow = self._narrow
         if narrow is not None and running < narrow.runs and self._hardly_shares(narrow, size):
-            return narrow.way(size, running + 1)
+            return self._narrow_way(narrow, size, running + 1)
         if running and (running >= self._runs or self._costs.gain(*size) <= _GAIN):
             return None
         # They share the processor: two at once take twice as long, by the table.
@@ -143,3 +137,15 @@ class Ways:
         alone = narrow.costs.price(*size)
         limit = min(_SHORT_SECONDS, _WORTH_SHARING * self._costs.price(*size))
         return narrow.knows(size) and alone < limit
+
+    def _narrow_way(self, narrow: Narrow, size: Size, count: int) -> Way:
+        """How a run of (B, T) goes with one thread and so many at once."""
+        return Way(engine=narrow.engine, costs=narrow.costs, slowdown=self._slowdown(narrow, size, count))
+
+    def _slowdown(self, narrow: Narrow, size: Size, count: int) -> float:
+        """How much longer it takes than alone: they share caches and memory."""
+        gain = narrow.costs.gain(*size)
+        if count <= 1 or narrow.runs == 1 or gain == float("inf"):
+            return 1.0
+        most = narrow.runs * self._costs.price(*size) / gain / narrow.costs.price(*size)
+        return 1.0 + (most - 1.0) * (count - 1) / (narrow.runs - 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from polyhead_server.scheduling.measuring import grid, measure, measure_gains
+from polyhead_server.scheduling.measuring import Prepare, grid, measure, measure_gains
 
 
 class Machine:
@@ -116,3 +116,38 @@ def test_noise_in_gains_is_evened_out() -> None:
     gains = measure_gains(prepare, points, runs=2, budget=100.0, clock=lambda: now)
 
     assert gains == pytest.approx({8: 1.2, 16: 1.05, 32: 1.05, 64: 0.9, 128: 0.9})
+
+
+def test_runs_with_a_thread_each_are_measured_against_those_with_all_threads() -> None:
+    now = 0.0
+    turn = threading.Lock()
+    asked: list[tuple[str, int]] = []
+
+    def machine(name: str, seconds: float) -> Prepare:
+        def prepare(_batch: int, tokens: int) -> Callable[[], object]:
+            asked.append((name, tokens))
+
+            def run() -> None:
+                nonlocal now
+                with turn:
+                    now += seconds * tokens
+
+            return run
+
+        return prepare
+
+    points = {(1, tokens): 0.001 * tokens for tokens in (8, 16, 32, 64, 128)}
+    gains = measure_gains(
+        machine("one thread", 0.0008),  # each at once: they take turns in this machine
+        points,
+        runs=2,
+        alone=machine("all threads", 0.001),
+        budget=2.0,
+        clock=lambda: now,
+    )
+
+    assert asked[:2] == [("one thread", 64), ("all threads", 64)]  # what is typical first
+    assert {tokens for _, tokens in asked} == set(gains)
+    assert 128 not in gains  # it would have taken too long; shorter ones did not
+    assert {8, 16, 32} <= set(gains)
+    assert list(gains.values()) == pytest.approx([1.25] * len(gains))

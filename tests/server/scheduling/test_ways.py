@@ -33,12 +33,12 @@ def ways(*, alone: float, gain: float = 1.9, shared: float = 1.0, runs: int = 2,
 
     Args:
         alone: How much longer a run takes with one thread.
-        gain: What so many at once gain with one thread each.
+        gain: What so many at once gain with one thread each, over one of these after the other.
         shared: And with all threads for each.
         runs: How many at once with all threads.
         most: How many at once with one thread each.
     """
-    narrow = Narrow(engine=ONE, costs=by_tokens(0.01 * alone, gain), runs=most)
+    narrow = Narrow(engine=ONE, costs=by_tokens(0.01 * alone, gain / alone), runs=most)
     return Ways(WIDE, by_tokens(0.01, shared), runs=runs, narrow=narrow)
 
 
@@ -66,8 +66,8 @@ def test_requests_at_once_get_a_thread_each(requests: list[tuple[int, int]], run
 @pytest.mark.parametrize(
     ("alone", "gain", "shared"),
     [
-        (1.95, 1.95, 1.0),  # nothing is gained
-        (1.6, 1.6, 1.0),  # caches are too small for two
+        (2.2, 1.9, 1.0),  # one thread is too slow
+        (1.6, 1.4, 1.0),  # caches are too small for two
         (1.6, 1.9, 1.2),  # runs that share all threads gain more
     ],
 )
@@ -76,6 +76,14 @@ def test_all_threads_are_shared_where_that_is_better(alone: float, gain: float, 
 
     assert decision is not None
     assert decision[1].engine is WIDE
+
+
+def test_a_thread_each_need_not_gain_as_all_threads_wait_for_the_one_that_is_interrupted() -> None:
+    decision = ways(alone=1.95, gain=1.85).next([(1, 10)] * 4, 0)
+
+    assert decision is not None
+    assert decision[1].engine is ONE
+    assert decision[1].seconds((1, 10)) == pytest.approx(0.195 * 2 / 1.85)
 
 
 def test_nothing_starts_where_it_would_be_in_the_way() -> None:
