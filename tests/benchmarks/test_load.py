@@ -1,12 +1,15 @@
-"""The first calls to a server that has just become ready."""
+"""The first calls to a server that has just become ready, and requests that share streams."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
 
 import grpc
 import pytest
 
-from load import warm_up
+from load import Load, stream_loop, warm_up
+from polyhead_proto import SERVICE
+from polyhead_proto import messages as pb
 
 
 class Answers:
@@ -41,3 +44,72 @@ def test_a_call_that_comes_too_early_is_made_again() -> None:
 def test_what_fails_otherwise_or_for_too_long_is_raised(code: grpc.StatusCode, seconds: float) -> None:
     with pytest.raises(grpc.aio.AioRpcError):
         warmed(Answers(code), seconds=seconds)
+
+
+Stream: TypeAlias = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
+ANSWER = pb.ModelStreamInferResponse(infer_response=pb.ModelInferResponse(id="1")).SerializeToString()
+
+
+def streamed(stream: Stream, *, streams: int, in_flight: int) -> Load:
+    """What a load over streams measures of a server that does this."""
+
+    async def call(_request: bytes, _context: object) -> bytes:
+        return b""
+
+    async def run() -> Load:
+        server = grpc.aio.server()
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "ModelInfer": grpc.unary_unary_rpc_method_handler(call),
+            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(stream),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        try:
+            return await stream_loop(
+                address, [b"1", b"2", b"3"], streams=streams, in_flight=in_flight, seconds=0.2
+            )
+        finally:
+            await server.stop(0)
+
+    return asyncio.run(run())
+
+
+def test_streams_keep_their_share_in_flight_and_every_answer_counts() -> None:
+    received: list[int] = []
+
+    async def answer(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+        number = len(received)
+        received.append(0)
+        async for _ in requests:
+            received[number] += 1
+            if received[number] == 2:  # the first has waited for it
+                yield ANSWER
+            if received[number] > 1:
+                yield ANSWER
+
+    load = streamed(answer, streams=3, in_flight=6)
+
+    assert len(received) == 3
+    assert min(received) > 1
+    assert len(load.latencies_ms) == sum(received)
+    assert load.errors == 0
+
+
+def test_an_error_in_a_stream_is_no_measurement() -> None:
+    failed = pb.ModelStreamInferResponse(error_message="no such model").SerializeToString()
+
+    async def fail(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+        async for _ in requests:
+            yield failed
+
+    async def end(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+        await anext(requests)
+        no_answers: list[bytes] = []
+        for answer in no_answers:
+            yield answer
+
+    with pytest.raises(RuntimeError, match="no such model"):
+        streamed(fail, streams=1, in_flight=1)
+    with pytest.raises(RuntimeError, match="ended early"):
+        streamed(end, streams=1, in_flight=1)
