@@ -11,6 +11,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -268,21 +269,28 @@ class Bench:
             if (cell.encoder, cell.traffic, cell.in_flight) == (encoder.name, "equal", 32)
         )
         requests = request_bytes(encoder, equal_lengths(encoder, 64))
-        before = cpu_seconds(self._served.process)
-        load = asyncio.run(
-            open_loop(self._served.address, requests, rate=full / 2, seconds=2 * self._seconds)
-        )
-        cores = (cpu_seconds(self._served.process) - before) / load.seconds
-        sample = Sample.of(load, cores, load.rate)
+        with self._cores() as cores:
+            load = asyncio.run(
+                open_loop(self._served.address, requests, rate=full / 2, seconds=2 * self._seconds)
+            )
+        sample = Sample.of(load, cores[0], load.rate)
         return Cell(encoder.name, "open loop at half of that", None, "seq/s", Target(), [sample])
 
     def _serve(self, requests: list[bytes], in_flight: int, streams: int = 0) -> tuple[Load, float]:
         """One sample of polyhead, and the processors that it kept busy."""
         # Unmeasured first: connections, caches and clocks come up to speed.
         self._load(self._served.address, requests, in_flight, self._seconds / 5, streams)
-        before = cpu_seconds(self._served.process)
-        load = self._load(self._served.address, requests, in_flight, self._seconds, streams)
-        return load, (cpu_seconds(self._served.process) - before) / load.seconds
+        with self._cores() as cores:
+            load = self._load(self._served.address, requests, in_flight, self._seconds, streams)
+        return load, cores[0]
+
+    @contextmanager
+    def _cores(self) -> Iterator[list[float]]:
+        """How many processors polyhead keeps busy meanwhile, from the first call to the last."""
+        cores: list[float] = []
+        cpu, start = cpu_seconds(self._served.process), time.perf_counter()
+        yield cores
+        cores.append((cpu_seconds(self._served.process) - cpu) / (time.perf_counter() - start))
 
     @staticmethod
     def _load(address: str, requests: list[bytes], in_flight: int, seconds: float, streams: int = 0) -> Load:
