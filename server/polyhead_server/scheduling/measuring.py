@@ -119,7 +119,8 @@ def measure_gains(
         clock: The time in seconds.
 
     Returns:
-        By T: the work done in a second by so many at once, over that by one.
+        By T: the work done in a second by so many at once, over that by one; as much where there was no time
+        to measure any.
     """
     if runs == 1:
         return {}
@@ -153,7 +154,7 @@ def measure_gains(
                 for _ in range(rounds)
             )
     if alone is not None:
-        return gains
+        return gains or {lengths[0]: 1.0}
     gains[2 * max(gains) if gains else lengths[0]] = 1.0
     return dict(zip(gains, _falling(list(gains.values())), strict=True))
 

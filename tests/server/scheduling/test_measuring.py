@@ -96,7 +96,9 @@ def test_where_there_is_no_time_to_measure_a_gain_there_is_none() -> None:
     def prepare(_batch: int, _tokens: int) -> Callable[[], object]:
         raise AssertionError("there is no time")
 
-    assert measure_gains(prepare, {(1, 8): 10.0, (1, 16): 20.0}, runs=2, budget=1.0) == {8: 1.0}
+    points = {(1, 8): 10.0, (1, 16): 20.0}
+    assert measure_gains(prepare, points, runs=2, budget=1.0) == {8: 1.0}
+    assert measure_gains(prepare, points, runs=2, budget=1.0, alone=prepare) == {16: 1.0}
 
 
 def test_noise_in_gains_is_evened_out() -> None:
