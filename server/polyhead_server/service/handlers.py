@@ -160,7 +160,11 @@ class Service:
 
         async def answer(payload: bytes, turn: Turn) -> None:
             with observed(context):
-                await self._answer_in_turn(payload, turn, context)
+                try:
+                    await self._answer_in_turn(payload, turn, context)
+                except Exception:
+                    await turn.come()  # what ends the stream does so after the answers before it
+                    raise
 
         try:
             await answer_stream(context, self._lifecycle, answer)
@@ -180,7 +184,6 @@ class Service:
                     await answer_in_stream(self._inference, payload, deadline, held, write)
             except Exception as error:
                 if wants_status(context):
-                    await turn.come()
                     raise
                 await write(refuse_in_stream(_refusal(context, error), payload))
             finally:

@@ -38,12 +38,25 @@ class Turn:
         self._before = before
 
     async def come(self) -> None:
-        """Returns once it has come."""
-        if self._before is not None and not self._before.done():
+        """Returns once it has come.
+
+        Raises:
+            CancelledError: The one before has ended the stream; it never comes.
+        """
+        before = self._before
+        if before is None:
+            return
+        if not before.done():
             came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._before.add_done_callback(partial(_wake, came))
+            before.add_done_callback(partial(_wake, came))
             await came
+        if _ended_badly(before):
+            raise asyncio.CancelledError
         self._before = None
+
+
+def _ended_badly(task: Task) -> bool:
+    return task.cancelled() or task.exception() is not None
 
 
 def _wake(waiter: "asyncio.Future[None]", _before: Task) -> None:
@@ -99,7 +112,7 @@ class Pipeline:
         self.check()
 
     def _ended(self, task: Task) -> None:
-        if (task.cancelled() or task.exception() is not None) and not self.failed.done():
+        if _ended_badly(task) and not self.failed.done():
             self.failed.set_result(task)
 
 
@@ -134,8 +147,8 @@ async def answer_stream(
     finally:
         reading.cancel()
         draining.cancel()
-        await asyncio.gather(reading, draining, return_exceptions=True)
         await pipeline.close()
+        await asyncio.gather(reading, draining, return_exceptions=True)
 
 
 async def _begin_all(context: Context, pipeline: Pipeline) -> None:

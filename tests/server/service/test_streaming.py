@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from polyhead_proto import RPCS
-from polyhead_server.service.streaming import MOST, send
+from polyhead_server.service.streaming import MOST, Turn, send
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
@@ -144,3 +144,18 @@ def test_a_write_that_fails_means_that_the_caller_has_left() -> None:
     left: Any = Left()
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(send(left, b"part"))
+
+
+def test_nothing_is_written_after_what_ended_the_stream() -> None:
+    async def fail() -> None:
+        raise ValueError("this ends the stream")
+
+    async def test() -> None:
+        failing = asyncio.get_running_loop().create_task(fail())
+        with pytest.raises(asyncio.CancelledError):
+            await Turn(failing).come()  # which waits for it
+        assert isinstance(failing.exception(), ValueError)
+        with pytest.raises(asyncio.CancelledError):
+            await Turn(failing).come()  # which comes later
+
+    asyncio.run(test())
