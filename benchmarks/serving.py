@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -79,7 +80,8 @@ class Bench:
 
     def measure(self, encoder: BenchEncoder) -> None:
         """All cells of one encoder."""
-        task = self._progress.add_task(f"{encoder.name}: limits", total=13 if encoder.name == _SMALL else 10)
+        total = 13 if encoder.name == _SMALL else 10
+        task = self._progress.add_task(f"{encoder.name}: limits", total=total)
         with ExitStack() as stack:
             fast = stack.enter_context(in_process(encoder, self._models))
             explicit = stack.enter_context(in_process(encoder, self._models, "attention.onnx"))
@@ -98,9 +100,7 @@ class Bench:
             self.cells += self._attention(encoder, explicit)
             self._progress.update(task, description=f"{encoder.name}: open loop", advance=3)
             self.cells.append(self._open(encoder))
-            self._progress.update(
-                task, description=encoder.name, completed=13 if encoder.name == _SMALL else 10
-            )
+            self._progress.update(task, description=encoder.name, completed=total)
 
     def health(self) -> dict[str, float]:
         """How long health checks take while attention replies of 16 MiB leave, and while nothing does."""
@@ -129,19 +129,12 @@ class Bench:
         size = reply_bytes(encoder, encoder.tokens)
         one = Target(of="floor", most=1.4) if small else Target(of="limit", most=1.2, plus_ms=0.5)
         yield self._latency(encoder, requests, limit, size, one)
+        rate = partial(self._rate, encoder, "equal", requests, limit=(limit, equal), size=size)
         for in_flight in (8, 32):
             target = Target(of="limit", least=0.95)
             if small:
                 target = Target(of="floor", least=0.65) if in_flight == 32 else Target()
-            yield self._rate(
-                encoder,
-                "equal",
-                requests,
-                in_flight=in_flight,
-                limit=(limit, equal),
-                size=size,
-                target=target,
-            )
+            yield rate(in_flight=in_flight, target=target)
         yield self._rate(
             encoder,
             "equal, 8 a call",
@@ -155,16 +148,7 @@ class Bench:
         if small:
             yield self._latency(encoder, requests, limit, size, Target(), streams=1)
             for streams, in_flight in ((1, 8), (4, 32)):
-                yield self._rate(
-                    encoder,
-                    "equal",
-                    requests,
-                    in_flight=in_flight,
-                    limit=(limit, equal),
-                    size=size,
-                    target=Target(),
-                    streams=streams,
-                )
+                yield rate(in_flight=in_flight, target=Target(), streams=streams)
         for in_flight in (8, 32):
             yield self._rate(
                 encoder,

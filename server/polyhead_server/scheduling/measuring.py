@@ -143,16 +143,11 @@ def measure_gains(
                 break
             else:
                 continue  # a shorter one may still be possible
-            at_once = prepare(1, tokens)
-            one = at_once if alone is None else alone(1, tokens)
-            for done in [threads.submit(at_once) for _ in range(runs)]:
-                done.result()
-            gains[tokens] = median(
-                _gain(
-                    partial(_repeat, one, repeats), partial(_repeat, at_once, repeats), threads, runs, clock
-                )
-                for _ in range(rounds)
-            )
+            run = prepare(1, tokens)
+            one = partial(_repeat, run if alone is None else alone(1, tokens), repeats)
+            at_once = partial(_repeat, run, repeats)
+            _run_at_once(run, threads, runs)
+            gains[tokens] = median(_gain(one, at_once, threads, runs, clock) for _ in range(rounds))
     if alone is not None:
         return gains or {lengths[0]: 1.0}
     gains[2 * max(gains) if gains else lengths[0]] = 1.0
@@ -162,6 +157,11 @@ def measure_gains(
 def _repeat(run: Callable[[], object], repeats: int) -> None:
     for _ in range(repeats):
         run()
+
+
+def _run_at_once(run: Callable[[], object], threads: ThreadPoolExecutor, runs: int) -> None:
+    for done in [threads.submit(run) for _ in range(runs)]:
+        done.result()
 
 
 def _gain(
@@ -176,8 +176,7 @@ def _gain(
         one()
     alone = clock() - begun
     begun = clock()
-    for done in [threads.submit(at_once) for _ in range(runs)]:
-        done.result()
+    _run_at_once(at_once, threads, runs)
     return alone / max(clock() - begun, 1e-9)
 
 
