@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-compose compose-tests check format bench agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve test test-compose compose-tests check format dist bench agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,13 @@ format: $(VENV)/dev  ## Put the code into its usual form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+dist: $(VENV)/dev  ## Build sdist and wheel into dist, install the wheel into a fresh environment, and use it
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+	$(PYTHON) -m venv --clear build/installed
+	build/installed/bin/pip $(PIP_INSTALL) dist/*.whl
+	POLYHEAD_TEST_INSTALLED=build/installed $(BIN)/python -m pytest tests/test_distribution.py
+
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
 	$(BIN)/python benchmarks/serving.py
 
@@ -64,11 +71,11 @@ proto: $(VENV)/dev  ## Regenerate what inference.proto describes
 
 constraints: $(VENV)/dev  ## Record the newest versions that a fresh install gives
 	$(PYTHON) -m venv --clear build/fresh
-	build/fresh/bin/pip install --quiet -e '.[dev]' hatchling "$$(grep '^torch==' constraints.txt)"
+	build/fresh/bin/pip install --quiet -e '.[dev]' "$$(grep '^torch==' constraints.txt)"
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) build models
+	rm -rf $(VENV) $(TRITON_VENV) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

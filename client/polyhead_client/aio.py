@@ -8,8 +8,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
 
-from polyhead_client.calls import Call, More, Operation, Pause, Stream, Wanted
-from polyhead_client.channel import call_metadata, open_aio_channel
+from polyhead_client.arguments import check_flag
+from polyhead_client.calls import Call, More, Operation, Pause, Stream, Together, Wanted
+from polyhead_client.channel import call_metadata, check_connection, open_aio_channel
 from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
@@ -59,7 +60,7 @@ class AsyncClient:
         """Prepares a client; the first call connects, and binds it to the running event loop.
 
         Args:
-            target: `host:port`, `unix:/path`, or another name that gRPC resolves.
+            target: `host:port`, `unix:/path`, or another of gRPC's names, such as `dns:///host:port`.
             timeout: Seconds that an operation may take, where the call gives none; None is no limit.
             patient: Whether calls to a server that is unavailable (it starts again, or is full) are made
                 again for as long as `timeout` allows; otherwise three times, within about a second.
@@ -69,7 +70,12 @@ class AsyncClient:
             channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
                 only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
                 has ours), and its owner closes it.
+
+        Raises:
+            InvalidRequest: An argument is not what it must be; the message names it.
         """
+        check_connection(target, credentials, options, channel, grpc.Channel)
+        check_flag("patient", patient)
         self._target = target
         self._operations = Operations(target, timeout)
         self._patient = patient
@@ -120,15 +126,19 @@ class AsyncClient:
                 if done:
                     return cast(T, result)
                 try:
-                    if isinstance(wanted, Stream):
-                        self._channel = self._channel or self._open()
-                        stream = open_stream(
-                            self._channel, wanted, target=self._target, metadata=self._metadata
-                        )
-                    if isinstance(wanted, Stream | More):
-                        answer = await _next(stream)
-                    else:
-                        answer = await self._answer(cast(Call | Pause, wanted))
+                    match wanted:
+                        case Stream():
+                            self._channel = self._channel or self._open()
+                            stream = open_stream(
+                                self._channel, wanted, target=self._target, metadata=self._metadata
+                            )
+                            answer = await _next(stream)
+                        case More():
+                            answer = await _next(stream)
+                        case Together():
+                            answer = await self._together(wanted)
+                        case _:
+                            answer = await self._answer(cast(Call | Pause, wanted))
                 except PolyheadError as error:
                     step = partial(operation.throw, error)
                 else:
@@ -137,6 +147,23 @@ class AsyncClient:
         finally:
             if stream is not None:
                 stream.call.cancel()
+
+    async def _together(self, wanted: Together) -> bytes:
+        free = asyncio.Semaphore(wanted.at_once)
+
+        async def run(operation: Operation[int]) -> int:
+            async with free:
+                return await self._run(operation)
+
+        tasks = [asyncio.create_task(run(operation)) for operation in wanted.operations]
+        try:
+            for ended in asyncio.as_completed(tasks):
+                wanted.ended(await ended)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return b""
 
     async def _answer(self, wanted: Call | Pause) -> bytes:
         if isinstance(wanted, Pause):

@@ -1,6 +1,6 @@
 """What an operation asks of whoever drives it."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -45,7 +45,21 @@ class Pause:
     seconds: float
 
 
-Wanted: TypeAlias = Call | Stream | More | Pause
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    """Operations to carry out side by side; the answer is empty.
+
+    The first that fails ends all of them, and is what the whole fails with.
+    """
+
+    operations: Sequence["Operation[int]"]
+    at_once: int
+    """At most so many are under way."""
+    ended: Callable[[int], None]
+    """Called with what an operation returned, one at a time, where the whole was asked for."""
+
+
+Wanted: TypeAlias = Call | Stream | More | Pause | Together
 
 Operation: TypeAlias = Generator[Wanted, bytes, T]
 """Yields what is to be done, is sent the answers, and returns a T."""

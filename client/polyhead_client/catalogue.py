@@ -2,6 +2,7 @@
 
 from typing import NoReturn
 
+from polyhead_client.arguments import check_version
 from polyhead_client.calls import Operation, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
@@ -19,7 +20,7 @@ class Catalogue:
 
     def model(self, name: str | None, version: int | str | None, deadline: Deadline) -> Operation[ModelInfo]:
         """A model's metadata; without a name, of the only family."""
-        key = (name or (yield from self.family(deadline)), "" if version is None else str(version))
+        key = (name or (yield from self.family(deadline)), check_version(version))
         if (info := self._models.get(key)) is None:
             message = pb.ModelMetadataRequest(name=key[0], version=key[1])
             reply = yield from call("ModelMetadata", message, pb.ModelMetadataResponse, deadline)

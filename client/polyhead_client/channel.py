@@ -6,6 +6,8 @@ from typing import Any
 
 import grpc
 
+from polyhead_client.arguments import check_options, check_target, check_token
+from polyhead_client.errors import InvalidRequest
 from polyhead_proto import RPCS, SERVICE
 
 # Asked again while the server is full or loading, a stream only where nothing of its answer has come. The
@@ -48,10 +50,49 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 """Options of every channel that a client opens."""
 
 
+def check_connection(
+    target: str,
+    credentials: grpc.ChannelCredentials | None,
+    options: Sequence[tuple[str, Any]],
+    channel: object,
+    kind: type,
+) -> None:
+    """Checks what a client is to connect with, before it does.
+
+    Args:
+        target: The server's address; with a channel, any name.
+        credentials: For TLS.
+        options: Of the channel.
+        channel: The caller's own, or None.
+        kind: Channels that are for the other client.
+
+    Raises:
+        InvalidRequest: one of them is not what it must be.
+    """
+    if channel is None:
+        check_target(target)
+    elif isinstance(channel, kind) or not hasattr(channel, "unary_unary"):
+        raise InvalidRequest(
+            "channel must be a grpc.Channel for Client, and one of grpc.aio for AsyncClient, "
+            f"was {type(channel).__module__}.{type(channel).__qualname__}"
+        )
+    if credentials is not None and not isinstance(credentials, grpc.ChannelCredentials):
+        raise InvalidRequest(
+            "credentials must be grpc.ChannelCredentials, as grpc.ssl_channel_credentials() makes them, "
+            f"or None, was {type(credentials).__name__}"
+        )
+    check_options(options)
+
+
 def open_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
 ) -> grpc.Channel:
-    """A channel for `Client`; TLS where there are credentials."""
+    """A channel for `Client`; TLS where there are credentials.
+
+    Raises:
+        InvalidRequest: the target is no address.
+    """
+    check_target(target)
     arguments = _merged(options)
     if credentials is None:
         return grpc.insecure_channel(target, arguments)
@@ -74,5 +115,9 @@ def _merged(options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """The metadata that every call of a client carries."""
-    return () if token is None else (("authorization", f"Bearer {token}"),)
+    """The metadata that every call of a client carries.
+
+    Raises:
+        InvalidRequest: the token cannot be sent.
+    """
+    return () if check_token(token) is None else (("authorization", f"Bearer {token}"),)

@@ -2,14 +2,18 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
+from threading import Lock
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import grpc
 
-from polyhead_client.calls import Call, More, Operation, Pause, Stream, Wanted
-from polyhead_client.channel import call_metadata, open_channel
+from polyhead_client.arguments import check_flag
+from polyhead_client.calls import Call, More, Operation, Pause, Stream, Together, Wanted
+from polyhead_client.channel import call_metadata, check_connection, open_channel
 from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
@@ -59,7 +63,7 @@ class Client:
         """Prepares a client; the first call connects.
 
         Args:
-            target: `host:port`, `unix:/path`, or another name that gRPC resolves.
+            target: `host:port`, `unix:/path`, or another of gRPC's names, such as `dns:///host:port`.
             timeout: Seconds that an operation may take, where the call gives none; None is no limit.
             patient: Whether calls to a server that is unavailable (it starts again, or is full) are made
                 again for as long as `timeout` allows; otherwise three times, within about a second.
@@ -69,7 +73,12 @@ class Client:
             channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
                 only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
                 has ours), and its owner closes it.
+
+        Raises:
+            InvalidRequest: An argument is not what it must be; the message names it.
         """
+        check_connection(target, credentials, options, channel, grpc.aio.Channel)
+        check_flag("patient", patient)
         self._target = target
         self._operations = Operations(target, timeout)
         self._patient = patient
@@ -102,7 +111,7 @@ class Client:
     ) -> None:
         self.close()
 
-    def _run(self, operation: Operation[T]) -> T:
+    def _run(self, operation: Operation[T], under_way: "_UnderWay | None" = None) -> T:
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._patient:
@@ -113,11 +122,16 @@ class Client:
             while True:
                 wanted = step()
                 try:
-                    if isinstance(wanted, Stream):
-                        stream = open_stream(
-                            self._channel, wanted, target=self._target, metadata=self._metadata
-                        )
-                    answer = _next(stream) if isinstance(wanted, Stream | More) else self._answer(wanted)
+                    match wanted:
+                        case Stream():
+                            stream = self._stream(wanted, under_way)
+                            answer = _next(stream)
+                        case More():
+                            answer = _next(stream)
+                        case Together():
+                            answer = self._together(wanted)
+                        case _:
+                            answer = self._answer(wanted, under_way)
                 except PolyheadError as error:
                     step = partial(operation.throw, error)
                 else:
@@ -129,7 +143,26 @@ class Client:
             if stream is not None:
                 stream.call.cancel()
 
-    def _answer(self, wanted: Call | Pause) -> bytes:
+    def _stream(self, wanted: Stream, under_way: "_UnderWay | None") -> OpenStream:
+        stream = open_stream(self._channel, wanted, target=self._target, metadata=self._metadata)
+        if under_way is not None:
+            under_way.add(stream.call)
+        return stream
+
+    def _together(self, wanted: Together) -> bytes:
+        under_way = _UnderWay()
+        with ThreadPoolExecutor(wanted.at_once, thread_name_prefix="polyhead-client") as pool:
+            try:
+                running = [pool.submit(self._run, one, under_way) for one in wanted.operations]
+                for future in as_completed(running):
+                    wanted.ended(future.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                under_way.cancel()
+                raise
+        return b""
+
+    def _answer(self, wanted: Call | Pause, under_way: "_UnderWay | None") -> bytes:
         if isinstance(wanted, Pause):
             time.sleep(wanted.seconds)
             return b""
@@ -138,11 +171,38 @@ class Client:
             procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
         request_id = new_request_id()
         with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
-            return procedure(
-                wanted.data,
-                timeout=deadline.remaining(),
-                metadata=((REQUEST_ID, request_id), *self._metadata),
-            )
+            arguments: dict[str, Any] = {
+                "timeout": deadline.remaining(),
+                "metadata": ((REQUEST_ID, request_id), *self._metadata),
+            }
+            if under_way is None:
+                return procedure(wanted.data, **arguments)
+            call = procedure.future(wanted.data, **arguments)
+            under_way.add(call)
+            return bytes(call.result())
+
+
+class _UnderWay:
+    """Calls of several threads, that can be called off all at once."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._calls: WeakSet[Any] = WeakSet()
+        self._cancelled = False
+
+    def add(self, call: Any) -> None:
+        """Remembers a call, while it is held elsewhere."""
+        with self._lock:
+            self._calls.add(call)
+            if self._cancelled:
+                call.cancel()
+
+    def cancel(self) -> None:
+        """Cancels them, and those that come."""
+        with self._lock:
+            self._cancelled = True
+            for call in self._calls:
+                call.cancel()
 
 
 def _next(stream: OpenStream | None) -> bytes:

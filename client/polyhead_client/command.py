@@ -75,10 +75,13 @@ def build_app(commands: Iterable[EntryPoint], *, described: bool) -> App:
         config=Env("POLYHEAD_"),
         suppress_keyboard_interrupt=False,
     )
+    app.register_install_completion_command(help="Teach your shell to complete this command.")
     for point in sorted(commands, key=lambda point: point.name):
-        trouble = _trouble(point) if described else None
-        app.command(point.value, name=point.name, help=trouble)
-        if described and trouble is None:
+        if described and (trouble := _trouble(point)) is not None:
+            app.command(App(name=point.name, help=trouble))
+            continue
+        app.command(point.value, name=point.name)
+        if described:
             app[point.name]  # cyclopts shows the help of a command only once it is imported
     return app
 

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from polyhead_client.errors import InvalidRequest
+from polyhead_client.arguments import check_timeout
 
 _LONGEST_SECONDS = 10**8
 """Three years. More is no limit: further on, gRPC's own clock overflows."""
@@ -24,11 +24,10 @@ class Deadline:
         Raises:
             InvalidRequest: the timeout is no positive number.
         """
+        check_timeout(timeout)
         if timeout is None or timeout > _LONGEST_SECONDS:
             return cls(None, None)
-        if not timeout > 0:
-            raise InvalidRequest(f"timeout must be more than 0 seconds, or None, was {timeout}")
-        return cls(timeout, time.monotonic() + timeout)
+        return cls(float(timeout), time.monotonic() + float(timeout))
 
     def remaining(self) -> float | None:
         """Seconds that are left; None: any number."""

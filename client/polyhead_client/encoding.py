@@ -15,7 +15,11 @@ Arrays: TypeAlias = Any
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """Where the time of one call went, in nanoseconds; None where the server does not say."""
+    """Where the time of one call went, in nanoseconds; None where the server does not say.
+
+    Of a batch that was sent as several requests, the server's times are sums; as requests run side by side,
+    they may be more than `total_ns`.
+    """
 
     total_ns: int
     """From sending to having the reply, as the client saw it."""
@@ -37,7 +41,8 @@ class Encoding:
     | a list: texts, [T_i, D], [T_i]  | B × [T_i, D] | B × [H, T_i, T_i] | [B, D] | B × T_i       | [B]     |
     | an array: [B, T, D], [B, T]     | [B, T, D]    | [B, H, T, T]      | [B, D] | B × T         | [B]     |
 
-    Arrays are read-only views of the reply; copy what you want to change. What was not asked for is None.
+    Arrays may be written to, and given to `torch.from_numpy`, which shares their memory; those of one list
+    may be views of one array. What was not asked for is None.
     """
 
     model: str

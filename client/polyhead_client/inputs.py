@@ -4,7 +4,8 @@ Shape letters: B batch, T tokens, D d_model.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -12,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.padding import Form, Padded, as_array, described
-from polyhead_client.tensors import Tensor, from_array, from_texts
+from polyhead_client.padding import Form, Rows, Sequences, as_array, described, pad
+from polyhead_client.tensors import Tensor, as_datatype, encode_texts, pack_texts
 
 Inputs: TypeAlias = (
     str | Sequence[str] | NDArray[Any] | Sequence[NDArray[Any]] | Sequence[int] | Sequence[Sequence[int]]
@@ -22,22 +23,79 @@ Inputs: TypeAlias = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Sequences, ready for the wire."""
+class Field:
+    """One input of numbers: a row for each sequence, already in its datatype."""
 
-    tensors: tuple[Tensor, ...]
+    name: str
+    datatype: str
+    rows: Rows
+
+    def part(self, chosen: slice) -> "Field":
+        """Some of the rows."""
+        return replace(self, rows=self.rows[chosen])
+
+    def tensor(self) -> Tensor:
+        """As it goes over the wire, padded."""
+        array = pad(self.rows)
+        return Tensor(name=self.name, datatype=self.datatype, shape=array.shape, raw=array.tobytes())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """The input `text`: UTF-8 for each sequence."""
+
+    rows: list[bytes]
+    name = "text"
+
+    def part(self, chosen: slice) -> "Texts":
+        """Some of them."""
+        return Texts(rows=self.rows[chosen])
+
+    def tensor(self) -> Tensor:
+        """As it goes over the wire."""
+        return Tensor(name=self.name, datatype="BYTES", shape=(len(self.rows),), raw=pack_texts(self.rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Sequences that were read and checked."""
+
+    fields: tuple[Field | Texts, ...]
+    """The first is the main one."""
     form: Form
-    size: int
-    """B."""
-    tokens: int | None
-    """T, or None for texts: the server counts their tokens."""
     lengths: NDArray[np.int32] | None
     """[B], or None for texts."""
 
     @property
     def kind(self) -> str:
         """The name of the main input: `text`, `input_ids` or `x`."""
-        return self.tensors[0].name
+        return self.fields[0].name
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return len(self.fields[0].rows)
+
+    @property
+    def tokens(self) -> int | None:
+        """T, or None for texts: the server counts their tokens."""
+        if self.lengths is None:
+            return None
+        rows = self.fields[0].rows
+        return rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What goes over the wire."""
+        return tuple(field.tensor() for field in self.fields)
+
+    def part(self, chosen: slice) -> "Batch":
+        """Some of the sequences, padded to the longest of them."""
+        return Batch(
+            fields=tuple(field.part(chosen) for field in self.fields),
+            form=self.form,
+            lengths=None if self.lengths is None else self.lengths[chosen],
+        )
 
 
 def prepare(
@@ -66,35 +124,40 @@ def prepare(
                     f"{name} goes with token ids or vectors; the server tokenises texts itself"
                 )
         form = Form.SINGLE if isinstance(inputs, str) else Form.RAGGED
-        return Batch(
-            tensors=(from_texts("text", texts),), form=form, size=len(texts), tokens=None, lengths=None
-        )
+        return Batch(fields=(Texts(rows=encode_texts("text", texts)),), form=form, lengths=None)
 
-    sequences, form = _as_sequences(inputs)
-    padded = Padded(sequences, form)
+    rows, form = _as_rows(inputs)
+    sequences = Sequences(rows, form)
     if lengths is not None and attention_mask is not None:
         raise InvalidRequest("lengths and attention_mask say the same: give one of them")
-    counts = padded.own_lengths
+    counts = sequences.own_lengths
     if lengths is not None:
-        counts = padded.lengths(lengths)
+        counts = sequences.lengths(lengths)
     elif attention_mask is not None:
-        counts = padded.lengths_of_mask(attention_mask)
-    tensors = [_main(padded.array)]
+        counts = sequences.lengths_of_mask(attention_mask)
+    fields = [_main(rows)]
     if token_type_ids is not None:
-        tensors.append(
-            from_array("token_type_ids", "INT64", padded.per_token("token_type_ids", token_type_ids))
-        )
-    if form is Form.RAGGED or (counts != padded.own_lengths).any():
-        tensors.append(from_array("lengths", "INT32", counts))
+        name = "token_type_ids"
+        fields.append(_field(name, "INT64", sequences.per_token(name, token_type_ids)))
+    if form is Form.RAGGED or (counts != sequences.own_lengths).any():
+        fields.append(_field("lengths", "INT32", counts))
     if mask is not None:
-        tensors.append(from_array("mask", "BOOL", padded.mask(mask)))
-    return Batch(tensors=tuple(tensors), form=form, size=padded.size, tokens=padded.tokens, lengths=counts)
+        fields.append(_field("mask", "BOOL", sequences.mask(mask)))
+    return Batch(fields=tuple(fields), form=form, lengths=counts)
 
 
-def _main(array: NDArray[Any]) -> Tensor:
-    if array.ndim == 2:
-        return from_array("input_ids", "INT64", array)
-    return from_array("x", "FP16" if array.dtype == np.float16 else "FP32", array)
+def _main(rows: Rows) -> Field:
+    if rows[0].ndim == 1:
+        return _field("input_ids", "INT64", rows)
+    half = all(row.dtype == np.float16 for row in rows)
+    return _field("x", "FP16" if half else "FP32", rows)
+
+
+def _field(name: str, datatype: str, rows: Rows) -> Field:
+    if isinstance(rows, np.ndarray):
+        return Field(name=name, datatype=datatype, rows=as_datatype(name, datatype, rows))
+    items = [as_datatype(f"{name}[{index}]", datatype, row) for index, row in enumerate(rows)]
+    return Field(name=name, datatype=datatype, rows=items)
 
 
 def _as_texts(inputs: Any) -> list[str] | None:
@@ -111,7 +174,7 @@ def _as_texts(inputs: Any) -> list[str] | None:
     return list(inputs)
 
 
-def _as_sequences(inputs: Any) -> tuple[NDArray[Any] | list[NDArray[Any]], Form]:
+def _as_rows(inputs: Any) -> tuple[Rows, Form]:
     """B sequences of floats [T, D] or integers [T], as one array or as a list, and how they were given."""
     if isinstance(inputs, Mapping):
         raise InvalidRequest(

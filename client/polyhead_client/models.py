@@ -100,6 +100,16 @@ class ModelInfo:
         return self._number("max_tokens")
 
     @property
+    def max_batch_size(self) -> int | None:
+        """The largest B of a request."""
+        return self._number("max_batch_size")
+
+    @property
+    def max_request_tokens(self) -> int | None:
+        """The largest B × T of a request, padding included."""
+        return self._number("max_request_tokens")
+
+    @property
     def max_request_bytes(self) -> int | None:
         """The largest request that the server takes."""
         return self._number("max_request_bytes")

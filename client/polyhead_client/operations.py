@@ -7,12 +7,14 @@ of channel, so names, arguments and everything behind them are written once: her
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import EllipsisType
 from typing import Any, TypeAlias
 
 from polyhead_client import request
-from polyhead_client.calls import Call, More, Operation, Pause, Stream, call
+from polyhead_client.arguments import check_flag, check_name, check_timeout, check_version
+from polyhead_client.calls import Call, More, Operation, Pause, Stream, Together, call
 from polyhead_client.catalogue import Catalogue
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
@@ -22,9 +24,13 @@ from polyhead_client.messages import parse
 from polyhead_client.models import ATTENTION, ModelInfo, ModelStatistics, ServedModel, ServerInfo, family_of
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import read
-from polyhead_client.selection import Indices, Precision, select
+from polyhead_client.selection import Indices, Precision, Selection, select
+from polyhead_client.splitting import AT_ONCE, Joined, halves, naming, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Is told how many sequences are done, and of how many."""
 
 Timeout: TypeAlias = float | EllipsisType | None
 """Seconds; None is no limit, ... is what the client was made with."""
@@ -37,7 +43,7 @@ class Operations:
 
     def __init__(self, target: str, timeout: float | None) -> None:
         self._target = target
-        self._timeout = timeout
+        self._timeout = check_timeout(timeout)
         self._catalogue = Catalogue(target)
 
     def encode(
@@ -58,9 +64,13 @@ class Operations:
         queries: Indices | None = None,
         dtype: Precision | None = None,
         truncate: bool = False,
+        progress: Progress | None = None,
         timeout: Timeout = ...,
     ) -> Operation[Encoding]:
         """Runs an encoder on one sequence or a batch; only what is asked for crosses the wire.
+
+        A batch that is larger than the server takes at once is sent as several requests, up to four at a
+        time, and comes back as one, in order.
 
         Args:
             inputs: One sequence: a text, floats [T, D], or token ids [T]. A batch: a list of any of
@@ -82,7 +92,8 @@ class Operations:
             dtype: What the weights cross the wire as: "FP32", "FP16" (half the bytes) or "UINT8" (a
                 quarter; error up to 1/510). The result is float32 in any case.
             truncate: Cut texts that are too long, instead of refusing them.
-            timeout: Seconds; None is no limit, ... is what the client was made with.
+            progress: Called with the numbers of sequences that are done, and of all, whenever a request is.
+            timeout: Seconds for all of it; None is no limit, ... is what the client was made with.
 
         Returns:
             The results, in the form of the inputs.
@@ -92,10 +103,17 @@ class Operations:
             PolyheadError: The call failed; `polyhead_client.errors` has the kinds.
         """
         deadline = self._deadline(timeout)
+        wanted_version = check_version(version)
+        check_flag("output", output)
+        check_flag("pooled", pooled, optional=True)
+        check_flag("tokens", tokens, optional=True)
+        check_flag("truncate", truncate)
+        if progress is not None and not callable(progress):
+            raise InvalidRequest(f"progress must be a function of two numbers, or None, was {progress!r}")
         batch = prepare(
             inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
         )
-        name = model or (yield from self._catalogue.family(deadline, batch.kind))
+        name = check_name(model) or (yield from self._catalogue.family(deadline, batch.kind))
         if attention is not None and attention is not False and not name.endswith(f".{ATTENTION}"):
             name = f"{family_of(name)}.{ATTENTION}"
         info = yield from self._catalogue.model(name, version, deadline)
@@ -111,27 +129,23 @@ class Operations:
             queries=queries,
             dtype=dtype,
         )
-        build = partial(
-            request.build,
-            info,
-            batch,
-            selection,
-            version="" if version is None else str(version),
+        ask = _Ask(
+            info=info,
+            selection=selection,
+            version=wanted_version,
             truncate=truncate,
+            deadline=deadline,
         )
         started_ns = time.perf_counter_ns()
         try:
-            message, contents = yield from _infer(
-                info, build, request.reply_bytes(info, batch, selection), deadline
-            )
+            encoding = yield from _encode(ask, batch, progress)
         except (NotFound, InvalidRequest):
             self._catalogue.forget(name)
             raise
-        total_ns = time.perf_counter_ns() - started_ns
-        encoding = read(message, contents, batch, selection, total_ns=total_ns)
         if encoding.version not in info.versions:
             self._catalogue.forget(name)
-        return encoding
+        total_ns = time.perf_counter_ns() - started_ns
+        return replace(encoding, timings=replace(encoding.timings, total_ns=total_ns))
 
     def model(
         self, name: str | None = None, *, version: int | str | None = None, timeout: Timeout = ...
@@ -147,7 +161,7 @@ class Operations:
         Raises:
             NotFound: There is no such model.
         """
-        return (yield from self._catalogue.model(name, version, self._deadline(timeout)))
+        return (yield from self._catalogue.model(check_name(name), version, self._deadline(timeout)))
 
     def models(self, *, timeout: Timeout = ...) -> Operation[list[ServedModel]]:
         """Every model of the server, in every version, with its state."""
@@ -169,7 +183,7 @@ class Operations:
         Raises:
             NotFound: There is no such model.
         """
-        message = pb.ModelStatisticsRequest(name=model or "")
+        message = pb.ModelStatisticsRequest(name=check_name(model) or "")
         reply = yield from call(
             "ModelStatistics", message, pb.ModelStatisticsResponse, self._deadline(timeout)
         )
@@ -228,7 +242,7 @@ class Operations:
         return Deadline.after(self._timeout if isinstance(timeout, EllipsisType) else timeout)
 
     def _ready(self, model: str | None, deadline: Deadline) -> Operation[bool]:
-        if model is None:
+        if check_name(model) is None:
             return (
                 yield from call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse, deadline)
             ).ready
@@ -236,28 +250,96 @@ class Operations:
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
 
 
-def _infer(
-    info: ModelInfo, build: Callable[..., bytes], size: int, deadline: Deadline
-) -> Operation[tuple[pb.ModelInferResponse, Sequence[bytes | memoryview]]]:
-    """Asks for a reply in one message where it fits into one, in parts otherwise."""
-    streams = info.max_stream_reply_bytes is not None
-    if not streams or info.max_reply_bytes is None or size <= info.max_reply_bytes:
+@dataclass(frozen=True, kw_only=True)
+class _Ask:
+    """What is asked of every part of one `encode`."""
+
+    info: ModelInfo
+    selection: Selection
+    version: str
+    truncate: bool
+    deadline: Deadline
+
+
+def _encode(ask: _Ask, batch: Batch, progress: Progress | None) -> Operation[Encoding]:
+    """Asks for a batch with one request where that is enough, with several otherwise."""
+    parts = plan(ask.info, batch, ask.selection)
+    if len(parts) == 1:
+        try:
+            encoding = yield from _one(ask, batch)
+        except TooLarge:
+            if batch.size == 1:
+                raise
+            parts = halves(parts[0])
+        else:
+            if progress is not None:
+                progress(batch.size, batch.size)
+            return encoding
+    joined, done = Joined(batch), 0
+
+    def ended(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, batch.size)
+
+    try:
+        yield Together(
+            operations=[_part(ask, batch, part, joined) for part in parts], at_once=AT_ONCE, ended=ended
+        )
+    except DeadlineExceeded as error:
+        error.args = (f"{error}; {done} of {batch.size} sequences were encoded in time: give it more",)
+        raise
+    return joined.encoding()
+
+
+def _part(ask: _Ask, batch: Batch, part: slice, joined: Joined) -> Operation[int]:
+    """Asks for a part of a batch, in halves where the server refuses it as too large; returns its size."""
+    size: int = part.stop - part.start
+    try:
+        with naming(part):
+            # Several parts are under way: only what cannot be halved may be as large as a stream can be.
+            encoding = yield from _one(ask, batch.part(part), stream=size == 1)
+    except TooLarge:
+        if size == 1:
+            raise
+        for half in halves(part):
+            yield from _part(ask, batch, half, joined)
+    else:
+        with naming(part):
+            joined.put(part, encoding)
+    return size
+
+
+def _one(ask: _Ask, batch: Batch, *, stream: bool = True) -> Operation[Encoding]:
+    """Asks for a batch with one request.
+
+    Args:
+        ask: What is asked.
+        batch: Of which sequences.
+        stream: Whether a reply that does not fit into one message may come in parts.
+    """
+    info, deadline = ask.info, ask.deadline
+    build = partial(request.build, info, batch, ask.selection, version=ask.version, truncate=ask.truncate)
+    size = request.reply_bytes(info, ask.selection, size=batch.size, tokens=batch.tokens)
+    stream = stream and info.max_stream_reply_bytes is not None
+    if not stream or info.max_reply_bytes is None or size <= info.max_reply_bytes:
         try:
             data = yield Call(rpc=RPCS["ModelInfer"], data=build(), deadline=deadline)
         except TooLarge as error:
             # Texts: only the server knows how many tokens they have, and so how large the reply is.
-            if not streams or error.limit != "max_reply_bytes":
+            if not stream or error.limit != "max_reply_bytes":
                 raise
         else:
             message = parse(pb.ModelInferResponse, data)
-            return message, message.raw_output_contents
+            return read(message, message.raw_output_contents, batch, ask.selection)
     assembly = Assembly()
     last = assembly.add(
         (yield Stream(rpc=RPCS["ModelStreamInfer"], data=build(parts=True), deadline=deadline))
     )
     while not last:
         last = assembly.add((yield More()))
-    return assembly.message, assembly.contents
+    return read(assembly.message, assembly.contents, batch, ask.selection)
 
 
 def _check_inputs(info: ModelInfo, batch: Batch) -> None:
@@ -265,8 +347,8 @@ def _check_inputs(info: ModelInfo, batch: Batch) -> None:
     if batch.kind not in info.inputs:
         taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
         raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")
-    for tensor in batch.tensors[1:]:
-        if tensor.name not in info.inputs:
+    for field in batch.fields[1:]:
+        if field.name not in info.inputs:
             raise InvalidRequest(
-                f"{tensor.name} is no input of {info.name}, which takes {', '.join(info.inputs)}"
+                f"{field.name} is no input of {info.name}, which takes {', '.join(info.inputs)}"
             )

@@ -1,16 +1,19 @@
-"""Sequences as one array padded on the right, and what comes along with them in the same form.
+"""Sequences of any lengths, what comes along with them in the same form, and padding on the right.
 
 Shape letters: B batch, T tokens, D d_model.
 """
 
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
+
+Rows: TypeAlias = NDArray[Any] | list[NDArray[Any]]
+"""B rows: one array [B, ...], or a list of arrays."""
 
 
 class Form(enum.Enum):
@@ -24,16 +27,14 @@ class Form(enum.Enum):
     """A list of B sequences: results are lists, each item of its own length."""
 
 
-class Padded:
-    """B sequences of one length T."""
+class Sequences:
+    """B sequences [T_i, D] or [T_i]; T is the longest."""
 
-    def __init__(self, sequences: NDArray[Any] | list[NDArray[Any]], form: Form) -> None:
-        """Pads sequences [T_i, D] or [T_i]; an array [B, T, D] or [B, T] is taken as it is."""
+    def __init__(self, rows: Rows, form: Form) -> None:
         self.form = form
-        self.size = len(sequences)
-        self.own_lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+        self.size = len(rows)
+        self.own_lengths = np.array([len(row) for row in rows], np.int32)
         self.tokens = int(self.own_lengths.max())
-        self.array = sequences if isinstance(sequences, np.ndarray) else _pad(sequences, self.tokens)
 
     def lengths(self, value: Any) -> NDArray[np.int32]:
         """Reads `lengths`, [B].
@@ -60,7 +61,7 @@ class Padded:
         Raises:
             InvalidRequest: it is no such mask, or pads anywhere but on the right.
         """
-        visible = self.per_token("attention_mask", value)
+        visible = pad(self.per_token("attention_mask", value))
         if not np.isin(visible, (0, 1)).all():
             raise InvalidRequest("attention_mask must hold 0 and 1 only (1 = a token, 0 = padding)")
         counts = visible.sum(axis=1, dtype=np.int32)
@@ -71,8 +72,8 @@ class Padded:
             )
         return np.asarray(counts, np.int32)
 
-    def mask(self, value: Any) -> NDArray[np.bool_]:
-        """Reads `mask`, to [B, T, T].
+    def mask(self, value: Any) -> Rows:
+        """Reads `mask`: bool [B, T, T], or a list of [T_i, T_i].
 
         Raises:
             InvalidRequest: it is not bool, or does not fit the sequences.
@@ -81,16 +82,15 @@ class Padded:
         if self.form is not Form.RAGGED:
             array = as_array("mask", value)
             _check_mask("mask", array, [(T, T), (1, T, T), (self.size, T, T)])
-            return np.ascontiguousarray(np.broadcast_to(array, (self.size, T, T)))
-        result = np.zeros((self.size, T, T), np.bool_)
-        for index, item in enumerate(self._items("mask", value)):
+            return np.broadcast_to(array, (self.size, T, T))
+        rows = self._items("mask", value)
+        for index, row in enumerate(rows):
             length = int(self.own_lengths[index])
-            _check_mask(f"mask[{index}]", item, [(length, length)])
-            result[index, :length, :length] = item
-        return result
+            _check_mask(f"mask[{index}]", row, [(length, length)])
+        return rows
 
-    def per_token(self, name: str, value: Any) -> NDArray[Any]:
-        """Reads an integer for each token, given in the form of the sequences, to [B, T].
+    def per_token(self, name: str, value: Any) -> Rows:
+        """Reads an integer for each token, given in the form of the sequences: [B, T], or a list of [T_i].
 
         Raises:
             InvalidRequest: it is not made of integers, or does not fit the sequences.
@@ -99,7 +99,7 @@ class Padded:
             rows = self._items(name, value)
             for index, row in enumerate(rows):
                 _check_integers(f"{name}[{index}]", row, (int(self.own_lengths[index]),))
-            return _pad(rows, self.tokens)
+            return rows
         array = as_array(name, value)
         single = self.form is Form.SINGLE
         _check_integers(name, array, (self.tokens,) if single else (self.size, self.tokens))
@@ -124,6 +124,17 @@ def as_array(name: str, value: Any) -> NDArray[Any]:
         raise InvalidRequest(f"{name} cannot be read as an array: {error}") from error
 
 
+def pad(rows: Rows) -> NDArray[Any]:
+    """Rows as one array; those of a list are filled up with zeros to the longest, along every axis."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    longest = np.max([row.shape for row in rows], axis=0)
+    padded = np.zeros((len(rows), *longest), np.result_type(*{row.dtype for row in rows}))
+    for row, place in zip(rows, padded, strict=True):
+        place[tuple(map(slice, row.shape))] = row
+    return padded
+
+
 def described(array: NDArray[Any]) -> str:
     """An array's type and shape, for messages."""
     return f"{array.dtype} {list(array.shape)}"
@@ -139,10 +150,3 @@ def _check_mask(name: str, array: NDArray[Any], shapes: Sequence[tuple[int, ...]
     if array.dtype != np.bool_ or array.shape not in shapes:
         allowed = " or ".join(str(list(shape)) for shape in dict.fromkeys(shapes))
         raise InvalidRequest(f"{name} must be bool {allowed} (True = may attend), was {described(array)}")
-
-
-def _pad(rows: list[NDArray[Any]], length: int) -> NDArray[Any]:
-    padded = np.zeros((len(rows), length, *rows[0].shape[1:]), np.result_type(*{row.dtype for row in rows}))
-    for row, padded_row in zip(rows, padded, strict=True):
-        padded_row[: len(row)] = row
-    return padded

@@ -87,7 +87,7 @@ class Assembly:
         self._block[self._filled : end] = np.frombuffer(raw, np.uint8)
         self._filled = end
         if end == len(self._block):
-            self.contents.append(self._block.data.toreadonly())
+            self.contents.append(self._block.data)
             self._block = None
 
 

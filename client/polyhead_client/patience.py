@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from polyhead_client.calls import More, Operation, Pause, Wanted
+from polyhead_client.calls import More, Operation, Pause, Together, Wanted
 from polyhead_client.channel import RETRIED
 from polyhead_client.errors import PolyheadError, Unavailable
 
@@ -39,7 +39,8 @@ def patiently(operation: Operation[T]) -> Operation[T]:
 
 def _answered(wanted: Wanted) -> Operation[bytes]:
     # Probes are not made again ("no" is an answer there), nor is a stream of which something has come.
-    if isinstance(wanted, Pause | More) or wanted.rpc.name not in RETRIED:
+    # Operations that go together are patient each for itself.
+    if isinstance(wanted, Pause | More | Together) or wanted.rpc.name not in RETRIED:
         return (yield wanted)
     pause = _FIRST_PAUSE_S
     while True:

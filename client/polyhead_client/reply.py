@@ -30,17 +30,14 @@ def read(
     contents: Sequence[Content],
     batch: Batch,
     selection: Selection,
-    *,
-    total_ns: int,
 ) -> Encoding:
-    """What a ModelInferResponse answers.
+    """What a ModelInferResponse answers; the caller measures `total_ns`.
 
     Args:
         message: The reply, whose own contents are not looked at.
         contents: The raw content of each of its outputs.
         batch: What was sent.
         selection: What was asked for.
-        total_ns: How long it took.
 
     Raises:
         ServerError: it breaks the contract.
@@ -73,7 +70,7 @@ def read(
         tokens=None if tokens is None else form.of_tokens(tokens),
         lengths=int(lengths[0]) if batch.form is Form.SINGLE else lengths,
         timings=Timings(
-            total_ns=total_ns,
+            total_ns=0,
             **{
                 name: message.parameters[name].int64_param
                 for name in _TIMINGS
@@ -113,16 +110,16 @@ class _Reply:
             raise ServerError(
                 f"malformed reply: lengths {lengths.tolist()} for {self.extents.get('T')} tokens"
             )
-        return lengths
+        return _own(lengths)
 
     def floats(self, name: str, *dims: str | int) -> NDArray[Any]:
-        return self._array(name, dims, ("FP32", "FP16"))
+        return _own(self._array(name, dims, ("FP32", "FP16")))
 
     def weights(self, name: str, *dims: str | int) -> NDArray[Any]:
         array = self._array(name, dims, ("FP32", "FP16", "UINT8"))
         if array.dtype == np.uint8:
             return np.asarray(array / np.float32(255), np.float32)
-        return array.astype(np.float32, copy=False)
+        return _own(array.astype(np.float32, copy=False))
 
     def _array(self, name: str, dims: Sequence[str | int], datatypes: Sequence[str]) -> NDArray[Any]:
         datatype, shape, raw = self._raw(name)
@@ -147,6 +144,11 @@ class _Reply:
                 return
         spelled = [f"{dim}={self.extents[dim]}" if dim in self.extents else str(dim) for dim in dims]
         raise ServerError(f"malformed reply: {name} must be [{', '.join(spelled)}], was {list(shape)}")
+
+
+def _own(array: NDArray[Any]) -> NDArray[Any]:
+    """A writable array: itself, or a copy where it is a view of the reply's bytes."""
+    return np.require(array, requirements="W")
 
 
 class _Form:

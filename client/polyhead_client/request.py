@@ -64,16 +64,22 @@ def build(
     return serialise(message)
 
 
-def reply_bytes(info: ModelInfo, batch: Batch, selection: Selection) -> int:
-    """About how many bytes the reply will have, as far as the client can know: 0 for texts."""
-    if batch.tokens is None or info.d_model is None or info.heads is None:
+def reply_bytes(info: ModelInfo, selection: Selection, *, size: int, tokens: int | None) -> int:
+    """About how many bytes the reply to [B, T] will have, as far as the client can know.
+
+    Args:
+        info: The model.
+        selection: What is asked for.
+        size: B.
+        tokens: T; without it, as for texts, the answer is 0.
+    """
+    if tokens is None or info.d_model is None or info.heads is None:
         return 0
-    rows = batch.size * batch.tokens
     heads = info.heads if selection.heads is None else len(selection.heads)
-    queries = batch.tokens if selection.queries is None else len(selection.queries)
+    queries = tokens if selection.queries is None else len(selection.queries)
     weight = DTYPES[selection.dtype or "FP32"].itemsize
-    sizes = {"output": 4 * rows * info.d_model, "pooled": 4 * batch.size * info.d_model}
-    weights = weight * batch.size * heads * queries * batch.tokens
+    sizes = {"output": 4 * size * tokens * info.d_model, "pooled": 4 * size * info.d_model}
+    weights = weight * size * heads * queries * tokens
     return (
         sum(sizes.get(name, 0) for name in selection.outputs)
         + weights * len(selection.layers)

@@ -1,5 +1,6 @@
 """The one place where gRPC's errors become ours."""
 
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,26 @@ ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
 """The error of each status; every other status is a `ServerError`."""
 
 
+_HINTS: Mapping[re.Pattern[str], str] = MappingProxyType(
+    {
+        re.compile("WRONG_VERSION_NUMBER"): "it does not speak TLS: connect without credentials "
+        "(in commands, without --tls and --tls-...)",
+        re.compile("CERTIFICATE_VERIFY_FAILED"): "none of the authorities in the credentials signed its "
+        "certificate: give the one that did (in commands, --tls-ca)",
+        re.compile("Hostname Verification Check failed"): "its certificate is for another name: call it by "
+        "that name",
+        # Before a word of HTTP/2: TLS servers end so what is no TLS, and callers who show no certificate.
+        re.compile(
+            "failed to connect to all addresses.*(Socket closed|Connection reset by peer)"
+        ): "it closed "
+        "the connection at once, most likely because it speaks TLS: give credentials (in commands, --tls or "
+        "--tls-ca; --tls-cert and --tls-key where it asks for a certificate). A server that has too many "
+        "connections does so, too",
+    }
+)
+"""What is likely wrong, by what gRPC says of a connection that could not be made."""
+
+
 def new_request_id() -> str:
     """A name for one call, to find it in the server's log."""
     return uuid.uuid4().hex
@@ -72,7 +93,8 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
         details: str = (error.details() if hasattr(error, "details") else None) or str(error)
         match code:
             case grpc.StatusCode.UNAVAILABLE:
-                message = f"{target} is unavailable: {details}"
+                hints = (f"; {hint}" for pattern, hint in _HINTS.items() if pattern.search(details))
+                message = f"{target} is unavailable: {details}{next(hints, '')}"
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 given = "" if timeout is None else f" within {timeout:.3g} s"
                 message = f"{target} did not answer {rpc}{given}"

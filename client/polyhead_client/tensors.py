@@ -1,7 +1,7 @@
 """Arrays and texts to the wire's raw bytes, and back.
 
 Raw contents are little-endian and row-major; an element of BYTES is a 4-byte little-endian length
-and the bytes. Arrays that come back are read-only views of the reply: no copy is made.
+and the bytes.
 """
 
 import math
@@ -45,11 +45,11 @@ class Tensor:
     raw: bytes
 
 
-def from_array(name: str, datatype: str, array: NDArray[Any]) -> Tensor:
-    """An input from an array, cast to `datatype`.
+def as_datatype(name: str, datatype: str, array: NDArray[Any]) -> NDArray[Any]:
+    """An array in the NumPy type of `datatype`.
 
     Raises:
-        InvalidRequest: a value does not fit the datatype.
+        InvalidRequest: a value does not fit it.
     """
     dtype = DTYPES[datatype]
     try:
@@ -60,27 +60,31 @@ def from_array(name: str, datatype: str, array: NDArray[Any]) -> Tensor:
     # Integers that are too large do not overflow, they become others.
     if dtype.kind == "i" and not np.can_cast(array.dtype, dtype) and (values != array).any():
         raise InvalidRequest(f"{name} must fit {datatype}, a value was too large")
-    return Tensor(name=name, datatype=datatype, shape=array.shape, raw=values.tobytes())
+    return values
 
 
-def from_texts(name: str, texts: Sequence[str]) -> Tensor:
-    """An input BYTES [B] from texts, as UTF-8.
+def encode_texts(name: str, texts: Sequence[str]) -> list[bytes]:
+    """Texts as UTF-8.
 
     Raises:
         InvalidRequest: a text cannot be written as UTF-8.
     """
-    parts: list[bytes] = []
+    encoded: list[bytes] = []
     for index, text in enumerate(texts):
         try:
-            encoded = text.encode()
+            encoded.append(text.encode())
         except UnicodeEncodeError as error:
             raise InvalidRequest(f"{name}[{index}] must be valid Unicode: {error}") from None
-        parts += (struct.pack("<I", len(encoded)), encoded)
-    return Tensor(name=name, datatype="BYTES", shape=(len(texts),), raw=b"".join(parts))
+    return encoded
+
+
+def pack_texts(texts: Sequence[bytes]) -> bytes:
+    """The raw content of an input BYTES [B]."""
+    return b"".join(part for text in texts for part in (struct.pack("<I", len(text)), text))
 
 
 def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview) -> NDArray[Any]:
-    """A read-only array over `raw`, without a copy.
+    """An array over `raw`, without a copy: read-only where that is `bytes`.
 
     Raises:
         ServerError: the datatype is unknown, or the bytes do not fill the shape.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 import numpy as np
 
-from polyhead_client.calls import Call, Operation, Stream
+from polyhead_client.calls import Call, Operation, Stream, Together
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations
 from polyhead_client.options import parse_indices
@@ -79,6 +79,10 @@ class Author:
         while isinstance(wanted, Call) and wanted.rpc.name not in _INFERENCE:
             wanted = operation.send(self._connection.ask(wanted))
         operation.close()
+        if isinstance(wanted, Together):
+            raise LoadError(
+                "batch must be one that the server takes in one request, was larger: lower --batch"
+            )
         if not isinstance(wanted, Call | Stream):
             raise TypeError(f"an operation must begin with a call or a stream, was {wanted}")
         return wanted

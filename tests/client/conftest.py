@@ -27,11 +27,13 @@ LIMIT = 64 << 20
 class FakeServer:
     """Serves two families, `vectors` (floats) and `words` (texts and token ids), with made-up numbers.
 
-    `answers[rpc]` may be replaced; `calls` has every request with its metadata.
+    `answers[rpc]` may be replaced; `properties` are told of every model, over the usual ones; `calls` has
+    every request with its metadata.
     """
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self.families = ["vectors", "words"]
+        self.properties: dict[str, str] = {}
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {
             "ServerLive": lambda *_: pb.ServerLiveResponse(live=True),
@@ -130,6 +132,7 @@ class FakeServer:
                 "parameters": "1234",
                 "max_request_bytes": str(LIMIT),
                 "max_reply_bytes": str(LIMIT),
+                **self.properties,
             },
         )
 

@@ -125,3 +125,20 @@ def test_a_command_that_cannot_be_imported_is_listed_with_what_it_needs(
     assert (
         capsys.readouterr().err == "polyhead tried needs the server extra: pip install 'polyhead[server]'\n"
     )
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_learn_to_complete_the_command(
+    add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str, broken: bool
+) -> None:
+    add("return None")
+    if broken:
+        (tmp_path / "tried_command.py").write_text("import not_installed")
+    monkeypatch.setenv("HOME", str(tmp_path))  # where shells have their start-up files
+    out = tmp_path / "completion"
+
+    assert main(["--install-completion", "--shell", shell, "--output", str(out)]) == 0
+
+    assert "tried" in (script := out.read_text())
+    assert ("flag" in script) is not broken

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
 from polyhead_client import Client, InvalidRequest, TooLarge
 
@@ -249,11 +250,21 @@ def test_timings_say_what_the_server_said(client: Client) -> None:
     assert timings.total_ns > 0
 
 
-def test_results_are_views_that_cannot_be_written(client: Client) -> None:
-    encoding = client.encode(np.ones((1, 2, D), np.float32), model="vectors")
+@pytest.mark.parametrize("dtype", [None, "FP16", "UINT8"])
+@pytest.mark.parametrize("inputs", ["the cat", ["the cat", "sat"], [[1, 2], [3]], np.array([[1, 2], [3, 4]])])
+def test_results_are_the_callers_own(client: Client, inputs: Any, dtype: Any) -> None:
+    """Warnings are errors here: torch warns of arrays that cannot be written to."""
+    encoding = client.encode(inputs, model="words", attention=True, dtype=dtype)
 
-    with pytest.raises(ValueError, match="read-only"):
-        encoding.output[0] = 0
+    assert encoding.attention is not None
+    arrays = [encoding.pooled, encoding.output, *encoding.attention.values()]
+    if isinstance(encoding.lengths, np.ndarray):
+        arrays.append(encoding.lengths)
+    for array in arrays:
+        for item in array if isinstance(array, list) else [array]:
+            tensor = torch.from_numpy(item)
+            tensor += 1
+            np.testing.assert_array_equal(tensor.numpy(), item)
 
 
 def test_replies_of_many_megabytes_arrive(client: Client) -> None:

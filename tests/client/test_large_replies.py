@@ -54,6 +54,7 @@ def test_a_large_reply_is_what_a_small_one_would_be(client: Client, large: Clien
         np.testing.assert_array_equal(parts.attention[layer], whole.attention[layer])
     assert (parts.model, parts.version) == ("tiny.attention", "1")
     assert parts.timings.compute_ns is not None
+    parts.attention[1][0, 0] = parts.output[0, 0, 0] = 0  # they are the caller's own
     # It knew, and did not ask in vain.
     after = count(client, "tiny.attention")
     assert (after[0] - before[0], after[1] - before[1]) == (1, 0)
@@ -84,11 +85,11 @@ def test_of_texts_the_server_says_that_they_are_too_large(client: Client, large:
     np.testing.assert_array_equal(parts.attention[0][39], whole.attention[0][39])
 
 
-def test_texts_that_are_too_long_are_not_asked_for_in_parts(client: Client) -> None:
+def test_a_text_that_is_too_long_is_not_asked_for_in_parts(client: Client) -> None:
     before = count(client, "tiny-tokens")
 
     with pytest.raises(TooLarge, match="text") as caught:
-        client.encode(["the cat " * 2500] * 256, model="tiny-tokens")
+        client.encode("the cat " * (5 << 17), model="tiny-tokens")
 
     assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert caught.value.limit is None

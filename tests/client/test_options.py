@@ -8,7 +8,7 @@ import grpc
 import pytest
 import trustme
 
-from polyhead_client import InvalidRequest, Unavailable
+from polyhead_client import DeadlineExceeded, InvalidRequest, Unavailable
 from polyhead_client.command import main
 from polyhead_client.options import Connection
 
@@ -52,9 +52,49 @@ def test_a_command_shows_its_certificate_and_its_token(
     assert {call[2]["authorization"] for call in secure.calls} == {"Bearer 0123456789abcdef"}
 
 
-def test_without_tls_such_a_server_is_not_reached(secure: "FakeServer") -> None:
-    with Connection(address=secure.target).open() as client, pytest.raises(Unavailable):
-        client.metadata(timeout=3)
+TLS = "it closed the connection at once, most likely because it speaks TLS: give credentials"
+
+
+def test_a_server_that_speaks_tls_is_told_from_one_that_is_away(
+    secure: "FakeServer", files: dict[str, Path], connect: "Connect"
+) -> None:
+    with Connection(address=secure.target).open() as client, pytest.raises(Unavailable, match=TLS):
+        client.metadata()
+    with pytest.raises(Unavailable, match=TLS):
+        connect(secure.target).encode("a", model="words")
+    # Without a certificate of one's own, which it asks for.
+    credentials = grpc.ssl_channel_credentials(files["tls_ca"].read_bytes())
+    with pytest.raises(Unavailable, match="--tls-cert and --tls-key where it asks for a certificate"):
+        connect(secure.target, credentials=credentials).metadata()
+
+
+def test_waiting_for_a_server_that_speaks_tls_ends_with_that(
+    secure: "FakeServer", connect: "Connect"
+) -> None:
+    with pytest.raises(DeadlineExceeded, match=TLS):
+        connect(secure.target).wait_until_ready(timeout=2)
+
+
+def test_a_server_that_speaks_no_tls_is_named_as_such(fake: "FakeServer", connect: "Connect") -> None:
+    with pytest.raises(Unavailable, match="it does not speak TLS: connect without credentials"):
+        connect(fake.target, credentials=grpc.ssl_channel_credentials()).metadata()
+
+
+def test_what_is_wrong_with_a_certificate_is_said(
+    authority: trustme.CA, start_fake: Callable[..., "FakeServer"], connect: "Connect"
+) -> None:
+    leaf = authority.issue_cert("elsewhere.example")
+    pair = (leaf.private_key_pem.bytes(), leaf.cert_chain_pems[0].bytes())
+    target = start_fake(grpc.ssl_server_credentials([pair])).target
+    for trusted, told in ((authority, "for another name"), (trustme.CA(), "none of the authorities in the")):
+        credentials = grpc.ssl_channel_credentials(trusted.cert_pem.bytes())
+        with pytest.raises(Unavailable, match=told):
+            connect(target, credentials=credentials).metadata()
+
+
+def test_a_server_that_is_away_is_not_suspected_of_anything(connect: "Connect") -> None:
+    with pytest.raises(Unavailable, match=r"Connection refused$"):
+        connect("127.0.0.1:1").metadata()
 
 
 def test_a_token_goes_with_every_call_of_both_clients(fake: "FakeServer", connect: "Connect") -> None:

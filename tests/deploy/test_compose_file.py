@@ -182,8 +182,7 @@ def test_the_example_lists_every_variable_with_its_default() -> None:
     exported = set(services()["export"]["environment"])
     passed = {name for name in listed if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_"))}
     own = passed - variables() | {"COMPOSE_PROFILES"} | exported
-    # Where torch comes from is for those who build without the network.
-    assert set(listed) - own == variables() - {"TORCH_INDEX"}
+    assert set(listed) - own == variables()
     assert exported <= set(listed)
     for name in passed:
         service = "server" if name.startswith("POLYHEAD_SERVE_") else "locust"

@@ -1,0 +1,119 @@
+"""What callers may pass to a client, checked where they pass it."""
+
+import re
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+from polyhead_client.defaults import DEFAULT_TARGET
+from polyhead_client.errors import InvalidRequest
+
+T = TypeVar("T")
+
+# The names that gRPC resolves by themselves; it takes everything else for host:port.
+_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):.")
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,\[\]]+):(?P<port>[0-9]{1,5})")
+_URL = re.compile(r"(?P<scheme>\w+)://(?P<authority>[^/?#\s]*)")
+
+
+def check_target(target: object) -> str:
+    """A server's address, as gRPC takes it: `host:port`, or with one of gRPC's own schemes.
+
+    gRPC itself takes a URL for the name of a host, and the port 443 where there is none.
+
+    Raises:
+        InvalidRequest: it is anything else.
+    """
+    was = f"target must be host:port, such as {DEFAULT_TARGET}, or unix:/path, was {target!r}"
+    if not isinstance(target, str):
+        raise InvalidRequest(was)
+    if _SCHEME.match(target):
+        return target
+    if (url := _URL.match(target)) is not None:
+        secure = "; for TLS, give credentials (in commands --tls)" if url["scheme"].lower() == "https" else ""
+        raise InvalidRequest(f"{was}: leave out {url['scheme']}://{secure}")
+    if (match := _HOST_AND_PORT.fullmatch(target)) is not None:
+        if not 0 < int(match["port"]) < 65_536:
+            raise InvalidRequest(f"{was}: ports are between 1 and 65535")
+        return target
+    if target.count(":") > 1 and "[" not in target and re.fullmatch(r"[0-9A-Fa-f:.]+", target):
+        raise InvalidRequest(f"{was}: put an IPv6 address in brackets, as in [::1]:8001")
+    if target and ":" not in target.rpartition("]")[2]:
+        raise InvalidRequest(f"{was}: name the port; polyhead serve listens on 8001 unless told otherwise")
+    raise InvalidRequest(was)
+
+
+def check_timeout(timeout: T) -> T:
+    """Seconds, or None for no limit.
+
+    Raises:
+        InvalidRequest: they are no number above 0.
+    """
+    number = isinstance(timeout, Real) and not isinstance(timeout, bool)
+    # Nor is a NaN more than 0.
+    if timeout is not None and not (number and timeout > 0):  # type: ignore[operator]
+        raise InvalidRequest(f"timeout must be more than 0 seconds, or None, was {timeout!r}")
+    return timeout
+
+
+def check_token(token: str | None) -> str | None:
+    """A bearer token, which must go into a header as it is; None is none.
+
+    Raises:
+        InvalidRequest: it cannot. The message does not say what it is.
+    """
+    if token is not None and (not isinstance(token, str) or not re.fullmatch("[!-~]+", token)):
+        was = "one with others, such as a line's end" if isinstance(token, str) else type(token).__name__
+        raise InvalidRequest(f"token must be a string of printable ASCII without spaces, or None, was {was}")
+    return token
+
+
+def check_name(value: str | None) -> str | None:
+    """The name of a model, or None for the only one.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidRequest(f"model must be a name, such as 'minilm', or None, was {value!r}")
+    return value
+
+
+def check_version(value: Any) -> str:
+    """A version's number as the wire has it; empty for the newest.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if value is None:
+        return ""
+    if type(value) is bool or not isinstance(value, Integral | str):
+        raise InvalidRequest(f"version must be a number, such as 1, or None for the newest, was {value!r}")
+    return str(value)
+
+
+def check_flag(name: str, value: object, *, optional: bool = False) -> None:
+    """True or False; or None, where that means something.
+
+    Raises:
+        InvalidRequest: it is anything else, such as "no", which Python takes for true.
+    """
+    # NumPy's bool is of a class of its own.
+    if not (type(value).__name__ in {"bool", "bool_"} or (optional and value is None)):
+        must = "True, False or None" if optional else "True or False"
+        raise InvalidRequest(f"{name} must be {must}, was {value!r}")
+
+
+def check_options(options: Any) -> Sequence[tuple[str, Any]]:
+    """Channel options of gRPC.
+
+    Raises:
+        InvalidRequest: they are no pairs of a name and a value.
+    """
+    pairs = isinstance(options, list | tuple) and all(
+        isinstance(option, list | tuple) and len(option) == 2 and isinstance(option[0], str)
+        for option in options
+    )
+    if not pairs:
+        raise InvalidRequest(f"options must be a list of (name, value), was {options!r}")
+    return tuple((name, value) for name, value in options)

@@ -1,0 +1,157 @@
+"""One `encode` as several requests: where it is cut, and how the answers become one.
+
+Shape letters: B batch, T tokens, D d_model, H heads.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from threading import Lock
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client.encoding import Encoding, Timings
+from polyhead_client.errors import PolyheadError, Unavailable
+from polyhead_client.inputs import Batch
+from polyhead_client.models import ModelInfo
+from polyhead_client.request import reply_bytes
+from polyhead_client.selection import Selection
+
+AT_ONCE = 4
+"""Requests of one `encode` that are under way: enough to keep a server busy, few enough for its queue."""
+
+_INDEX = re.compile(r"\b(inputs|text|x|input_ids|token_type_ids|lengths|mask)\[(\d+)")
+
+
+def plan(info: ModelInfo, batch: Batch, selection: Selection) -> list[slice]:
+    """The parts of a batch that fit into a request each, in order; one where all of it does.
+
+    How many tokens texts have, only the server knows: what it refuses as too large is halved.
+    """
+    parts = list(_cut(info, batch, selection, largest_reply=None))
+    if len(parts) == 1:
+        return parts
+    # Several are under way at once, so none may be as large as a stream can be.
+    return list(_cut(info, batch, selection, largest_reply=info.max_reply_bytes))
+
+
+def halves(part: slice) -> list[slice]:
+    """A part of at least two sequences, cut in the middle."""
+    middle = (part.start + part.stop) // 2
+    return [slice(part.start, middle), slice(middle, part.stop)]
+
+
+def _cut(
+    info: ModelInfo, batch: Batch, selection: Selection, *, largest_reply: int | None
+) -> Iterator[slice]:
+    start, longest = 0, 0
+    counts = _row_lengths(batch)
+    for index, count in enumerate(counts):
+        size, tokens = index + 1 - start, max(longest, count)
+        reply = reply_bytes(info, selection, size=size, tokens=None if batch.lengths is None else tokens)
+        if size > 1 and (
+            _over(size, info.max_batch_size)
+            or _over(size * tokens, info.max_request_tokens)
+            or _over(reply, largest_reply)
+        ):
+            yield slice(start, index)
+            start, tokens = index, count
+        longest = tokens
+    yield slice(start, len(counts))
+
+
+def _row_lengths(batch: Batch) -> list[int]:
+    """The tokens of each row, padding that was given included; 0 for texts."""
+    if batch.lengths is None:
+        return [0] * batch.size
+    return [len(row) for row in batch.fields[0].rows]
+
+
+def _over(value: int, limit: int | None) -> bool:
+    return limit is not None and value > limit
+
+
+@contextmanager
+def naming(part: slice) -> Iterator[None]:
+    """Has errors from inside say which of all the sequences they are about."""
+    try:
+        yield
+    except PolyheadError as error:
+        size = part.stop - part.start
+        which = f"inputs[{part.start}]" if size == 1 else f"inputs[{part.start}:{part.stop}]"
+        message = _INDEX.sub(lambda match: f"{match[1]}[{part.start + int(match[2])}", str(error))
+        error.args = (f"{message} ({which})",)
+        raise
+
+
+class Joined:
+    """The answers to the parts of a batch, put in their places as they come. Threads may share it.
+
+    An array is made once, for all of them, so that no more than the parts that are under way is kept twice;
+    of ragged batches nothing is copied.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._size = batch.size
+        self._lock = Lock()
+        self._first: Encoding | None = None
+        self._whole: dict[Any, Any] = {}
+        self._timings: dict[str, int] = {}
+
+    def put(self, part: slice, encoding: Encoding) -> None:
+        """Takes the answer to one part.
+
+        Raises:
+            Unavailable: it comes from another version of the model than the first.
+        """
+        pieces: dict[Any, Any] = {
+            "output": encoding.output,
+            "pooled": encoding.pooled,
+            "tokens": encoding.tokens,
+            "lengths": encoding.lengths,
+        }
+        pieces.update(encoding.attention or {})
+        with self._lock:
+            if self._first is None:  # without its arrays, which would be kept twice
+                self._first = replace(encoding, output=None, pooled=None, attention=None, tokens=None)
+            first = self._first
+            if encoding.version != first.version:
+                raise Unavailable(
+                    f"{first.model} changed from version {first.version} to {encoding.version} "
+                    "while the inputs were encoded, in several requests: encode them again"
+                )
+            for name, piece in pieces.items():
+                if piece is not None and name not in self._whole:
+                    self._whole[name] = self._room(piece)
+            for name, value in _nanoseconds(encoding.timings).items():
+                self._timings[name] = self._timings.get(name, 0) + value
+        for name, piece in pieces.items():
+            if piece is not None:
+                self._whole[name][part] = piece
+
+    def encoding(self) -> Encoding:
+        """All of them as one."""
+        if self._first is None:
+            raise RuntimeError("no part has been answered")
+        attention = {name: whole for name, whole in self._whole.items() if isinstance(name, int)}
+        named = {name: whole for name, whole in self._whole.items() if isinstance(name, str)}
+        return replace(
+            self._first,
+            **named,
+            attention=MappingProxyType(attention) if attention else None,
+            timings=Timings(**self._timings),
+        )
+
+    def _room(self, piece: NDArray[Any] | Sequence[Any]) -> NDArray[Any] | list[Any]:
+        if isinstance(piece, np.ndarray):
+            return np.empty((self._size, *piece.shape[1:]), piece.dtype)
+        return [None] * self._size
+
+
+def _nanoseconds(timings: Timings) -> dict[str, int]:
+    values = {field.name: getattr(timings, field.name) for field in fields(timings)}
+    return {name: value for name, value in values.items() if value is not None}

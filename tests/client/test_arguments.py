@@ -1,0 +1,181 @@
+"""What a client is made and called with is checked where it is passed, before anything is sent."""
+
+import math
+import re
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_client import AsyncClient, Client, InvalidRequest
+from polyhead_client.arguments import check_target
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Connect, FakeServer
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("http://127.0.0.1:8001", "was 'http://127.0.0.1:8001': leave out http://"),
+        ("HTTP://gpu-1:8001/v2", "leave out HTTP://"),
+        ("https://gpu-1:8001", "leave out https://; for TLS, give credentials (in commands --tls)"),
+        ("grpc://gpu-1:8001", "leave out grpc://"),
+        ("localhost", "name the port; polyhead serve listens on 8001 unless told otherwise"),
+        ("127.0.0.1", "name the port"),
+        ("[::1]", "name the port"),
+        ("::1", "put an IPv6 address in brackets, as in [::1]:8001"),
+        ("::1:8001", "put an IPv6 address in brackets"),
+        ("127.0.0.1:", "was '127.0.0.1:'"),
+        (":8001", "was ':8001'"),
+        ("127.0.0.1:x", "was '127.0.0.1:x'"),
+        ("127.0.0.1:0", "ports are between 1 and 65535"),
+        ("127.0.0.1:65536", "ports are between 1 and 65535"),
+        ("127.0.0.1:8001/v2", "was '127.0.0.1:8001/v2'"),
+        ("a b:8001", "was 'a b:8001'"),
+        ("me@gpu-1:8001", "was 'me@gpu-1:8001'"),
+        ("gpu-1:8001\n", r"was 'gpu-1:8001\n'"),
+        ("", "was ''"),
+        (None, "was None"),
+        (8001, "was 8001"),
+        (b"127.0.0.1:8001", "was b'127.0.0.1:8001'"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_what_is_no_address_is_refused_with_what_it_must_be(kind: Any, target: Any, told: str) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"^target must be host:port, such as 127.0.0.1:8001, or unix:/path, was "
+    ) as caught:
+        kind(target)
+
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "127.0.0.1:8001",
+        "localhost:8001",
+        "gpu_1.example.org.:1",
+        "bücher.example:65535",
+        "[::1]:8001",
+        "[fe80::1%eth0]:8001",
+        "unix:/tmp/socket",
+        "unix:///tmp/socket",
+        "unix:relative",
+        "unix-abstract:name",
+        "dns:///localhost:8001",
+        "dns://1.1.1.1/localhost:8001",
+        "ipv4:127.0.0.1:8001,127.0.0.1:8002",
+        "ipv6:[::1]:8001",
+        "xds:///service",
+    ],
+)
+def test_addresses_of_grpc_are_kept_as_they_are(target: str) -> None:
+    assert check_target(target) == target
+
+
+@pytest.mark.parametrize("form", ["dns:///{}", "ipv4:{}", "{}"])
+def test_they_lead_to_the_server(connect: "Connect", fake: "FakeServer", form: str) -> None:
+    assert connect(form.format(fake.target)).live()
+
+
+@pytest.mark.parametrize("timeout", ["x", "3", b"1", True, False, 0, -1, -math.inf, math.nan, [1], 1j])
+def test_what_is_no_timeout_is_refused(connect: "Connect", fake: "FakeServer", timeout: Any) -> None:
+    must = re.escape(f"timeout must be more than 0 seconds, or None, was {timeout!r}")
+
+    with pytest.raises(InvalidRequest, match=must):
+        Client(fake.target, timeout=timeout)
+    with pytest.raises(InvalidRequest, match=must):
+        AsyncClient(fake.target, timeout=timeout)
+    client = connect(fake.target)
+    for call in (client.encode, client.model, client.ready, client.wait_until_ready):
+        with pytest.raises(InvalidRequest, match=must):
+            call("a", timeout=timeout)
+    for ask in (client.live, client.models, client.metadata, client.statistics):
+        with pytest.raises(InvalidRequest, match=must):
+            ask(timeout=timeout)
+    assert not fake.calls
+
+
+@pytest.mark.parametrize(
+    "timeout", [5, 0.5 + 4, np.float32(5), np.int64(5), Fraction(9, 2), math.inf, 10**400, None]
+)
+def test_what_is_a_timeout_is_taken(connect: "Connect", fake: "FakeServer", timeout: Any) -> None:
+    assert connect(fake.target, timeout=timeout).encode("a", model="words").model == "words"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"patient": "no"}, "patient must be True or False, was 'no'"),
+        ({"credentials": b"PEM"}, "credentials must be grpc.ChannelCredentials, as grpc.ssl_channel_cred"),
+        ({"credentials": True}, "or None, was bool"),
+        (
+            {"token": b"secret"},
+            "token must be a string of printable ASCII without spaces, or None, was bytes",
+        ),
+        ({"token": "secret\n"}, "token must be a string of printable ASCII without spaces"),
+        ({"token": ""}, "token must be a string of printable ASCII"),
+        ({"token": "schlüssel"}, "token must be a string of printable ASCII"),
+        ({"options": {"grpc.enable_retries": 0}}, "options must be a list of (name, value), was {'grpc"),
+        ({"options": [("grpc.enable_retries",)]}, "options must be a list of (name, value)"),
+        ({"options": "grpc"}, "options must be a list of (name, value), was 'grpc'"),
+        ({"channel": "127.0.0.1:8001"}, "channel must be a grpc.Channel for Client, and one of grpc.aio for"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_what_no_client_can_be_made_with_is_refused(kind: Any, arguments: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(told)) as caught:
+        kind("127.0.0.1:8001", **arguments)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_a_channel_is_of_the_clients_own_kind(fake: "FakeServer") -> None:
+    with (
+        grpc.insecure_channel(fake.target) as channel,
+        pytest.raises(InvalidRequest, match=r"grpc\.aio for AsyncClient, was grpc\._channel\.Channel"),
+    ):
+        AsyncClient(channel=channel)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"output": "no"}, "output must be True or False, was 'no'"),
+        ({"output": None}, "output must be True or False, was None"),
+        ({"pooled": 1}, "pooled must be True, False or None, was 1"),
+        ({"tokens": "yes"}, "tokens must be True, False or None, was 'yes'"),
+        ({"truncate": 256}, "truncate must be True or False, was 256"),
+        ({"model": ""}, "model must be a name, such as 'minilm', or None, was ''"),
+        ({"model": ["words"]}, "model must be a name, such as 'minilm', or None, was ['words']"),
+        ({"version": 1.0}, "version must be a number, such as 1, or None for the newest, was 1.0"),
+        ({"version": True}, "version must be a number, such as 1, or None for the newest, was True"),
+        ({"progress": True}, "progress must be a function of two numbers, or None, was True"),
+    ],
+)
+def test_what_encode_does_not_take_is_refused(
+    client: Client, fake: "FakeServer", arguments: Any, told: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(told)):
+        client.encode("a", **arguments)
+    assert not fake.calls
+
+
+def test_numpys_bools_are_bools(client: Client) -> None:
+    encoding = client.encode("a", model="words", output=np.True_, truncate=np.False_)  # type: ignore[arg-type]
+
+    assert encoding.output is not None
+
+
+@pytest.mark.parametrize("name", ["", 5])
+def test_models_are_asked_for_by_name(client: Client, fake: "FakeServer", name: Any) -> None:
+    for ask in (client.model, client.ready, client.statistics, client.wait_until_ready):
+        with pytest.raises(
+            InvalidRequest, match=f"model must be a name, such as 'minilm', or None, was {name!r}"
+        ):
+            ask(name)
+    assert not fake.calls

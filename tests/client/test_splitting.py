@@ -1,0 +1,413 @@
+"""Batches that are larger than the server takes at once go as several requests, and come back as one."""
+
+import asyncio
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.servers import quick_settings, serving
+
+from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
+from polyhead_client.inputs import prepare
+from polyhead_client.splitting import Joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.client.conftest import Connect, FakeServer
+
+D, H = 4, 3
+RANDOM = np.random.default_rng(11)
+LENGTHS = RANDOM.integers(1, 9, 23).tolist()
+TEXTS = [" ".join(["cat"] * length) for length in LENGTHS]
+INPUTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "texts": (TEXTS, {"model": "words"}),
+    "token ids in lists": (
+        [RANDOM.integers(0, 30, length).tolist() for length in LENGTHS],
+        {"model": "words", "token_type_ids": [[0] * length for length in LENGTHS]},
+    ),
+    "token ids in an array": (
+        RANDOM.integers(0, 30, (23, 6)),
+        {"model": "words", "attention_mask": np.arange(6) < RANDOM.integers(1, 7, (23, 1))},
+    ),
+    "vectors in a list": (
+        [RANDOM.normal(size=(length, D)).astype(np.float16) for length in LENGTHS],
+        {"model": "vectors", "mask": [np.tri(length, dtype=np.bool_) for length in LENGTHS]},
+    ),
+    "vectors in an array": (RANDOM.normal(size=(23, 6, D)).astype(np.float32), {"model": "vectors"}),
+    "vectors with lengths and a mask": (
+        RANDOM.normal(size=(23, 6, D)),
+        {"model": "vectors", "lengths": RANDOM.integers(1, 7, 23), "mask": RANDOM.random((23, 6, 6)) < 0.5},
+    ),
+    "one mask for all": (RANDOM.normal(size=(23, 6, D)), {"model": "vectors", "mask": np.tri(6, dtype=bool)}),
+}
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two encodings with the same results, whoever computed them in how many requests."""
+    for name in ("model", "version", "heads", "queries", "tokens"):
+        assert getattr(one, name) == getattr(other, name), name
+    assert list(one.attention or ()) == list(other.attention or ())
+    pairs = [(getattr(one, name), getattr(other, name)) for name in ("output", "pooled", "lengths")]
+    pairs += [(one.attention[layer], other.attention[layer]) for layer in one.attention or ()]
+    for mine, theirs in pairs:
+        assert type(mine) is type(theirs)
+        for item, expected in zip(
+            *((mine, theirs) if isinstance(mine, list) else ([mine], [theirs])), strict=True
+        ):
+            if item is None:
+                assert expected is None
+                continue
+            assert item.dtype == expected.dtype
+            np.testing.assert_array_equal(item, expected)
+            assert item.flags.writeable
+
+
+@pytest.mark.parametrize("limit", [{"max_batch_size": "5"}, {"max_request_tokens": "20"}], ids=str)
+@pytest.mark.parametrize("kind", INPUTS)
+def test_the_answer_is_that_of_one_request(
+    connect: "Connect", fake: "FakeServer", kind: str, limit: dict[str, str]
+) -> None:
+    inputs, extras = INPUTS[kind]
+    options: dict[str, Any] = {**extras, "attention": True, "heads": [2, 0]}
+    whole = connect(fake.target).encode(inputs, **options)
+    assert fake.count("ModelInfer") == 1
+
+    fake.properties = limit
+    split = connect(fake.target).encode(inputs, **options)
+
+    assert_same(split, whole)
+    requests = [request for name, request, _ in fake.calls if name == "ModelInfer"][1:]
+    sizes = [list(request.inputs[0].shape) for request in requests]
+    assert sum(size[0] for size in sizes) == 23
+    if "max_batch_size" in limit:
+        assert sorted(size[0] for size in sizes) == [3, 5, 5, 5, 5]
+    elif kind == "texts":
+        assert len(sizes) == 1, "their tokens are the server's to count"
+    else:
+        assert all(size[0] * size[1] <= 20 for size in sizes)
+        assert len(sizes) > 4
+    assert split.timings.total_ns > 0
+    assert split.timings.compute_ns == 3000 * len(sizes)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_what_fits_is_sent_as_it_is(client: Client, fake: "FakeServer", size: int) -> None:
+    fake.properties = {"max_batch_size": "5"}
+    told: list[tuple[int, int]] = []
+
+    client.encode(TEXTS[:size], model="words", progress=lambda *numbers: told.append(numbers))
+
+    assert fake.count("ModelInfer") == 1
+    assert told == [(size, size)]
+
+
+def test_one_long_sequence_is_the_servers_to_judge(client: Client, fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "5", "max_request_tokens": "4"}
+
+    assert client.encode([1] * 9, model="words").output.shape == (9, D)
+
+
+def test_replies_that_are_under_way_together_fit_into_messages(client: Client, fake: "FakeServer") -> None:
+    """Two sequences have 2 × 3 heads × 6² × 4 bytes of attention in each layer, and 192 bytes of output."""
+    fake.properties = {"max_batch_size": "20", "max_reply_bytes": "3000"}
+
+    client.encode(INPUTS["vectors in an array"][0], model="vectors", attention=True)
+
+    sizes = [request.inputs[0].shape[0] for name, request, _ in fake.calls if name == "ModelInfer"]
+    assert set(sizes) == {2, 1}
+
+
+def refusing_more_than(size: int, usual: Any) -> Any:
+    """An answer that refuses requests with more sequences."""
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        if request.inputs[0].shape[0] > size:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many tokens in one request")
+        return usual(request, context)
+
+    return answer
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_batch_size": "8"}], ids=str)
+def test_what_the_server_finds_too_large_is_halved(
+    connect: "Connect", fake: "FakeServer", limit: dict[str, str]
+) -> None:
+    whole = connect(fake.target).encode(TEXTS, model="words", attention=True)
+    fake.properties = limit
+    fake.answers["ModelInfer"] = refusing_more_than(2, fake.answers["ModelInfer"])
+    told: list[tuple[int, int]] = []
+
+    split = connect(fake.target).encode(
+        TEXTS, model="words", attention=True, progress=lambda *numbers: told.append(numbers)
+    )
+
+    assert_same(split, whole)
+    assert told[-1] == (23, 23)
+    assert told == sorted(told)
+
+
+def test_a_sequence_that_is_too_large_by_itself_is_named(client: Client, fake: "FakeServer") -> None:
+    usual = fake.answers["ModelInfer"]
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        if b"dog" in request.raw_input_contents[0]:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many tokens in one request")
+        return usual(request, context)
+
+    fake.answers["ModelInfer"] = answer
+    texts = [*TEXTS[:9], "dog", *TEXTS[9:]]
+
+    with pytest.raises(TooLarge, match=r"too many tokens in one request \(inputs\[9\]\)") as caught:
+        client.encode(texts, model="words")
+    assert caught.value.details == "too many tokens in one request"
+
+
+def test_errors_name_the_item_among_all(client: Client, fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "5"}
+    usual = fake.answers["ModelInfer"]
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        if b"dog" in request.raw_input_contents[0]:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "text[1] must be shorter")
+        return usual(request, context)
+
+    fake.answers["ModelInfer"] = answer
+    texts = [*TEXTS[:11], "dog", *TEXTS[12:]]
+
+    with pytest.raises(InvalidRequest, match=r"^text\[11\] must be shorter \(inputs\[10:15\]\)$") as caught:
+        client.encode(texts, model="words")
+    assert caught.value.details == "text[1] must be shorter"
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_what_is_wrong_with_the_last_item_is_said_before_the_first_is_sent(
+    client: Client, fake: "FakeServer"
+) -> None:
+    fake.properties = {"max_batch_size": "5"}
+    for inputs, told in (
+        ([*TEXTS, 7], r"inputs\[23\] must be a text"),
+        ([*TEXTS, "\ud800"], r"text\[23\] must be valid Unicode"),
+        ([*[[1, 2]] * 23, [[1]]], r"inputs\[23\] must be floats"),
+    ):
+        with pytest.raises(InvalidRequest, match=told):
+            client.encode(inputs, model="words")  # type: ignore[arg-type]
+    assert not fake.calls
+
+
+def test_several_are_under_way_but_not_all(client: Client, fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "1"}
+    usual, lock, four = fake.answers["ModelInfer"], threading.Lock(), threading.Barrier(4)
+    running = most = arrived = 0
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        nonlocal running, most, arrived
+        with lock:
+            running, arrived = running + 1, arrived + 1
+            most, first = max(most, running), arrived <= 4
+        if first:
+            four.wait(30)
+        reply = usual(request, context)
+        with lock:
+            running -= 1
+        return reply
+
+    fake.answers["ModelInfer"] = answer
+    assert len(client.encode(TEXTS, model="words").output) == 23
+    assert most == 4
+
+
+def test_progress_is_told_in_the_callers_thread(fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "5"}
+    told: list[tuple[int, int]] = []
+    threads: set[int] = set()
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+        threads.add(threading.get_ident())
+
+    with Client(fake.target) as client:
+        client.encode(TEXTS, model="words", progress=progress)
+
+    assert len(told) == 5
+    assert told == sorted(told)
+    assert told[-1] == (23, 23)
+    assert threads == {threading.get_ident()}
+
+
+def test_a_failing_progress_ends_it(client: Client, fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "1"}
+
+    def progress(done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        client.encode(TEXTS, model="words", progress=progress)
+    assert fake.count("ModelInfer") < 23
+    assert client.encode("a", model="words").model == "words"
+
+
+def never_for(word: bytes, usual: Any, ended: threading.Event) -> Any:
+    """An answer that does not come for requests with this word, until they are cancelled."""
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        if word not in request.raw_input_contents[0]:
+            return usual(request, context)
+        cancelled = threading.Event()
+        context.add_callback(cancelled.set)
+        cancelled.wait(60)
+        ended.set()
+        return usual(request, context)
+
+    return answer
+
+
+def test_the_first_that_fails_calls_off_the_others(client: Client, fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "1"}
+    ended = threading.Event()
+    slow = never_for(b"slow", fake.answers["ModelInfer"], ended)
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        if b"wrong" in request.raw_input_contents[0]:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "text[0] is wrong")
+        return slow(request, context)
+
+    fake.answers["ModelInfer"] = answer
+    with pytest.raises(InvalidRequest, match=r"text\[1\] is wrong \(inputs\[1\]\)"):
+        client.encode(["slow", "wrong", *TEXTS], model="words", timeout=None)
+    assert ended.wait(30)
+    assert client.encode("a", model="words").model == "words"
+
+
+def test_a_cancelled_task_calls_off_all(fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "1"}
+    ended, all_there = threading.Event(), threading.Event()
+    slow = never_for(b"slow", fake.answers["ModelInfer"], ended)
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        if fake.count("ModelInfer") == 3:
+            all_there.set()
+        return slow(request, context)
+
+    fake.answers["ModelInfer"] = answer
+
+    async def run() -> None:
+        async with AsyncClient(fake.target) as client:
+            task = asyncio.create_task(client.encode(["slow"] * 3, model="words", timeout=None))
+            await asyncio.to_thread(all_there.wait, 30)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    assert ended.wait(30)
+
+
+def test_one_deadline_holds_for_all_of_it(client: Client, fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "1"}
+    fake.answers["ModelInfer"] = never_for(b"slow", fake.answers["ModelInfer"], threading.Event())
+    client.model("words")
+
+    with pytest.raises(
+        DeadlineExceeded,
+        match=r"did not answer ModelInfer within 1 s \(inputs\[2\]\); 2 of 3 sequences were encoded in time",
+    ):
+        client.encode(["a", "b", "slow"], model="words", timeout=1)
+
+
+def test_answers_of_two_versions_are_not_mixed(client: Client, fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "5"}
+    usual = fake.answers["ModelInfer"]
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        reply = usual(request, context)
+        reply.model_version = "2" if fake.count("ModelInfer") > 3 else "1"
+        return reply
+
+    fake.answers["ModelInfer"] = answer
+    with pytest.raises(
+        Unavailable, match=r"words changed from version [12] to [12] while the inputs were enc"
+    ):
+        client.encode(TEXTS, model="words")
+
+
+def test_a_patient_client_is_patient_with_every_request(connect: "Connect", fake: "FakeServer") -> None:
+    fake.properties = {"max_batch_size": "5"}
+    usual, left = fake.answers["ModelInfer"], [9]
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", "1"),))
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
+        return usual(request, context)
+
+    fake.answers["ModelInfer"] = answer
+    patient = connect(fake.target, patient=True, options=[("grpc.enable_retries", 0)])
+    assert len(patient.encode(TEXTS, model="words").output) == 23
+
+
+def test_no_part_is_kept_once_it_is_in_its_place(fake: "FakeServer") -> None:
+    """The memory of all parts together would be that of the whole again."""
+    batch = prepare(RANDOM.normal(size=(6, 5, D)))
+    joined, parts = Joined(batch), []
+    with Client(fake.target) as client:
+        for start in (0, 2, 4):
+            encoding = client.encode(RANDOM.normal(size=(2, 5, D)), model="vectors", attention=True)
+            parts += [weakref.ref(encoding.output), weakref.ref((encoding.attention or {})[1])]
+            joined.put(slice(start, start + 2), encoding)
+    del encoding
+
+    assert [part() for part in parts] == [None] * 6
+    assert joined.encoding().output.shape == (6, 5, D)
+
+
+@pytest.fixture(scope="module")
+def narrow_server(repository: "Path") -> "Iterator[str]":
+    """A real one that takes few sequences and few tokens, and sends small messages."""
+    settings = quick_settings(repository, max_batch_size=7, max_request_tokens=64, max_reply_bytes=16 * 1024)
+    with serving(settings) as one:
+        yield one.address
+
+
+@pytest.mark.parametrize("attention", [None, True])
+def test_a_real_server_gives_what_one_with_room_gives(
+    connect: "Connect", narrow_server: str, real_server: str, attention: Any
+) -> None:
+    """Texts of up to 14 words: seven of them have more than 64 tokens, which only the server can know."""
+    words = "the cat dog sat ran on mat sofa i saw that yesterday a big".split()  # noqa: SIM905
+    texts = [" ".join(RANDOM.choice(words, RANDOM.integers(1, 15))) for _ in range(40)]
+    options: dict[str, Any] = {"model": "tiny-tokens", "attention": attention}
+
+    split = connect(narrow_server).encode(texts, **options)
+    whole = connect(real_server).encode(texts, **options)
+
+    assert split.tokens == whole.tokens
+    assert split.pooled is not None
+    assert whole.pooled is not None
+    np.testing.assert_allclose(split.pooled, whole.pooled, atol=1e-6)
+    for one, other in zip(split.output, whole.output, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    for layer in split.attention or ():
+        for one, other in zip((split.attention or {})[layer], (whole.attention or {})[layer], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_vectors_and_attention_of_a_real_server_too(
+    connect: "Connect", narrow_server: str, real_server: str
+) -> None:
+    x = RANDOM.normal(size=(30, 40, 16)).astype(np.float32)
+    options: dict[str, Any] = {"model": "tiny", "attention": True, "lengths": RANDOM.integers(1, 41, 30)}
+
+    split = connect(narrow_server).encode(x, **options)
+    whole = connect(real_server).encode(x, **options)
+
+    assert split.attention is not None
+    assert whole.attention is not None
+    np.testing.assert_allclose(split.output, whole.output, atol=1e-6)
+    for layer in whole.attention:
+        np.testing.assert_allclose(split.attention[layer], whole.attention[layer], atol=1e-6)
