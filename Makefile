@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TRITON_VENV ?= .venv-triton
+KSERVE_VENV ?= .venv-kserve
 BIN := $(VENV)/bin
 # Files of tests go to so many processes.
 TEST_PROCESSES ?= 2
@@ -22,7 +23,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-test: $(VENV)/dev $(TRITON_VENV)/ready  ## Run the whole test suite
+test: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready  ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-compose:  ## Build the images and really run the compose stack, where a container engine runs
@@ -75,7 +76,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -90,8 +91,18 @@ $(VENV)/dev: $(VENV)/runtime
 	$(BIN)/pip $(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
-# tritonclient wants protobuf below 7: it has an environment of its own, beside our client.
+# tritonclient wants protobuf below 7: it has an environment of its own, beside our client. perf_analyzer is there, too,
+# where it can be installed; its tests are skipped elsewhere.
 $(TRITON_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(TRITON_VENV)
 	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc]' --editable .
+	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: 'perf-analyzer>=2.59' 2>/dev/null \
+		|| echo "perf_analyzer is left out: it wants Linux on x86-64 with glibc 2.38 or newer"
+	touch $@
+
+# kserve wants protobuf below 7, too, and cannot be imported beside tritonclient. Little of what it installs is
+# imported, so nothing is compiled ahead.
+$(KSERVE_VENV)/ready:
+	$(PYTHON) -m venv $(KSERVE_VENV)
+	$(KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile 'kserve; python_version < "3.14"'
 	touch $@

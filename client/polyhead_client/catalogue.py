@@ -37,6 +37,22 @@ class Catalogue:
             for model in reply.models
         ]
 
+    def state(self, name: str, deadline: Deadline) -> Operation[str]:
+        """The state of a model's versions, and why they are not ready; empty where the server does not say.
+
+        Raises:
+            NotFound: the server has no such model.
+        """
+        try:
+            listed = yield from self.models(deadline)
+        except Unsupported:
+            return ""
+        states = [f"it is {model.state} {model.reason}".rstrip() for model in listed if model.name == name]
+        if not states:
+            names = ", ".join(sorted({model.name for model in listed}))
+            raise NotFound(f"{self._target} has no model {name}; it has {names or 'none'}")
+        return ", ".join(states)
+
     def family(self, deadline: Deadline, takes: str | None = None) -> Operation[str]:
         """The only family that is ready; with `takes`, the only one that has such an input.
 

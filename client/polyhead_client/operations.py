@@ -200,15 +200,14 @@ class Operations:
             return False
 
     def ready(self, model: str | None = None, *, timeout: Timeout = ...) -> Operation[bool]:
-        """Whether the server, or one model of it, takes requests; False also where it cannot be reached.
+        """Whether the server, or one model of it, takes requests.
 
-        Raises:
-            NotFound: There is no such model.
+        False also where the server cannot be reached, or has no such model.
         """
         deadline = self._deadline(timeout)
         try:
             return (yield from self._ready(model, deadline))
-        except (Unavailable, DeadlineExceeded):
+        except (Unavailable, DeadlineExceeded, NotFound):
             return False
 
     def wait_until_ready(self, model: str | None = None, *, timeout: Timeout = ...) -> Operation[None]:
@@ -225,6 +224,8 @@ class Operations:
             try:
                 if (yield from self._ready(model, deadline)):
                     return
+                if model is not None:
+                    reason = (yield from self._catalogue.state(model, deadline)) or reason
             except Unavailable as error:
                 reason = str(error)
             except DeadlineExceeded as error:

@@ -5,8 +5,8 @@ from polyhead_model import EncoderConfig
 
 _DATA_TYPES = {"FP32": "TYPE_FP32", "INT64": "TYPE_INT64", "INT32": "TYPE_INT32", "BOOL": "TYPE_BOOL"}
 
-MAX_BATCH_SIZE = 64
-"""What Triton may batch up to; it must be told a number."""
+MAX_BATCH_SIZE = 256
+"""What Triton may batch up to, which must be told a number: that of `polyhead serve`."""
 
 
 def triton_config(name: str, config: EncoderConfig) -> str:

@@ -158,8 +158,11 @@ class Registry:
             )
         if not version:
             return self._default(versions)
-        if not re.fullmatch(r"[0-9]{1,18}", version):
-            raise InvalidRequestError(f"model_version must be a number or empty, was {quoted(version)}")
+        if not re.fullmatch(r"0|[1-9][0-9]{0,17}", version):
+            raise InvalidRequestError(
+                "model_version must be a number without sign or leading zeros, such as 1, or empty for the "
+                f"newest, was {quoted(version)}"
+            )
         slot = versions.get(int(version))
         if slot is None:
             raise UnknownModelError(

@@ -33,6 +33,16 @@ class TensorSpec:
         """It holds attention weights (B, H, T, T), so `heads` and `queries` select from it."""
         return self.name.startswith("attention.")
 
+    @property
+    def is_per_sequence(self) -> bool:
+        """It holds one value for each sequence: (B)."""
+        return len(self.shape) == 1
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Its shape in Triton's terms: without B, and never empty, so that one value is (1)."""
+        return (1,) if self.is_per_sequence else self.shape[1:]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:

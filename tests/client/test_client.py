@@ -145,11 +145,40 @@ def test_waiting_for_a_server_that_never_comes_says_why(connect: "Connect") -> N
         connect("127.0.0.1:1").wait_until_ready(timeout=0.1)
 
 
-def test_waiting_for_a_model_that_is_not_there_is_pointless(client: Client, fake: "FakeServer") -> None:
-    fake.answers["ModelReady"] = lambda _, context: context.abort(grpc.StatusCode.NOT_FOUND, "no model 'cat'")
+@pytest.mark.parametrize("says", ["false, as Triton", "NOT_FOUND, as KServe"])
+def test_waiting_for_a_model_that_is_not_there_is_pointless(
+    client: Client, fake: "FakeServer", says: str
+) -> None:
+    def absent(_: Any, context: grpc.ServicerContext) -> Any:
+        context.abort(grpc.StatusCode.NOT_FOUND, "no model 'cat'")
 
-    with pytest.raises(NotFound, match="no model 'cat'"):
+    fake.answers["ModelReady"] = (
+        absent if says.startswith("NOT") else lambda *_: pb.ModelReadyResponse(ready=False)
+    )
+
+    assert client.ready("cat") is False
+    with pytest.raises(NotFound, match=r"no model '?cat"):
         client.wait_until_ready("cat")
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        (pb.RepositoryIndexResponse, r"it is UNAVAILABLE weights\.bin is missing"),
+        (None, "it is loading, or draining"),
+    ],
+)
+def test_a_model_that_never_comes_is_told_with_the_reason(
+    client: Client, fake: "FakeServer", index: Any, reason: str
+) -> None:
+    listed = {"name": "cat", "version": "1", "state": "UNAVAILABLE", "reason": "weights.bin is missing"}
+    fake.answers["ModelReady"] = lambda *_: pb.ModelReadyResponse(ready=False)
+    fake.answers["RepositoryIndex"] = lambda _, context: (
+        index(models=[listed]) if index else context.abort(grpc.StatusCode.UNIMPLEMENTED, "no index")
+    )
+
+    with pytest.raises(DeadlineExceeded, match=rf"cat at .* was not ready within 0\.3 s: {reason}"):
+        client.wait_until_ready("cat", timeout=0.3)
 
 
 def test_no_model_that_is_ready_is_told_with_the_reason(client: Client, fake: "FakeServer") -> None:

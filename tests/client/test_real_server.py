@@ -37,6 +37,9 @@ def test_the_server_tells_of_itself(client: Client) -> None:
     assert client.live()
     assert client.ready()
     assert client.ready("tiny.attention")
+    assert not client.ready("nothing")
+    with pytest.raises(NotFound, match="has no model nothing; it has tiny, "):
+        client.wait_until_ready("nothing")
     assert client.metadata().name == "polyhead"
     assert {"tiny", "tiny.attention", "tiny-tokens"} <= {model.name for model in client.models()}
     info = client.model("tiny-tokens.attention")

@@ -304,6 +304,15 @@ def test_a_timeout_bounds_the_wait_and_priorities_order_it(serve: Any, gate: Gat
     assert gate.values == [1, 3, 2, 7]
 
 
+@pytest.mark.parametrize("tokens", [1, 2000], ids=["on the event loop", "in a thread"])
+def test_an_idle_server_takes_a_request_however_short_its_timeout(serve: Any, tokens: int) -> None:
+    server = serve()
+
+    for _ in range(50):
+        x = np.zeros((1, tokens, 16), np.float32)
+        assert server.infer("tiny", {"x": x}, parameters={"timeout": 1})["output"].shape == x.shape
+
+
 def test_a_full_queue_refuses_at_once_and_liveness_stays(serve: Any, gate: Gate) -> None:
     server = serve(max_queued_tokens=10)
     gate.held = True

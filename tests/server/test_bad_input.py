@@ -1,9 +1,10 @@
 """Whatever a caller gets wrong is refused by name, and the next good request succeeds."""
 
+import re
 import resource
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -164,9 +165,32 @@ INVALID = {
         build(lengths([1, 1, 1]), Tensor()),
         r"dimension 0 \(B\) of lengths must be 2, was 3",
     ),
-    "lengths of rank 2": (
-        build(Tensor(), lengths([[1], [1]])),
-        r"lengths must have 1 dimensions \(B\), had 2",
+    **{
+        f"lengths of shape {list(np.shape(array))}": (
+            build(Tensor(), lengths(array)),
+            rf"lengths must have shape \(B\) or \(B, 1\), was {re.escape(str(list(np.shape(array))))}",
+        )
+        for array in ([[[1]], [[1]]], [[1, 1]], [[1, 1], [1, 1]], np.zeros((B, 0)), 1)
+    },
+    "lengths [B, 1] of another B": (
+        build(Tensor(), lengths([[1]])),
+        r"dimension 0 \(B\) of lengths must be 2, was 1",
+    ),
+    "lengths [0, 1]": (
+        build(Tensor(), lengths(np.zeros((0, 1)))),
+        r"dimension 0 \(B\) of lengths must be 2, was 0",
+    ),
+    "lengths [B, 1] out of range": (
+        build(Tensor(), lengths([[5], [6]])),
+        r"lengths\[1\] must be between 0 and T \(5\), was 6",
+    ),
+    "lengths [B, 1] with the bytes of another shape": (
+        build(Tensor(), Tensor("lengths", "INT32", (B, 1), bytes(4))),
+        r"lengths must have 8 bytes for INT32 \[2\], had 4",
+    ),
+    "lengths [B, 1] of halves": (
+        build(Tensor(), Tensor("lengths", "FP16", (B, 1), bytes(4))),
+        "lengths must have datatype INT32 or INT64, was 'FP16'",
     ),
     # ---- Masks ----
     "mask of another T": (
@@ -224,6 +248,22 @@ INVALID = {
     "text length cut short": (
         tokens(Tensor("text", "BYTES", (2,), struct.pack("<I", 3) + b"abc" + b"\0\0")),
         "text",
+    ),
+    "text of shape [2, 1, 1]": (
+        tokens(Tensor("text", "BYTES", (2, 1, 1), bytes(8))),
+        r"text must have shape \(B\) or \(B, 1\), was \[2, 1, 1\]",
+    ),
+    "text of shape [1, 2]": (
+        tokens(Tensor("text", "BYTES", (1, 2), bytes(8))),
+        r"text must have shape \(B\) or \(B, 1\), was \[1, 2\]",
+    ),
+    "text of shape [0, 1]": (
+        tokens(Tensor("text", "BYTES", (0, 1), b"")),
+        r"dimension 0 \(B\) of text must be at least 1, was 0",
+    ),
+    "ids of shape [B, T, 1]": (
+        tokens(Tensor("input_ids", "INT64", (B, T, 1), IDS.tobytes())),
+        r"input_ids must have 2 dimensions \(B, T\), had 3",
     ),
     "no text": (tokens(text()), r"dimension 0 \(B\) of text must be at least 1, was 0"),
     # ---- Outputs ----
@@ -283,6 +323,66 @@ INVALID = {
         attention({"shared_memory_region": {"string_param": "r"}}),
         "'shared_memory_region' of output attention.0 is not known: shared memory is not offered",
     ),
+    # ---- Parameters that clients of other servers add ----
+    "binary_data_size of another size": (
+        build(Tensor(parameters={"binary_data_size": pb.InferParameter(int64_param=X.nbytes - 1)})),
+        f"parameter binary_data_size of x must be the {X.nbytes} bytes of its raw content, was 639",
+    ),
+    "binary_data_size of another text": (
+        tokens(replace(text(b"a"), parameters={"binary_data_size": pb.InferParameter(int64_param=4)})),
+        "parameter binary_data_size of text must be the 5 bytes of its raw content, was 4",
+    ),
+    "binary_data_size below 0": (
+        build(Tensor(parameters={"binary_data_size": pb.InferParameter(int64_param=-1)})),
+        "parameter binary_data_size of x must be a whole number of at least 0, was -1",
+    ),
+    "binary_data_size of typed contents": (
+        build(
+            Tensor(
+                raw=None,
+                contents={"fp32_contents": X.ravel().tolist()},
+                parameters={"binary_data_size": pb.InferParameter(int64_param=X.nbytes)},
+            )
+        ),
+        f"parameter binary_data_size of x must be left out, was {X.nbytes}: its contents are not raw",
+    ),
+    "binary_data_size of the request": (
+        parameter("binary_data_size", int64_param=X.nbytes),
+        "parameter 'binary_data_size' of the request is not known",
+    ),
+    "outputs that are not raw": (
+        parameter("binary_data_output", bool_param=False),
+        r"parameter binary_data_output of the request must be true or left out, was False \(bool_param\): "
+        "outputs are always in raw_output_contents",
+    ),
+    "an output that is not raw": (
+        attention({"binary_data": {"bool_param": False}}),
+        "parameter binary_data of output attention.0 must be true or left out, was False",
+    ),
+    "an output that is raw in words": (
+        attention({"binary_data": {"string_param": "true"}}),
+        "parameter binary_data of output attention.0 must be a boolean, was 'true'",
+    ),
+    "text in base64": (
+        tokens(replace(text(b"YQ=="), parameters={"content_type": pb.InferParameter(string_param="base64")})),
+        "parameter content_type of text must be np or pd or str, was 'base64'",
+    ),
+    "vectors as strings": (
+        build(Tensor(parameters={"content_type": pb.InferParameter(string_param="str")})),
+        "parameter content_type of x must be np or pd, was 'str'",
+    ),
+    "vectors for a request of strings": (
+        parameter("content_type", string_param="str"),
+        "parameter content_type of the request must be np or pd, was 'str'",
+    ),
+    "an output as a date": (
+        attention({"content_type": {"string_param": "datetime"}}),
+        "parameter content_type of output attention.0 must be np or pd, was 'datetime'",
+    ),
+    "a content type of a megabyte": (
+        parameter("content_type", string_param="n" * 1_000_000),
+        "parameter content_type of the request must be np or pd, was 'n",
+    ),
     "head out of range": (
         attention({"heads": {"string_param": "0,4"}}),
         r"parameter heads of output attention.0 must be between 0 and H-1 \(3\), was 4",
@@ -332,7 +432,17 @@ INVALID = {
     # ---- Versions and messages ----
     "version in letters": (
         build(Tensor(), model_version="abc"),
-        "model_version must be a number or empty, was 'abc'",
+        "model_version must be a number without sign or leading zeros, such as 1, or empty for the newest, "
+        "was 'abc'",
+    ),
+    "version with a leading zero": (
+        build(Tensor(), model_version="01"),
+        "model_version must be a number without .* leading zeros, such as 1, .* was '01'",
+    ),
+    "id of a megabyte": (build(Tensor(), id="i" * 2**20), "id must have at most 1024 bytes, had 1048576"),
+    "id of too many bytes in few letters": (
+        build(Tensor(), id="é" * 513),
+        "id must have at most 1024 bytes, had 1026",
     ),
     "version of a megabyte": (
         build(Tensor(), model_version="9" * 1_000_000),
@@ -444,14 +554,29 @@ def good(server: Any) -> Callable[[], None]:
     return check
 
 
-@pytest.mark.parametrize("name", ["ModelMetadata", "ModelConfig", "ModelStatistics", "ModelReady"])
+ABSENT = [("other", ""), ("../x", ""), ("", ""), ("tiny", "7"), ("other", "abc")]
+MALFORMED = [("tiny", "abc"), ("tiny", "01"), ("tiny", "-1")]
+
+
+@pytest.mark.parametrize(("model", "version"), ABSENT)
+def test_what_is_not_there_is_not_ready(server: Any, model: str, version: str) -> None:
+    assert server.call("ModelReady", pb.ModelReadyRequest(name=model, version=version)).ready is False
+
+
+@pytest.mark.parametrize(("model", "version"), MALFORMED)
+def test_readiness_of_what_is_no_version_is_refused(server: Any, model: str, version: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        server.call("ModelReady", pb.ModelReadyRequest(name=model, version=version))
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("name", ["ModelMetadata", "ModelConfig", "ModelStatistics"])
 @pytest.mark.parametrize(
     ("model", "version", "code"),
     [
-        ("other", "", grpc.StatusCode.NOT_FOUND),
-        ("../x", "", grpc.StatusCode.NOT_FOUND),
-        ("tiny", "7", grpc.StatusCode.NOT_FOUND),
-        ("tiny", "abc", grpc.StatusCode.INVALID_ARGUMENT),
+        *((*one, grpc.StatusCode.NOT_FOUND) for one in ABSENT if one[0]),
+        *((*one, grpc.StatusCode.INVALID_ARGUMENT) for one in MALFORMED),
     ],
 )
 def test_what_is_not_there_is_not_found(

@@ -24,12 +24,14 @@ _MOST = 64
 
 
 class _Waiting:
-    __slots__ = ("answer", "arrived_ns", "work")
+    __slots__ = ("answer", "arrived_ns", "passed_over", "work")
 
     def __init__(self, work: Work, answer: asyncio.Future[Done], arrived_ns: int) -> None:
         self.work = work
         self.answer = answer
         self.arrived_ns = arrived_ns
+        self.passed_over = False
+        """Others ran before it. Until then it does not wait for its turn."""
 
 
 class Inline:
@@ -124,6 +126,8 @@ class Inline:
             self.tokens -= work.tokens
         items = self._waiting[:count]
         del self._waiting[:count]
+        for item in self._waiting:
+            item.passed_over = True
         return items
 
     def _still(self, items: list[_Waiting]) -> list[_Waiting]:
@@ -136,7 +140,7 @@ class Inline:
                 self._observer.on_drop(Drop.CANCELLED)
             elif deadline is not None and now >= deadline:
                 self._drop(item, Drop.EXPIRED, refusals.expired())
-            elif timeout is not None and now_ns - item.arrived_ns > timeout * 1e9:
+            elif timeout is not None and item.passed_over and now_ns - item.arrived_ns > timeout * 1e9:
                 self._drop(item, Drop.TIMEOUT, refusals.waited_too_long())
             else:
                 still.append(item)

@@ -186,7 +186,7 @@ class Scheduler:
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         now = self._loop.time()
         start_by = now + self._limits.max_wait_seconds
-        if work.timeout is not None:
+        if work.timeout is not None and not self._starts_at_once(work.size):
             start_by = min(start_by, now + work.timeout)
         self._check_reach(work, now, start_by)
         entry = Entry(
@@ -234,6 +234,13 @@ class Scheduler:
                 "try again later, or give it more time",
                 retry_after_ms=self._retry_after_ms(work),
             )
+
+    def _starts_at_once(self, size: tuple[int, int]) -> bool:
+        """Nothing goes before work of (B, T). The time that it takes to a thread is no wait for its turn."""
+        if self._queue:
+            return False
+        # A batch is among those that run until its thread is back, which is after its callers have answers.
+        return not self.running_requests or self._ways.starts(size, max(1, len(self._running)))
 
     def _until_free(self, now: float, size: tuple[int, int]) -> float:
         """About how long it takes until the engine begins another batch, of (B, T)."""

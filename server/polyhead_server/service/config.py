@@ -30,7 +30,8 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             pb.ModelInput(
                 name=spec.name,
                 data_type=_DATA_TYPES[spec.datatype],
-                dims=spec.shape[1:],
+                dims=spec.dims,
+                reshape=pb.ModelTensorReshape() if spec.is_per_sequence else None,
                 optional=spec.optional,
             )
             for spec in signature.inputs.values()

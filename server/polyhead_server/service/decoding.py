@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
-from polyhead_server.service.parameters import refuse_parameters
-from polyhead_server.service.tensors import decode_text, read_contents, read_raw, read_strings
+from polyhead_server.service.parameters import read_input_parameters
+from polyhead_server.service.tensors import decode_text, read_contents, read_raw, read_strings, shown
 from polyhead_server.settings import Settings
 from polyhead_server.signature import LENGTHS, TEXT, Signature, TensorSpec
 
@@ -43,6 +43,8 @@ class Given:
     shape: tuple[int, ...]
     position: int | None
     """Of its raw content; None where its contents are typed."""
+    size: int | None
+    """The bytes that its raw content must have, where the request says so in words, too."""
     contents: pb.InferTensorContents
 
 
@@ -110,6 +112,11 @@ def read_inputs(
     texts: list[str] | None = None
     for tensor in inputs.tensors:
         content = None if tensor.position is None else raw[tensor.position]
+        if tensor.size is not None and content is not None and len(content) != tensor.size:
+            raise InvalidRequestError(
+                f"parameter binary_data_size of {tensor.name} must be the {len(content)} bytes "
+                f"of its raw content, was {tensor.size}"
+            )
         if tensor.name == TEXT:
             texts = _read_text(tensor, content, limits)
         elif content is None:
@@ -137,14 +144,22 @@ def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature
             )
         if name in tensors:
             raise InvalidRequestError(f"input {name} must be given once, was given twice")
-        if raw_count and tensor.HasField("contents"):
+        if raw_count and tensor.contents.ByteSize():  # some clients write an empty one
             raise InvalidRequestError(f"{name} must not have contents: the request has raw_input_contents")
-        refuse_parameters(tensor.parameters, name)
+        spec, shape = signature.inputs[name], tuple(tensor.shape)
+        size = read_input_parameters(tensor.parameters, name, text=spec.datatype == "BYTES")
+        if size is not None and not raw_count:
+            raise InvalidRequestError(
+                f"parameter binary_data_size of {name} must be left out, was {size}: its contents are not raw"
+            )
+        if spec.is_per_sequence and len(shape) == 2 and shape[1] == 1:
+            shape = shape[:1]  # (B, 1), as Triton's clients send it
         tensors[name] = Given(
             name=name,
             datatype=tensor.datatype,
-            shape=tuple(tensor.shape),
+            shape=shape,
             position=index if raw_count else None,
+            size=size,
             contents=tensor.contents,
         )
     for spec in signature.inputs.values():
@@ -185,6 +200,8 @@ def _check_shape(
         )
     axes, shape = _AXES[spec.name], tensor.shape
     if len(shape) != len(axes):
+        if spec.is_per_sequence:
+            raise InvalidRequestError(f"{spec.name} must have shape (B) or (B, 1), was {shown(shape)}")
         raise InvalidRequestError(
             f"{spec.name} must have {len(axes)} dimensions ({', '.join(axes)}), had {len(shape)}"
         )

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from polyhead_proto import RPCS, SERVICE, Rpc
 from polyhead_proto import messages as pb
 from polyhead_server.budget import Budget
-from polyhead_server.errors import Refusal, refusal
+from polyhead_server.errors import Refusal, UnknownModelError, refusal
 from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.logs import LOGGER
 from polyhead_server.observation import CURRENT, REQUEST_ID, Observation, request_id
@@ -193,7 +193,10 @@ class Service:
         return self._registry.find(request.name, request.version)
 
     def _model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        slot = self._registry.slot(request.name, request.version)
+        try:
+            slot = self._registry.slot(request.name, request.version)
+        except UnknownModelError:  # as Triton has it: what is not there is not ready
+            return pb.ModelReadyResponse(ready=False)
         ready = slot.state is State.READY and not self._lifecycle.draining.is_set()
         return pb.ModelReadyResponse(ready=ready)
 

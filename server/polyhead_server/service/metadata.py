@@ -1,5 +1,6 @@
 """What the server and its models are: `ServerMetadata` and `ModelMetadata`."""
 
+from collections.abc import Sequence
 from importlib.metadata import version
 
 from polyhead_proto import messages as pb
@@ -28,8 +29,9 @@ def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.M
         name=signature.name,
         versions=[str(number) for number in registry.versions(signature.name)],
         platform=PLATFORM,
-        inputs=[_tensor(spec) for spec in signature.inputs.values()],
-        outputs=[_tensor(spec) for spec in signature.outputs.values()],
+        # Inputs in Triton's terms, as its clients size what they send by them; outputs as they are sent.
+        inputs=[_tensor(spec, (-1, *spec.dims)) for spec in signature.inputs.values()],
+        outputs=[_tensor(spec, spec.shape) for spec in signature.outputs.values()],
         properties=properties(model, settings),
     )
 
@@ -68,5 +70,5 @@ def properties(model: Model, settings: Settings) -> dict[str, str]:
     return {name: "" if value is None else str(value) for name, value in values.items()}
 
 
-def _tensor(spec: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:
-    return pb.ModelMetadataResponse.TensorMetadata(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+def _tensor(spec: TensorSpec, shape: Sequence[int]) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(name=spec.name, datatype=spec.datatype, shape=shape)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.service.parameters import Selection, read_selection
+from polyhead_server.service.parameters import Selection, read_output_parameters
 from polyhead_server.service.tensors import DTYPES
 from polyhead_server.signature import LENGTHS, TOKENS, Signature, TensorSpec
 
@@ -61,7 +61,8 @@ def requested_outputs(
             )
         if output.name in own:
             raise InvalidRequestError(f"output {output.name} must be requested once, was requested twice")
-        own[output.name] = read_selection(output.parameters, f"output {output.name}")
+        text = signature.outputs[output.name].datatype == "BYTES"
+        own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
     specs = [signature.outputs[name] for name in own or signature.outputs]
     _check_applies(default, specs)
     return [_want(spec, own.get(spec.name, Selection()), default, signature) for spec in specs]

@@ -1,6 +1,7 @@
-"""The parameters of a request and of its requested outputs.
+"""The parameters of a request, of its inputs and of its requested outputs.
 
 A parameter that is not understood is refused by name: what is passed over silently is found out late.
+Those that clients of other servers add by themselves are accepted where they say what happens anyway.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,10 @@ DTYPES = ("FP32", "FP16", "UINT8")
 _OF_OUTPUTS = "heads, queries and dtype"
 _OF_REQUESTS = "timeout, priority, parts, heads, queries and dtype"
 _OF_TEXT_REQUESTS = f"truncate, {_OF_REQUESTS}"
+
+# MLServer's names: an array, a column of a table; and, for BYTES only, strings.
+_CONTENT_TYPES = ("np", "pd")
+_TEXT_CONTENT_TYPE = "str"
 
 _HINTS = {
     "classification": ": attention and encoder outputs have no classes",
@@ -86,7 +91,9 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
                 priority = _at_least_zero(name, parameter)
             case "sequence_id" | "sequence_start" | "sequence_end":
                 _without_sequence(name, parameter)
-            case _:
+            case _ if not _changes_nothing(
+                name, parameter, "the request", raw="binary_data_output", text=takes_text
+            ):
                 rest[name] = parameter
     return RequestParameters(
         truncate=truncate,
@@ -95,6 +102,26 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
         priority=priority,
         default=read_selection(rest, "the request", _OF_TEXT_REQUESTS if takes_text else _OF_REQUESTS),
     )
+
+
+def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -> Selection:
+    """Reads the parameters of a requested output.
+
+    Args:
+        parameters: As they came.
+        output: The output's name.
+        text: It holds strings.
+
+    Raises:
+        InvalidRequestError: One is unknown, of the wrong type, or asks for what is not done.
+    """
+    whose = f"output {output}"
+    rest = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if not _changes_nothing(name, parameter, whose, raw="binary_data", text=text)
+    }
+    return read_selection(rest, whose)
 
 
 def read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> Selection:
@@ -129,14 +156,64 @@ def read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS)
     return Selection(heads=heads, queries=queries, dtype=dtype)
 
 
-def refuse_parameters(parameters: Parameters, whose: str) -> None:
-    """Refuses the parameters of a tensor that takes none.
+def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> int | None:
+    """Reads the parameters of an input.
+
+    Args:
+        parameters: As they came.
+        whose: The input's name.
+        text: It holds strings.
+
+    Returns:
+        How many raw bytes it must have, where `binary_data_size` says so.
 
     Raises:
-        InvalidRequestError: There is one.
+        InvalidRequestError: One is unknown, of the wrong type, or asks for what is not done.
     """
-    for name in parameters:
-        raise InvalidRequestError(f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}")
+    size = None
+    for name, parameter in parameters.items():
+        if name == "binary_data_size":
+            size = _at_least_zero(name, parameter, whose)
+        elif not _changes_nothing(name, parameter, whose, text=text):
+            raise InvalidRequestError(
+                f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}"
+            )
+    return size
+
+
+def _changes_nothing(
+    name: str, parameter: pb.InferParameter, whose: str, *, text: bool, raw: str | None = None
+) -> bool:
+    """Whether it is a parameter that clients of other servers add, which says what happens anyway.
+
+    Args:
+        name: The parameter's name.
+        parameter: Its value.
+        whose: Of what it is, for messages.
+        text: There are strings to be read, or written.
+        raw: The name under which raw outputs are asked for here.
+
+    Raises:
+        InvalidRequestError: It is one of them, and asks for something else.
+    """
+    if name == "headers":  # of an HTTP request, for the model to read; no model here does
+        return True
+    if name == "content_type":
+        known = (*_CONTENT_TYPES, _TEXT_CONTENT_TYPE) if text else _CONTENT_TYPES
+        if parameter.string_param not in known:
+            raise InvalidRequestError(
+                f"parameter content_type of {whose} must be {' or '.join(known)}, was {_shown(parameter)}: "
+                "tensors are read and written as their datatypes say"
+            )
+        return True
+    if name == raw:
+        if not _boolean(name, parameter, whose):
+            raise InvalidRequestError(
+                f"parameter {name} of {whose} must be true or left out, was {_shown(parameter)}: "
+                "outputs are always in raw_output_contents"
+            )
+        return True
+    return False
 
 
 def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
@@ -152,22 +229,20 @@ def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
     )
 
 
-def _boolean(name: str, parameter: pb.InferParameter) -> bool:
+def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request") -> bool:
     if parameter.WhichOneof("parameter_choice") != "bool_param":
-        raise InvalidRequestError(
-            f"parameter {name} of the request must be a boolean, was {_shown(parameter)}"
-        )
+        raise InvalidRequestError(f"parameter {name} of {whose} must be a boolean, was {_shown(parameter)}")
     return parameter.bool_param
 
 
-def _at_least_zero(name: str, parameter: pb.InferParameter) -> int:
+def _at_least_zero(name: str, parameter: pb.InferParameter, whose: str = "the request") -> int:
     choice = parameter.WhichOneof("parameter_choice")
     if choice == "uint64_param":
         return parameter.uint64_param
     if choice == "int64_param" and parameter.int64_param >= 0:
         return parameter.int64_param
     raise InvalidRequestError(
-        f"parameter {name} of the request must be a whole number of at least 0, was {_shown(parameter)}"
+        f"parameter {name} of {whose} must be a whole number of at least 0, was {_shown(parameter)}"
     )
 
 

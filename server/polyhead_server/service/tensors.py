@@ -50,7 +50,7 @@ def read_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes | memory
     expected = math.prod(shape) * dtype.itemsize
     if len(raw) != expected:
         raise InvalidRequestError(
-            f"{name} must have {expected} bytes for {datatype} {_shown(shape)}, had {len(raw)}"
+            f"{name} must have {expected} bytes for {datatype} {shown(shape)}, had {len(raw)}"
         )
     array = np.frombuffer(raw, dtype).reshape(shape)
     if datatype == "BOOL" and (largest := array.view(np.uint8).max(initial=0)) > 1:
@@ -78,7 +78,7 @@ def read_contents(
     expected = math.prod(shape)
     if len(values) != expected:
         raise InvalidRequestError(
-            f"{name} must have {expected} values for shape {_shown(shape)}, had {len(values)}"
+            f"{name} must have {expected} values for shape {shown(shape)}, had {len(values)}"
         )
     if datatype == "BYTES":
         return list(values)
@@ -95,7 +95,7 @@ def read_strings(name: str, shape: Sequence[int], raw: bytes | memoryview) -> li
     # Each element takes at least its length, so this bounds the work below.
     if expected > len(raw) // _LENGTH.size:
         raise InvalidRequestError(
-            f"{name} must have {expected} elements for shape {_shown(shape)}, {len(raw)} bytes hold fewer"
+            f"{name} must have {expected} elements for shape {shown(shape)}, {len(raw)} bytes hold fewer"
         )
     elements: list[bytes] = []
     position = 0
@@ -112,7 +112,7 @@ def read_strings(name: str, shape: Sequence[int], raw: bytes | memoryview) -> li
         position += length
     if len(elements) != expected or position != len(raw):
         raise InvalidRequestError(
-            f"{name} must have {expected} elements for shape {_shown(shape)}, had {len(elements)} "
+            f"{name} must have {expected} elements for shape {shown(shape)}, had {len(elements)} "
             f"and {len(raw) - position} bytes more"
         )
     return elements
@@ -146,5 +146,6 @@ def pack_strings(rows: Sequence[Sequence[str]], width: int) -> bytes:
     return b"".join(parts)
 
 
-def _shown(shape: Sequence[int]) -> str:
+def shown(shape: Sequence[int]) -> str:
+    """A shape as messages show it, not too long."""
     return quoted(str(list(shape))).strip("'")

@@ -24,6 +24,7 @@ _RAW_FIELD = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ID_TAG, _RAW_TAG = _ID_FIELD << 3 | _BYTES, _RAW_FIELD << 3 | _BYTES
 _MOST_FIELDS = 4096
+_LONGEST_ID = 1024
 # Longer ones that the walk does not understand are refused unseen: protobuf's parts of a message may take
 # many times its bytes.
 _MOST_JUDGED = 2**20
@@ -64,7 +65,8 @@ def split_infer(payload: bytes) -> InferRequest | None:
     """Takes an inference request apart; None where only protobuf should judge it: see `judge_infer`.
 
     Raises:
-        InvalidRequestError: It has more fields than any request needs. Each costs time and memory here.
+        InvalidRequestError: It has more fields than any request needs, or a longer id. Each costs time and
+            memory here.
     """
     view = memoryview(payload)
     head: list[memoryview] = []
@@ -76,7 +78,7 @@ def split_infer(payload: bytes) -> InferRequest | None:
             if tag == _RAW_TAG:
                 raw.append(view[content:end])
             elif tag == _ID_TAG:
-                request_id = str(view[content:end], "utf-8")
+                request_id = _id(view[content:end])
             else:
                 continue
             head.append(view[kept:start])
@@ -91,15 +93,22 @@ def judge_infer(payload: bytes) -> InferRequest:
     """Takes apart what `split_infer` does not understand. Takes long: protobuf parses and copies all of it.
 
     Raises:
-        InvalidRequestError: The bytes are no such message.
+        InvalidRequestError: The bytes are no such message, or have too long an id.
     """
     if len(payload) > _MOST_JUDGED:
         raise _no_message(pb.ModelInferRequest, payload)
     message = parse(pb.ModelInferRequest, payload)
-    request_id, raw = message.id, list(message.raw_input_contents)
+    request_id, raw = _id(memoryview(message.id.encode())), list(message.raw_input_contents)
     message.ClearField("id")
     message.ClearField("raw_input_contents")
     return InferRequest(head=message.SerializeToString(), request_id=request_id, raw=raw)
+
+
+def _id(content: memoryview) -> str:
+    """Reads an id. It is echoed, so it must not cost what a tensor may."""
+    if len(content) > _LONGEST_ID:
+        raise InvalidRequestError(f"id must have at most {_LONGEST_ID} bytes, had {len(content)}")
+    return str(content, "utf-8")
 
 
 def _no_message(kind: type[Message], payload: bytes) -> InvalidRequestError:

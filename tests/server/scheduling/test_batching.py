@@ -237,6 +237,37 @@ def test_a_timeout_is_only_for_the_queue(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_what_starts_at_once_does_not_wait_however_short_its_timeout(
+    bench: Any, virtually: Any, inline: bool
+) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY if inline else bench.FLAT)
+        for number in range(3):
+            await one.submit(number, timeout=1e-6)
+
+        assert one.engine.runs == [[0], [1], [2]]
+        assert one.counter.drops == []
+
+    virtually(test())
+
+
+def test_so_it_is_on_a_free_lane_and_not_behind_others(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        narrow = CostTable({(1, 1): 0.1, (1, 1000): 0.12}, gains={1: 1.9})
+        one = bench(bench.FLAT, runs=2, narrow=narrow, inline=False)
+        running = one.submit(0)
+        await asyncio.sleep(0)
+        beside = one.submit(1, timeout=1e-6)
+        await asyncio.sleep(0)
+        behind = one.submit(2, timeout=1e-6)
+        results = await asyncio.gather(running, beside, behind, return_exceptions=True)
+
+        assert [isinstance(result, UnavailableError) for result in results] == [False, False, True]
+
+    virtually(test())
+
+
 def test_without_a_timeout_the_servers_own_counts(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.BY_TOKENS, wait=0.505)

@@ -1,6 +1,7 @@
 """Small work runs on the event loop, one batch a turn."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -84,15 +85,29 @@ def test_who_left_or_is_late_is_not_run(bench: Any, virtually: Any) -> None:
         one = bench(bench.TINY)
         answers = [one.submit(number) for number in range(3)]
         late = one.submit(9, deadline=asyncio.get_running_loop().time())
-        impatient = one.submit(10, timeout=0.0)
         answers[1].cancel()
-        results = await asyncio.gather(*answers, late, impatient, return_exceptions=True)
+        results = await asyncio.gather(*answers, late, return_exceptions=True)
 
         assert one.engine.runs == [[0, 2]]
         assert isinstance(results[1], asyncio.CancelledError)
         assert isinstance(results[3], ExpiredError)
-        assert isinstance(results[4], UnavailableError)
-        assert sorted(one.counter.drops) == [Drop.CANCELLED, Drop.EXPIRED, Drop.TIMEOUT]
+        assert sorted(one.counter.drops) == [Drop.CANCELLED, Drop.EXPIRED]
+
+    virtually(test())
+
+
+def test_a_timeout_counts_from_when_others_go_first(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        first = [one.submit(number, timeout=1e-9) for number in range(3)]
+        rest = [one.submit(number) for number in range(3, 300)]
+        impatient = one.submit(300, timeout=1e-9)
+        results = await asyncio.gather(*first, *rest, impatient, return_exceptions=True)
+
+        assert len(one.engine.runs) > 1
+        assert sorted(itertools.chain(*one.engine.runs)) == list(range(300))
+        assert isinstance(results[-1], UnavailableError)
+        assert one.counter.drops == [Drop.TIMEOUT]
 
     virtually(test())
 

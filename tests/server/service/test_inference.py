@@ -1,11 +1,14 @@
 """Numbers over the wire, against the same graphs run in this process."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.server.conftest import Result
 from tokenizers import Tokenizer
 
 from polyhead_proto import messages as pb
@@ -67,6 +70,28 @@ def test_lengths_of_64_bits_and_of_0_are_taken(server: Any, repository: Path) ->
 
     close(result["output"], expected["output"])
     assert not result["output"][1].any()
+
+
+@pytest.mark.parametrize("datatype", [np.int32, np.int64])
+def test_lengths_may_have_the_dimension_that_triton_asks_for(
+    server: Any, tiny: dict[str, Any], datatype: Any
+) -> None:
+    lengths = LENGTHS.astype(datatype).reshape(3, 1)
+
+    close(server.infer("tiny", {"x": X, "lengths": lengths})["output"], tiny["output"])
+
+
+def test_so_may_typed_lengths(server: Any, tiny: dict[str, Any]) -> None:
+    request = server.request("tiny", {"x": X})
+    del request.raw_input_contents[:]
+    request.inputs[0].contents.fp32_contents.extend(X.ravel().tolist())
+    request.inputs.add(
+        name="lengths", datatype="INT32", shape=[3, 1], contents={"int_contents": LENGTHS.tolist()}
+    )
+
+    (output,) = server.call("ModelInfer", request).raw_output_contents
+
+    close(np.frombuffer(output, np.float32).reshape(X.shape), tiny["output"])
 
 
 def test_half_precision_input_is_taken(server: Any, repository: Path) -> None:
@@ -173,6 +198,40 @@ def test_parameters_of_triton_s_clients_are_accepted(server: Any) -> None:
     assert server.infer("tiny", {"x": X}, parameters=parameters)["output"].shape == X.shape
 
 
+def test_parameters_that_other_clients_add_are_accepted(server: Any, tiny: dict[str, Any]) -> None:
+    """As `kserve` and `mlserver` write them: each says what happens anyway."""
+    request = server.request(
+        "tiny.attention",
+        {"x": X, "lengths": LENGTHS},
+        outputs={
+            "output": {"binary_data": True, "content_type": "np"},
+            "attention.1": {"headers": "none", "heads": "1"},
+        },
+        parameters={"binary_data_output": True, "content_type": "np", "headers": "none", "dtype": "FP32"},
+    )
+    for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True):
+        tensor.parameters["binary_data_size"].int64_param = len(raw)
+        tensor.parameters["content_type"].string_param = "np"
+        tensor.parameters["headers"].string_param = "none"
+        tensor.contents.SetInParent()  # empty, beside the raw ones
+
+    for _ in range(2):  # the second is of a form that is known
+        result = Result(server.call("ModelInfer", request))
+        close(result["output"], tiny["output"])
+        close(result["attention.1"], tiny["attention.1"][:, [1]])
+
+
+def test_a_size_in_words_is_compared_with_every_request(server: Any) -> None:
+    """Also with those whose head is known already."""
+    request = server.request("tiny-tokens", {"text": ["a cat"]})
+    request.inputs[0].parameters["binary_data_size"].uint64_param = len(request.raw_input_contents[0])
+    assert server.call("ModelInfer", request).outputs
+    request.raw_input_contents[0] = struct.pack("<I", 3) + b"cat"
+
+    with pytest.raises(grpc.RpcError, match=r"binary_data_size of text must be the 7 bytes .*, was 9"):
+        server.call("ModelInfer", request)
+
+
 # ---- Text --------------------------------------------------------------------------------------
 
 
@@ -185,6 +244,24 @@ def tokenised(repository: Path) -> tuple[dict[str, Any], list[list[str]]]:
     ids = np.array([encoding.ids for encoding in encodings])
     lengths = np.array([sum(encoding.attention_mask) for encoding in encodings], np.int32)
     return {"input_ids": ids, "lengths": lengths}, [encoding.tokens for encoding in encodings]
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["raw", "typed"])
+def test_text_may_have_the_dimension_that_triton_asks_for(server: Any, raw: bool) -> None:
+    request = server.request("tiny-tokens", {"text": TEXTS}, parameters={"content_type": "pd"})
+    request.inputs[0].shape.append(1)
+    request.inputs[0].parameters["content_type"].string_param = "str"  # as `mlserver` writes a column
+    if not raw:
+        del request.raw_input_contents[:]
+        request.inputs[0].contents.bytes_contents.extend(text.encode() for text in TEXTS)
+
+    result = Result(server.call("ModelInfer", request))
+    expected = server.infer("tiny-tokens", {"text": TEXTS})
+
+    assert result.outputs.keys() == expected.outputs.keys()
+    assert result["lengths"].shape == (3,)
+    close(result["pooled"], expected["pooled"])
+    assert result["tokens"] == expected["tokens"]
 
 
 def test_text_is_tokenised_and_gives_tokens_and_lengths(server: Any, repository: Path) -> None:

@@ -1,10 +1,20 @@
 """What the server says about itself and its models."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
 
 from polyhead_proto import messages as pb
+
+DATATYPES = {
+    pb.TYPE_BOOL: "BOOL",
+    pb.TYPE_INT32: "INT32",
+    pb.TYPE_INT64: "INT64",
+    pb.TYPE_FP32: "FP32",
+    pb.TYPE_STRING: "BYTES",
+}
 
 
 def test_the_server_names_itself_and_what_it_extends(server: Any) -> None:
@@ -24,8 +34,8 @@ def test_a_model_s_tensors_are_listed(server: Any) -> None:
     assert [(one.name, one.datatype, list(one.shape)) for one in metadata.inputs] == [
         ("input_ids", "INT64", [-1, -1]),
         ("token_type_ids", "INT64", [-1, -1]),
-        ("lengths", "INT32", [-1]),
-        ("text", "BYTES", [-1]),
+        ("lengths", "INT32", [-1, 1]),
+        ("text", "BYTES", [-1, 1]),
     ]
     assert [(one.name, one.datatype, list(one.shape)) for one in metadata.outputs] == [
         ("output", "FP32", [-1, -1, 16]),
@@ -82,17 +92,49 @@ def test_limits_are_published_as_set(serve: Any) -> None:
     assert (properties["max_reply_bytes"], properties["max_batch_size"]) == ("12345", "9")
 
 
-def test_the_configuration_agrees_with_the_metadata(server: Any) -> None:
-    for name in ("tiny", "tiny-tokens.attention", "tiny-masked"):
-        metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name=name))
-        config = server.call("ModelConfig", pb.ModelConfigRequest(name=name)).config
+MODELS = ["tiny", "tiny.attention", "tiny-tokens", "tiny-tokens.attention", "tiny-masked"]
 
-        assert (config.name, config.max_batch_size) == (name, 256)
-        assert [one.name for one in config.input] == [one.name for one in metadata.inputs]
-        assert [list(one.dims) for one in config.input] == [list(one.shape)[1:] for one in metadata.inputs]
-        assert [one.name for one in config.output] == [one.name for one in metadata.outputs]
-        assert [list(one.dims) for one in config.output] == [list(one.shape)[1:] for one in metadata.outputs]
-        assert pb.TYPE_INVALID not in {one.data_type for one in (*config.input, *config.output)}
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_configuration_agrees_with_the_metadata(server: Any, name: str) -> None:
+    metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name=name))
+    config = server.call("ModelConfig", pb.ModelConfigRequest(name=name)).config
+
+    assert (config.name, config.max_batch_size) == (name, 256)
+    for configured, described in ((config.input, metadata.inputs), (config.output, metadata.outputs)):
+        assert [(one.name, DATATYPES[one.data_type], [-1, *one.dims]) for one in configured] == [
+            (one.name, one.datatype, list(one.shape)) for one in described
+        ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_input_has_a_dimension_beside_the_batch(server: Any, name: str) -> None:
+    """Triton's clients cannot say the shape of one that has none; it takes the 1 away again."""
+    config = server.call("ModelConfig", pb.ModelConfigRequest(name=name)).config
+    reshaped = [one for one in config.input if one.HasField("reshape")]
+
+    assert all(one.dims for one in config.input)
+    assert {one.name for one in reshaped} == {"lengths", "text"} & {one.name for one in config.input}
+    assert all(list(one.dims) == [1] and not one.reshape.shape for one in reshaped)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-tokens", "tiny-masked"])
+def test_both_agree_with_the_exported_configuration(server: Any, repository: Path, name: str) -> None:
+    """What the server adds to the graph apart: that inputs may be left out, text, and outputs of its own."""
+    exported = text_format.Parse((repository / name / "config.pbtxt").read_text(), pb.ModelConfig())
+    config = server.call("ModelConfig", pb.ModelConfigRequest(name=name)).config
+    metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name=name))
+
+    for one in config.input:
+        one.optional = False
+    assert list(exported.input) == [one for one in config.input if one.name != "text"]
+    assert list(exported.output) == [one for one in config.output if one.name not in {"tokens", "lengths"}]
+    for field in ("name", "backend", "max_batch_size", "default_model_filename"):
+        assert getattr(exported, field) == getattr(config, field)
+    for tensors, described in ((exported.input, metadata.inputs), (exported.output, metadata.outputs)):
+        shapes = {one.name: (one.datatype, list(one.shape)) for one in described}
+        for tensor in tensors:
+            assert shapes[tensor.name] == (DATATYPES[tensor.data_type], [-1, *tensor.dims])
 
 
 def test_optional_inputs_are_marked(server: Any) -> None:

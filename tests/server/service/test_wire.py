@@ -1,5 +1,7 @@
 """Taking requests apart without copying them."""
 
+from collections.abc import Callable
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -63,6 +65,17 @@ def test_the_head_is_the_same_whatever_the_data(
     other.raw_input_contents.extend(raw)
 
     assert split(_ordered(other)).head == split(_ordered(request)).head
+
+
+@pytest.mark.parametrize("take_apart", [split_infer, judge_infer])
+def test_an_id_is_bounded_in_bytes(take_apart: Callable[[bytes], InferRequest | None]) -> None:
+    longest = take_apart(pb.ModelInferRequest(id="é" * 512).SerializeToString())
+    assert longest is not None
+    assert longest.request_id == "é" * 512
+
+    for text, size in (("i" * 1025, 1025), ("é" * 513, 1026), ("i" * 1_000_000, 1_000_000)):
+        with pytest.raises(InvalidRequestError, match=f"id must have at most 1024 bytes, had {size}"):
+            take_apart(pb.ModelInferRequest(id=text).SerializeToString())
 
 
 @given(st.binary(max_size=200))

@@ -1,0 +1,51 @@
+"""An unmodified `kserve`, in an environment of its own, against `polyhead serve`."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyhead_client import Client
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = Path(os.environ.get("POLYHEAD_KSERVE_VENV", ROOT / ".venv-kserve"))
+
+pytestmark = pytest.mark.skipif(
+    not any(ENVIRONMENT.glob("lib/python*/site-packages/kserve")),
+    reason=f"no environment with kserve at {ENVIRONMENT} (POLYHEAD_KSERVE_VENV names another)",
+)
+
+X = np.random.default_rng(6).normal(size=(3, 6, 16)).astype(np.float32)
+LENGTHS = np.array([6, 2, 5], np.int32)
+TEXTS = ["the cat sat", "a small dog"]
+
+
+def test_its_client_works_on_every_path(address: str, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("kserve_calls.py")
+    given, got = tmp_path / "given.npz", tmp_path / "got.npz"
+    np.savez(given, x=X, lengths=LENGTHS, text=np.array(TEXTS))
+    with Client(address) as client:
+        client.wait_until_ready("tiny.attention")
+        client.wait_until_ready("tiny-tokens")
+        vectors = client.encode(X, lengths=LENGTHS, model="tiny", attention=True)
+        texts = client.encode(TEXTS, model="tiny-tokens")
+
+    done = subprocess.run(
+        [ENVIRONMENT / "bin" / "python", script, address, given, got],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert vectors.attention is not None
+    assert texts.pooled is not None
+    with np.load(got) as arrays:
+        for name in ("raw", "typed"):
+            np.testing.assert_allclose(arrays[name], vectors.output, atol=1e-5)
+        np.testing.assert_allclose(arrays["heads"], vectors.attention[1][:, [3, 0]], atol=1e-6)
+        for name in ("texts", "texts_as_a_column"):
+            np.testing.assert_allclose(arrays[name], texts.pooled, atol=1e-6)
