@@ -1,7 +1,7 @@
 """What `pip install` of a wheel gives: all that is needed, and commands that work.
 
-`make dist` sets POLYHEAD_TEST_INSTALLED to an environment that pip has filled with the wheel and its dependencies.
-Without it an environment is made here that borrows this one's libraries, so that nothing is downloaded.
+`make dist` sets POLYHEAD_TEST_INSTALLED to an environment into which pip has installed the wheel, and what it
+depends on. Without it an environment is made here that borrows this one's libraries: nothing is downloaded.
 """
 
 import hashlib
