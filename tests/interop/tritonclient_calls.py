@@ -45,6 +45,8 @@ def ask_about_server_and_models(client: Any) -> None:
     assert client.is_server_ready()
     assert client.is_model_ready("tiny")
     assert client.is_model_ready("tiny.attention", "1")
+    assert not client.is_model_ready("nothing")
+    assert not client.is_model_ready("tiny", "7")
     assert {"statistics", "model_configuration"} <= set(client.get_server_metadata().extensions)
 
     for name, layers in [("tiny", 0), ("tiny.attention", 2)]:
@@ -91,14 +93,26 @@ def infer(client: Any, expected: Any) -> None:
     np.testing.assert_allclose(chosen.as_numpy("attention.1"), expected.attention[1][:, [3, 0]], atol=1e-3)
 
 
+def infer_as_configured(client: Any, expected: Any) -> None:
+    """With every input in the shape that the model's configuration gives it."""
+    config = client.get_model_config("tiny").config
+    dims = {tensor.name: list(tensor.dims) for tensor in config.input}
+    assert dims == {"x": [-1, 16], "lengths": [1]}
+    x, lengths = inputs()
+    lengths.set_shape([3, *dims["lengths"]])
+    result = client.infer("tiny", [x, lengths])
+    np.testing.assert_allclose(result.as_numpy("output"), expected.output, atol=1e-6)
+
+
 def infer_text(client: Any, polyhead: Client) -> None:
     texts = ["the cat sat", "a small dog"]
-    text = triton.InferInput("text", [2], "BYTES")
-    text.set_data_from_numpy(np.array([each.encode() for each in texts], np.object_))
-    result = client.infer("tiny-tokens", [text], outputs=outputs("pooled", "tokens"))
     expected: Any = polyhead.encode(texts, model="tiny-tokens")
-    np.testing.assert_allclose(result.as_numpy("pooled"), expected.pooled, atol=1e-6)
-    assert [[token.decode() for token in row] for row in result.as_numpy("tokens")] == expected.tokens
+    for shape in ([2], [2, 1]):  # the second is what the model's configuration says
+        text = triton.InferInput("text", shape, "BYTES")
+        text.set_data_from_numpy(np.array([each.encode() for each in texts], np.object_).reshape(shape))
+        result = client.infer("tiny-tokens", [text], outputs=outputs("pooled", "tokens"))
+        np.testing.assert_allclose(result.as_numpy("pooled"), expected.pooled, atol=1e-6)
+        assert [[token.decode() for token in row] for row in result.as_numpy("tokens")] == expected.tokens
 
 
 def infer_in_other_ways(client: Any, expected: Any) -> None:
@@ -186,6 +200,7 @@ def main() -> None:
         expected = polyhead.encode(X, lengths=LENGTHS, model="tiny", attention=True)
         ask_about_server_and_models(client)
         infer(client, expected)
+        infer_as_configured(client, expected)
         infer_text(client, polyhead)
         infer_in_other_ways(client, expected)
         fail(client)
