@@ -11,6 +11,10 @@ from types import MappingProxyType
 
 from grpc import StatusCode
 
+# A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
+_LONGEST_MESSAGE = 1500
+_SLOW_RETRY_MS = 10_000
+
 
 class ServerError(Exception):
     """The root of every error that the server raises on purpose."""
@@ -28,7 +32,14 @@ class DeviceError(StartError):
 
 
 class RepositoryError(ServerError):
-    """One version of a family cannot be served; the others can. The index shows the message."""
+    """One version of a family cannot be served; the others can. The index shows the message.
+
+    Args:
+        message: Cut where it is too long: it may quote what somebody put into the repository.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shorten(message, _LONGEST_MESSAGE))
 
 
 # ---- Requests ----------------------------------------------------------------------------------
@@ -67,6 +78,23 @@ class UnavailableError(RequestError):
         self.retry_after_ms = retry_after_ms
 
 
+class SlowError(UnavailableError):
+    """What is being done to a model takes too long to be waited for; it goes on.
+
+    Args:
+        name: The family; empty for all of the repository.
+    """
+
+    def __init__(self, name: str) -> None:
+        what = (
+            f"model {name} is still being looked at or loaded" if name else "the repository does not answer"
+        )
+        super().__init__(
+            f"{what}: try again later; if it stays so, does the file system of --models answer?",
+            retry_after_ms=_SLOW_RETRY_MS,
+        )
+
+
 class DeviceLostError(UnavailableError):
     """The device failed in a way that this process cannot recover from; the next one can."""
 
@@ -96,6 +124,7 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
         TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         ReplyTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         UnavailableError: StatusCode.UNAVAILABLE,
+        SlowError: StatusCode.UNAVAILABLE,
         DeviceLostError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,
         NotLoadedError: StatusCode.FAILED_PRECONDITION,
@@ -123,9 +152,6 @@ PUSHBACK = "grpc-retry-pushback-ms"
 
 LIMIT = "polyhead-limit"
 """Trailing metadata that names the limit, where another way of asking keeps to it: `max_reply_bytes`."""
-
-# A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
-_LONGEST_MESSAGE = 1500
 
 _NO_MEMORY = (
     "the request and its reply must fit into the server's free memory, and did not: send fewer or shorter "

@@ -1,6 +1,8 @@
 """`polyhead serve` as a process: its log, its signals and its exit code."""
 
+import os
 import re
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -114,6 +116,23 @@ def test_a_signal_while_it_loads_ends_it_and_leaves_nothing(
 
     assert server.end() == 0
     assert list(tmp_path.glob("polyhead-*")) == []
+
+
+def test_a_pipe_in_a_manifest_s_place_holds_up_neither_start_nor_watching(
+    start: Any, tmp_path: Path, repository: Path
+) -> None:
+    models = tmp_path / "models"
+    (models / "broken" / "1").mkdir(parents=True)
+    os.mkfifo(models / "broken" / "1" / "manifest.json")
+    shutil.copytree(repository / "tiny", models / "tiny")
+    server = start("--device", "cpu", "--repository-mode", "poll", "--poll-seconds", "0.1", models=models)
+    server.until("broken version 1 is not served: .* it must be a regular file, is a named pipe")
+    server.until("serving tiny v1, tiny.attention v1 on")
+    shutil.copytree(repository / "tiny-tokens", models / "tiny-tokens")
+    server.until("tiny-tokens version 1 is ready")
+    server.process.send_signal(signal.SIGTERM)
+
+    assert server.end() == 0
 
 
 def test_the_log_says_what_is_served_where(start: Any) -> None:

@@ -50,7 +50,7 @@ def test_a_link_is_not_followed(version: VersionFolder, tmp_path: Path) -> None:
     weights.symlink_to(tmp_path / "elsewhere")
 
     with (
-        pytest.raises(RepositoryError, match=r"weights\.bin must be a regular file"),
+        pytest.raises(RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file"),
         private_copy(version.folder, version.manifest),
     ):
         pass
