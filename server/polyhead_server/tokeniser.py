@@ -165,8 +165,8 @@ def _calmly(encode: Callable[[list[str]], list[Encoding]], texts: list[str]) -> 
     """
     try:
         return encode(texts)
-    except Exception as error:
-        raise EngineError(f"the tokeniser failed: {error}") from error
+    except Exception:
+        raise
     except BaseException as error:
         _raise_unless_panic(error)
         raise EngineError(f"the tokeniser failed: {error}") from error

@@ -1,10 +1,13 @@
 """`polyhead serve` as a process: its log, its signals and its exit code."""
 
+import fcntl
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.servers import Callers, ServerProcess
+from tests.servers import COMMAND, Callers, ServerProcess
 
 from polyhead_proto import messages as pb
 
@@ -133,6 +136,39 @@ def test_a_pipe_in_a_manifest_s_place_holds_up_neither_start_nor_watching(
     server.process.send_signal(signal.SIGTERM)
 
     assert server.end() == 0
+
+
+def test_what_a_killed_load_left_is_removed_at_the_next_start(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    abandoned = tmp_path / "polyhead-copy-of-a-killed-load"
+    abandoned.mkdir()
+    (abandoned / "weights.bin").write_bytes(b"weights")
+    server = start("--device", "cpu")
+    server.until(f"removed {abandoned}, which a server left")
+    server.until("serving")
+    assert not abandoned.exists()
+
+
+def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    settings = ["--models", str(repository), "--port", str(port), "--device", "cpu", "--log-level", "debug"]
+    with subprocess.Popen([*COMMAND, *settings, "--no-metrics"], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                method: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
+                while not method(b"", wait_for_ready=True, timeout=60):
+                    time.sleep(0.1)
+                for _ in range(200):  # each has a line
+                    infer(channel)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 def test_the_log_says_what_is_served_where(start: Any) -> None:
