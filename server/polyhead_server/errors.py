@@ -4,6 +4,7 @@ A message says what it must be, what it was, and what to do. It never holds a pa
 own words; those go to the log.
 """
 
+import errno
 from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from grpc import StatusCode
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _LONGEST_MESSAGE = 1500
 _SLOW_RETRY_MS = 10_000
+_EXHAUSTED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
 class ServerError(Exception):
@@ -138,12 +140,21 @@ def status_of(error: BaseException) -> StatusCode:
     """The status that an error ends a request with."""
     if isinstance(error, CancelledError | GeneratorExit):  # the caller went away
         return StatusCode.CANCELLED
-    if isinstance(error, MemoryError):
+    if _exhausted(error):
         return StatusCode.RESOURCE_EXHAUSTED
     return (
         STATUS.get(type(error), StatusCode.INTERNAL)
         if isinstance(error, ServerError)
         else StatusCode.INTERNAL
+    )
+
+
+def _exhausted(error: BaseException) -> bool:
+    """The machine, or this process's share of it, has no more memory, threads or open files."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno in _EXHAUSTED)
+        or (type(error) is RuntimeError and str(error) == "can't start new thread")
     )
 
 
@@ -157,6 +168,7 @@ _NO_MEMORY = (
     "the request and its reply must fit into the server's free memory, and did not: send fewer or shorter "
     "sequences, ask for fewer outputs, or try again when the server has less to do"
 )
+_NO_MORE = "the server has no more threads or open files: try again when it has less to do"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +199,9 @@ def refusal(error: Exception, request_id: str) -> Refusal:
         trailers = ((PUSHBACK, str(after)),)
     elif isinstance(error, ReplyTooLargeError):
         trailers = ((LIMIT, "max_reply_bytes"),)
-    message = _NO_MEMORY if isinstance(error, MemoryError) else str(error)
+    message = str(error)
+    if _exhausted(error):
+        message = _NO_MEMORY if isinstance(error, MemoryError) else _NO_MORE
     return Refusal(code=code, message=shorten(message, _LONGEST_MESSAGE), trailers=trailers)
 
 

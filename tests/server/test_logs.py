@@ -89,6 +89,7 @@ LOGGER.info("the last")
 def test_when_nobody_reads_lines_are_dropped_and_counted() -> None:
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-c", FLOOD], text=True, **pipes) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == "logged\n"
         _, log = process.communicate(timeout=60)
 

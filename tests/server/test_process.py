@@ -190,6 +190,7 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
             "must hold at least one model": start(models=tmp_path / "empty"),
             "must be a folder that can be read": start(models=tmp_path / "none"),
             "no model could be loaded: tiny 1: manifest.json is not valid": start(models=tmp_path / "bad"),
+            "cannot listen on nonsense..:0: it must be the name of a host": start("--host", "nonsense.."),
             "Address already in use": start("--device", "cpu", port=taken.getsockname()[1]),
         }
         for message, server in started.items():

@@ -123,7 +123,7 @@ def test_a_copy_is_removed_once_its_process_has_been_killed_and_not_before(
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", None)
     others = set(temporary.iterdir())
-    command = [sys.executable, "-c", KILLED, version.folder]
+    command = [sys.executable, "-c", KILLED, str(version.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as loading:
         assert loading.stdout is not None
         assert loading.stdin is not None
