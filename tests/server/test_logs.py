@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from polyhead_server.logs import LOGGER, configure, flush
+from polyhead_server.observation import Record
 
 X = np.ones((1, 3, 16), np.float32)
 
@@ -75,6 +77,7 @@ def test_what_libraries_warn_of_has_the_same_form(capfd: pytest.CaptureFixture[s
 FLOOD = """
 import sys
 from polyhead_server.logs import LOGGER, configure, flush
+from polyhead_server.observation import Record
 
 configure("info")
 for number in range(30_000):
@@ -134,6 +137,16 @@ def test_at_debug_every_inference_has_a_line_with_its_callers_name(serve: Any) -
     assert fine.seconds > 0
     assert (refused.model, refused.code) == ("tiny", "INVALID_ARGUMENT")
     assert error.details() in refused.getMessage()
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(10**9, 0, -(10**6)))
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    record = Record(request_id="r1")
+    record.end()
+
+    assert record.seconds > 0
+    assert record.ended_ns > record.started_ns
 
 
 def test_a_name_that_could_forge_a_line_is_not_taken(serve: Any) -> None:
