@@ -140,7 +140,7 @@ def status_of(error: BaseException) -> StatusCode:
     """The status that an error ends a request with."""
     if isinstance(error, CancelledError | GeneratorExit):  # the caller went away
         return StatusCode.CANCELLED
-    if _exhausted(error):
+    if exhausted(error):
         return StatusCode.RESOURCE_EXHAUSTED
     return (
         STATUS.get(type(error), StatusCode.INTERNAL)
@@ -149,7 +149,7 @@ def status_of(error: BaseException) -> StatusCode:
     )
 
 
-def _exhausted(error: BaseException) -> bool:
+def exhausted(error: BaseException) -> bool:
     """The machine, or this process's share of it, has no more memory, threads or open files."""
     return (
         isinstance(error, MemoryError)
@@ -200,7 +200,7 @@ def refusal(error: Exception, request_id: str) -> Refusal:
     elif isinstance(error, ReplyTooLargeError):
         trailers = ((LIMIT, "max_reply_bytes"),)
     message = str(error)
-    if _exhausted(error):
+    if exhausted(error):
         message = _NO_MEMORY if isinstance(error, MemoryError) else _NO_MORE
     return Refusal(code=code, message=shorten(message, _LONGEST_MESSAGE), trailers=trailers)
 

@@ -74,7 +74,7 @@ class _Handler(logging.Handler):
                 self._lines.put_nowait(self.format(self._tell_dropped()))
                 self._dropped = 0
             self._lines.put_nowait(self.format(record))
-        except queue.Full:
+        except (queue.Full, MemoryError):
             self._dropped += 1
         except Exception:
             self.handleError(record)
@@ -85,7 +85,7 @@ class _Handler(logging.Handler):
             self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, seconds)
 
     def _tell_dropped(self) -> logging.LogRecord:
-        message = "%d messages were dropped: nobody read standard error"
+        message = "%d messages were dropped: nobody read standard error, or memory ran out"
         return LOGGER.makeRecord(LOGGER.name, logging.WARNING, __file__, 0, message, (self._dropped,), None)
 
     def _write(self) -> None:

@@ -361,7 +361,8 @@ class Reconciler:
         if failures and (family.served or not loaded):
             for result in loaded:
                 await in_thread(result.close)
-            self._note(family, number, version.state, failures[0].reason)
+            state = "" if failures[0].may_pass else version.state  # no files' state: tried again
+            self._note(family, number, state, failures[0].reason)
             self._refuse(
                 version.family,
                 number,

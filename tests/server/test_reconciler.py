@@ -94,7 +94,8 @@ class World:
         for graph in version.manifest.graphs:
             signature = signature_of(version.manifest, graph)
             if reason := self.broken.get(f"{signature.name} {version.version}"):
-                yield Failed(name=signature.name, version=version.version, reason=reason)
+                may_pass = "No space" in reason
+                yield Failed(name=signature.name, version=version.version, reason=reason, may_pass=may_pass)
             else:
                 yield Loaded(
                     signature=signature,
@@ -334,6 +335,20 @@ def test_files_that_arrive_later_are_tried_again(run: Run) -> None:
         assert world.loads == [1]
         world.broken = {}
         (world.models / "later").rename(world.models / "a" / "1" / "weights.bin")
+        await world.reconciler.reconcile()
+
+        assert world.serving() == {"a": [1], "a.attention": [1]}
+
+    run(story)
+
+
+def test_what_there_was_no_room_for_is_tried_again(run: Run) -> None:
+    async def story(world: World) -> None:
+        world.write(1)
+        world.broken = {"a 1": "No space left on device", "a.attention 1": "No space left on device"}
+        await world.start()
+        assert world.serving() == {}
+        world.broken = {}
         await world.reconciler.reconcile()
 
         assert world.serving() == {"a": [1], "a.attention": [1]}
