@@ -15,6 +15,8 @@ def read_json(path: Path) -> object:
     Raises:
         CheckpointError: The file is missing, or not JSON.
     """
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise CheckpointError(f"{path}: must be a regular file")
     try:
         return json.loads(path.read_bytes())
     except OSError as error:

@@ -14,6 +14,7 @@ import grpc
 from polyhead_proto import SERVICE
 from polyhead_server.counters.statistics import Statistics
 from polyhead_server.errors import StartError, shorten
+from polyhead_server.files import read_regular
 from polyhead_server.logs import LOGGER
 from polyhead_server.service.health import HEALTH
 from polyhead_server.settings import Settings
@@ -28,6 +29,7 @@ _INFERENCE = frozenset({f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
+_LARGEST_FILE = 2**20
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -39,11 +41,12 @@ def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
         StartError: The file cannot be read, or a token is none.
     """
     try:
-        tokens = tuple(line.strip() for line in path.read_bytes().splitlines() if line.strip())
+        content = read_regular(path, limit=_LARGEST_FILE, follow=True)
     except OSError as error:
         raise StartError(
             f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
         ) from error
+    tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not tokens:
         raise StartError(f"{flag} must hold a token, {path} is empty")
     for number, token in enumerate(tokens, 1):

@@ -35,9 +35,14 @@ def _why(host: str, port: int) -> str:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(address)
-    except OSError as error:
-        return error.strerror or "the address is not valid"
+    except (OSError, ValueError) as error:
+        return explain(error)
     return "gRPC could not bind it"
+
+
+def explain(error: OSError | ValueError) -> str:
+    """Why an address cannot be used. `ValueError`: what is no name of a host at all."""
+    return getattr(error, "strerror", None) or "it must be the name of a host or an IP address"
 
 
 def format_address(host: str, port: int) -> str:

@@ -9,6 +9,7 @@ leaves holes, slowly: these are given back page by page, now and then.
 import asyncio
 import ctypes
 import os
+from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """`mallopt`'s names for them, in malloc.h."""
@@ -50,7 +51,8 @@ async def keep_trim(*, every: float = _TRIM_SECONDS) -> None:
     """
     while True:
         await asyncio.sleep(every)
-        await asyncio.to_thread(trim)
+        with suppress(RuntimeError):  # no more threads: maybe next time
+            await asyncio.to_thread(trim)
 
 
 def _is_the_users() -> bool:

@@ -22,9 +22,9 @@ from polyhead_server.lifecycle import Lifecycle
 from polyhead_server.loading import Failed, Loaded, load
 from polyhead_server.logs import LOGGER
 from polyhead_server.observation import Observation
-from polyhead_server.reconciler import Reconciler, Scan
+from polyhead_server.reconciler import Reconciler, Scan, look
 from polyhead_server.registry import Model, Registry
-from polyhead_server.repository import VersionFolder, scan
+from polyhead_server.repository import VersionFolder
 from polyhead_server.scheduling import Limits, Scheduler, layout_of
 from polyhead_server.scheduling.cache import default_folder
 from polyhead_server.service.handlers import Service
@@ -203,6 +203,8 @@ class Server:
     async def _reconcile(self) -> None:
         """Loads what there is, and then watches for changes."""
         await self.reconciler.reconcile(self._found)
+        if self._settings.repository_mode == "none":
+            await self.reconciler.wait_for_any()
         if self._orders is not None:
             await self._orders.begin()
         self._finish_loading()
@@ -321,7 +323,7 @@ async def create_server(
             "--repository-mode explicit must come with --management-token-file: "
             "who may load and unload models needs a token"
         )
-    found = scan(settings.models, may_be_empty=settings.repository_mode != "none")
+    found = await look(settings.models, may_be_empty=settings.repository_mode != "none")
     if place.agreement is not None:
         found = as_agreed(found, place.agreement)
     device = choose(settings.device)

@@ -4,12 +4,18 @@ A message says what it must be, what it was, and what to do. It never holds a pa
 own words; those go to the log.
 """
 
+import errno
 from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from grpc import StatusCode
+
+# A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
+_LONGEST_MESSAGE = 1500
+_SLOW_RETRY_MS = 10_000
+_EXHAUSTED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
 class ServerError(Exception):
@@ -28,7 +34,14 @@ class DeviceError(StartError):
 
 
 class RepositoryError(ServerError):
-    """One version of a family cannot be served; the others can. The index shows the message."""
+    """One version of a family cannot be served; the others can. The index shows the message.
+
+    Args:
+        message: Cut where it is too long: it may quote what somebody put into the repository.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shorten(message, _LONGEST_MESSAGE))
 
 
 # ---- Requests ----------------------------------------------------------------------------------
@@ -67,6 +80,23 @@ class UnavailableError(RequestError):
         self.retry_after_ms = retry_after_ms
 
 
+class SlowError(UnavailableError):
+    """What is being done to a model takes too long to be waited for; it goes on.
+
+    Args:
+        name: The family; empty for all of the repository.
+    """
+
+    def __init__(self, name: str) -> None:
+        what = (
+            f"model {name} is still being looked at or loaded" if name else "the repository does not answer"
+        )
+        super().__init__(
+            f"{what}: try again later; if it stays so, does the file system of --models answer?",
+            retry_after_ms=_SLOW_RETRY_MS,
+        )
+
+
 class DeviceLostError(UnavailableError):
     """The device failed in a way that this process cannot recover from; the next one can."""
 
@@ -96,6 +126,7 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
         TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         ReplyTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         UnavailableError: StatusCode.UNAVAILABLE,
+        SlowError: StatusCode.UNAVAILABLE,
         DeviceLostError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,
         NotLoadedError: StatusCode.FAILED_PRECONDITION,
@@ -109,12 +140,21 @@ def status_of(error: BaseException) -> StatusCode:
     """The status that an error ends a request with."""
     if isinstance(error, CancelledError | GeneratorExit):  # the caller went away
         return StatusCode.CANCELLED
-    if isinstance(error, MemoryError):
+    if exhausted(error):
         return StatusCode.RESOURCE_EXHAUSTED
     return (
         STATUS.get(type(error), StatusCode.INTERNAL)
         if isinstance(error, ServerError)
         else StatusCode.INTERNAL
+    )
+
+
+def exhausted(error: BaseException) -> bool:
+    """The machine, or this process's share of it, has no more memory, threads or open files."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno in _EXHAUSTED)
+        or (type(error) is RuntimeError and str(error) == "can't start new thread")
     )
 
 
@@ -124,13 +164,11 @@ PUSHBACK = "grpc-retry-pushback-ms"
 LIMIT = "polyhead-limit"
 """Trailing metadata that names the limit, where another way of asking keeps to it: `max_reply_bytes`."""
 
-# A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
-_LONGEST_MESSAGE = 1500
-
 _NO_MEMORY = (
     "the request and its reply must fit into the server's free memory, and did not: send fewer or shorter "
     "sequences, ask for fewer outputs, or try again when the server has less to do"
 )
+_NO_MORE = "the server has no more threads or open files: try again when it has less to do"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +199,9 @@ def refusal(error: Exception, request_id: str) -> Refusal:
         trailers = ((PUSHBACK, str(after)),)
     elif isinstance(error, ReplyTooLargeError):
         trailers = ((LIMIT, "max_reply_bytes"),)
-    message = _NO_MEMORY if isinstance(error, MemoryError) else str(error)
+    message = str(error)
+    if exhausted(error):
+        message = _NO_MEMORY if isinstance(error, MemoryError) else _NO_MORE
     return Refusal(code=code, message=shorten(message, _LONGEST_MESSAGE), trailers=trailers)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from polyhead_server.devices import CPU, Device, check_precision
 from polyhead_server.engine import Engine
-from polyhead_server.errors import DeviceError, RepositoryError
+from polyhead_server.engine.failures import is_out_of_memory
+from polyhead_server.errors import DeviceError, RepositoryError, exhausted
 from polyhead_server.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
 from polyhead_server.scheduling import CostTable, Narrow
@@ -47,6 +48,8 @@ class Failed:
     name: str
     version: int
     reason: str
+    may_pass: bool = False
+    """The machine lacked memory or room, so that the same files may be loaded another time."""
 
 
 def load(
@@ -88,7 +91,12 @@ def load(
         except Exception as error:
             reason = _reason(error)
             yield from (
-                Failed(name=manifest.served_name(graph), version=version.version, reason=reason)
+                Failed(
+                    name=manifest.served_name(graph),
+                    version=version.version,
+                    reason=reason,
+                    may_pass=_may_pass(error),
+                )
                 for graph in manifest.graphs
             )
 
@@ -122,7 +130,12 @@ def _load_graphs(
         except Exception as error:
             if engine is not None:
                 engine.close()
-            yield Failed(name=signature.name, version=signature.version, reason=_reason(error))
+            yield Failed(
+                name=signature.name,
+                version=signature.version,
+                reason=_reason(error),
+                may_pass=_may_pass(error),
+            )
         else:
             yield Loaded(signature=signature, engine=engine, costs=costs, narrow=narrow, tokeniser=tokeniser)
 
@@ -139,6 +152,12 @@ def _narrow(path: Path, signature: Signature, wide: Engine, threads: int, tuning
     engine = Engine(path, signature=signature, device=wide.device, threads=1)
     costs = tune(engine, signature, threads=1, tuning=tuning, beside=wide)
     return Narrow(engine=engine, costs=costs, runs=runs)
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    if error is None:
+        return False
+    return exhausted(error) or is_out_of_memory(error) or _may_pass(error.__cause__)
 
 
 def _reason(error: Exception) -> str:

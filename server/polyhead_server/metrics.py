@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from polyhead_server.address import explain
 from polyhead_server.counters import layout as at
 from polyhead_server.counters.board import Board
 from polyhead_server.errors import StartError
@@ -213,11 +214,12 @@ class Exporter:
             self._server, self._thread = start_http_server(
                 DEFAULT_PORT if port is None else port, host, registry
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            why = explain(error)
             where = f"{host} port {DEFAULT_PORT if port is None else port}"
             if port is not None:
-                raise StartError(f"cannot serve metrics on {where}: {error.strerror}") from error
-            LOGGER.warning("no metrics: %s is not to be had (%s); see --metrics-port", where, error.strerror)
+                raise StartError(f"cannot serve metrics on {where}: {why}") from error
+            LOGGER.warning("no metrics: %s is not to be had (%s); see --metrics-port", where, why)
         else:
             if board is not None and (metrics := self._server.get_app()) is not None:
                 self._server.set_app(with_probes(metrics, board))

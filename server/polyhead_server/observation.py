@@ -38,7 +38,10 @@ class Record:
     """What the caller was told, where it failed."""
     started_ns: int = field(default_factory=time.time_ns)
     """Since the epoch."""
+    began_ns: int = field(default_factory=time.perf_counter_ns)
+    """The same by a clock that nobody sets."""
     ended_ns: int = 0
+    """Since the epoch, counted from the start."""
     batch: int = 0
     stages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Parse, tokenise, queue, compute, serialise: when it began, counted from the start, and what it took."""
@@ -46,6 +49,15 @@ class Record:
     def reached(self, model: str, version: int) -> None:
         """The request's model was found."""
         self.model, self.version = model, version
+
+    def end(self) -> None:
+        """The request is answered."""
+        self.ended_ns = self.started_ns + time.perf_counter_ns() - self.began_ns
+
+    @property
+    def seconds(self) -> float:
+        """What it took."""
+        return (self.ended_ns - self.started_ns) / 1e9
 
 
 CURRENT: ContextVar[Record | None] = ContextVar("record", default=None)
@@ -89,7 +101,7 @@ class Observation:
             raise
         finally:
             CURRENT.reset(token)
-            record.ended_ns = time.time_ns()
+            record.end()
             _log(record)
             if self._tracer is not None:
                 self._tracer.write(record, context.invocation_metadata())
@@ -107,19 +119,18 @@ def request_id(context: Context) -> str:
 
 
 def _log(record: Record) -> None:
-    seconds = (record.ended_ns - record.started_ns) / 1e9
     LOGGER.debug(
         "request %s %s %s %.3f ms%s",
         record.request_id,
         record.model or "-",
         record.code,
-        seconds * 1e3,
+        record.seconds * 1e3,
         f": {record.message}" if record.message else "",
         extra={
             "request_id": record.request_id,
             "model": record.model,
             "version": record.version,
             "code": record.code,
-            "seconds": seconds,
+            "seconds": record.seconds,
         },
     )

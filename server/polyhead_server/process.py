@@ -1,7 +1,6 @@
 """A server as a process: `serve` runs one until a signal and drains it, `run` gives its exit code."""
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import Callable
@@ -12,10 +11,10 @@ from typing import NoReturn
 from polyhead_server.allocator import give_memory_back, keep_trim
 from polyhead_server.app import ALONE, Place, create_server
 from polyhead_server.errors import StartError
-from polyhead_server.logs import LOGGER
+from polyhead_server.logs import LOGGER, flush
 from polyhead_server.metrics import Exporter, collectors
 from polyhead_server.openness import warn_of_openness
-from polyhead_server.repository import remove_private_copies
+from polyhead_server.repository import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 
 LOST = 75
@@ -104,11 +103,12 @@ def run(settings: Settings, leash: Leash | None = None) -> NoReturn:
         StartError: It could not start, or has nothing to serve.
     """
     give_memory_back()
+    remove_abandoned_copies()
     code = asyncio.run(serve(settings, leash))
     # All is done. Taking the interpreter down around gRPC's and onnxruntime's threads takes a second,
     # and aborts the process where a thread is still loading.
     remove_private_copies()
-    logging.shutdown()
+    flush()
     os._exit(code)
 
 

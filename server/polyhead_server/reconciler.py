@@ -4,28 +4,47 @@ A version that is new or has changed is loaded beside what is served, and takes 
 the next; requests that the old one has accepted are finished by it. What cannot be loaded leaves what is
 served as it was, and the index says why. A version has changed when its manifest has, which holds the hash of
 every other file.
+
+Families are worked on one after the other. What takes too long, because its file system does not answer, goes
+on alone: its family is left as it is until that ends, and the others are still followed.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from polyhead_server.desired import Family, Version
-from polyhead_server.errors import NotLoadedError, StartError, UnknownModelError, listed, quoted
+from polyhead_server.errors import (
+    NotLoadedError,
+    SlowError,
+    StartError,
+    UnknownModelError,
+    listed,
+    quoted,
+)
 from polyhead_server.loading import Failed, Loaded
 from polyhead_server.logs import LOGGER
 from polyhead_server.registry import Model, Registry
-from polyhead_server.repository import Broken, VersionFolder, scan, scan_family
+from polyhead_server.repository import Broken, VersionFolder, list_families, no_models, scan_family
 from polyhead_server.repository.manifest import FAMILY
 
 LOADING = "loading"
 """The name of threads that load."""
 
+LOOK_SECONDS = 10.0
+"""A file system that has not shown a folder and its manifests by then may never do so."""
+
+LOAD_SECONDS = 300.0
+"""Longer than any load that goes well: copying and hashing gigabytes from a slow disk, and measuring."""
+
 _UNLOADED = "it was unloaded"
+_REPOSITORY = ""
+"""In a family's place, for the list of all of them."""
 
 T = TypeVar("T")
 Load = Callable[[VersionFolder], Iterator[Loaded | Failed]]
@@ -68,6 +87,8 @@ class Reconciler:
         load: Loads the graphs of a version; called in a thread.
         build: Makes a model of a loaded graph.
         retired: Told of every model that is out of service and has given its last answer.
+        look_seconds: How long looking at a family may take before others are looked at beside it.
+        load_seconds: How long loading one may.
     """
 
     def __init__(
@@ -79,6 +100,8 @@ class Reconciler:
         load: Load,
         build: Callable[[Loaded], Model],
         retired: Callable[[Model], None],
+        look_seconds: float = LOOK_SECONDS,
+        load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self._models = models
         self._policy = policy
@@ -87,7 +110,11 @@ class Reconciler:
         self._build = build
         self._retired = retired
         self._families: dict[str, _Family] = {}
+        self._look_seconds = look_seconds
+        self._load_seconds = load_seconds
         self._one_at_a_time = asyncio.Lock()
+        self._busy: dict[str, asyncio.Future[Any]] = {}
+        """What is being done to families: to one, and to those that take too long."""
         self._leaving: set[Model] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -116,11 +143,26 @@ class Reconciler:
         """
         async with self._one_at_a_time:
             if found is None:
-                found = await in_thread(lambda: scan(self._models, may_be_empty=True))
-            versions, broken = found
-            names = {one.family for one in versions} | {one.family for one in broken} | set(self._families)
-            for name in sorted(names):
-                await self._update(name, _of(name, found), patient=patient)
+                self._check_idle(_REPOSITORY)
+                listing = in_thread(lambda: list_families(self._models))
+                names = await self._in_time(_REPOSITORY, listing, self._look_seconds)
+            else:
+                names = [one.family for both in found for one in both]
+            for name in sorted({*names, *self._families}):
+                with suppress(SlowError):  # the log says so
+                    of_it = await self._look(name) if found is None else _of(name, found)
+                    updating = self._update(name, of_it, patient=patient)
+                    await self._in_time(name, updating, self._load_seconds)
+
+    @property
+    def busy(self) -> list[str]:
+        """The families that are being worked on: one, and those that take too long."""
+        return list(self._busy)
+
+    async def wait_for_any(self) -> None:
+        """Waits until something is in service, or nothing is being loaded any more."""
+        while self._busy and not self._registry.models():
+            await asyncio.wait(self._busy.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def watch(self, seconds: float) -> None:
         """Looks at the repository for ever, with pauses of so many seconds."""
@@ -128,6 +170,8 @@ class Reconciler:
             await asyncio.sleep(seconds)
             try:
                 await self.reconcile()
+            except SlowError:
+                pass  # the log says so
             except StartError as error:
                 LOGGER.error("what is served stays as it is: %s", error)
             except Exception:
@@ -139,16 +183,17 @@ class Reconciler:
         Raises:
             UnknownModelError: It holds no such family.
             NotLoadedError: Its newest version cannot be loaded; what was served still is.
+            SlowError: It takes too long, and goes on.
         """
         if not FAMILY.fullmatch(name):
             raise UnknownModelError(f"model {quoted(name)} is no family of the repository")
         async with self._one_at_a_time:
-            found = await in_thread(lambda: scan_family(self._models / name))
+            found = await self._look(name)
             if not any(found):
-                raise UnknownModelError(f"model {name} is no family of the repository")
+                raise UnknownModelError(f"model {quoted(name)} is no family of the repository")
             family = self._families.setdefault(name, _Family())
             family.failed.clear()
-            await self._update(name, found, patient=False)
+            await self._in_time(name, self._update(name, found, patient=False), self._load_seconds)
             _check(name, family)
 
     async def unload(self, name: str) -> None:
@@ -156,8 +201,10 @@ class Reconciler:
 
         Raises:
             UnknownModelError: There is no such family.
+            SlowError: It is being loaded, which takes long.
         """
         async with self._one_at_a_time:
+            self._check_idle(name)
             family = self._families.get(name)
             if family is None:
                 raise UnknownModelError(
@@ -181,45 +228,83 @@ class Reconciler:
 
         Raises:
             NotLoadedError: The repository has that no more, or it cannot be loaded; what was served still is.
+            SlowError: It takes too long, and goes on.
         """
         async with self._one_at_a_time:
-            family = self._families.setdefault(name, _Family())
-            if not wanted.loaded:
-                self._unload(name, family)
-                family.unloaded = dict(wanted.versions)
-                for number, version in wanted.versions.items():
-                    for model in version.models:
-                        self._registry.fail(model, number, _UNLOADED)
+            self._check_idle(name)
+            await self._in_time(name, self._come_to(name, wanted), self._load_seconds)
+
+    async def _come_to(self, name: str, wanted: Family) -> None:
+        family = self._families.setdefault(name, _Family())
+        if not wanted.loaded:
+            self._unload(name, family)
+            family.unloaded = dict(wanted.versions)
+            for number, version in wanted.versions.items():
+                for model in version.models:
+                    self._registry.fail(model, number, _UNLOADED)
+            return
+        new = {
+            number: digest
+            for number, digest in wanted.digests.items()
+            if number not in family.served or family.served[number].digest != digest
+        }
+        if new:
+            versions, _ = await in_thread(lambda: scan_family(self._models / name))
+            exact = [one for one in versions if new.get(one.version) == one.manifest.digest]
+            if gone := new.keys() - {one.version for one in exact}:
+                raise NotLoadedError(
+                    f"version {listed(sorted(gone))} is in the repository no more as it was loaded"
+                )
+            family.failed.clear()
+            for one in exact:
+                await self._take(family, one)
+            if self._closed:
                 return
-            new = {
-                number: digest
-                for number, digest in wanted.digests.items()
-                if number not in family.served or family.served[number].digest != digest
-            }
-            if new:
-                versions, _ = await in_thread(lambda: scan_family(self._models / name))
-                exact = [one for one in versions if new.get(one.version) == one.manifest.digest]
-                if gone := new.keys() - {one.version for one in exact}:
-                    raise NotLoadedError(
-                        f"version {listed(sorted(gone))} is in the repository no more as it was loaded"
-                    )
-                family.failed.clear()
-                for one in exact:
-                    await self._take(family, one)
-                if self._closed:
-                    return
-                _check(name, family)
-            for number in family.served.keys() - wanted.versions.keys():
-                self._retire(name, number)
-                LOGGER.info("%s version %d is not served any more", name, number)
-            self._forget_what_is_gone(name, set(wanted.versions), list(wanted.versions))
+            _check(name, family)
+        for number in family.served.keys() - wanted.versions.keys():
+            self._retire(name, number)
+            LOGGER.info("%s version %d is not served any more", name, number)
+        self._forget_what_is_gone(name, set(wanted.versions), list(wanted.versions))
 
     async def close(self) -> None:
         """Ends what is still computed on models that are out of service."""
         self._closed = True
+        for work in self._busy.values():
+            work.cancel()
         for model in list(self._leaving):
             self._close(model)
         await asyncio.gather(*self._closing)
+
+    async def _look(self, name: str) -> Scan:
+        """What the repository holds of a family.
+
+        Raises:
+            SlowError: It takes too long, or the family is still worked on.
+        """
+        self._check_idle(name)
+        looking = in_thread(lambda: scan_family(self._models / name))
+        return await self._in_time(name, looking, self._look_seconds)
+
+    def _check_idle(self, name: str) -> None:
+        if name in self._busy:
+            raise SlowError(name)
+
+    async def _in_time(self, name: str, work: Awaitable[T], seconds: float) -> T:
+        """Waits for work on a family for so long. Later it goes on alone, and the family is left as it is.
+
+        Raises:
+            SlowError: It takes longer.
+        """
+        task: asyncio.Future[T] = asyncio.ensure_future(work)
+        self._busy[name] = task
+        task.add_done_callback(lambda _: self._busy.pop(name))
+        await asyncio.wait((task,), timeout=seconds)
+        if not task.done():
+            slow = SlowError(name)
+            LOGGER.error("%s: after %g s the others are followed without it", slow, seconds)
+            task.add_done_callback(_log_end(name))
+            raise slow
+        return task.result()
 
     async def _update(self, name: str, found: Scan, *, patient: bool) -> None:
         versions, broken = found
@@ -276,7 +361,8 @@ class Reconciler:
         if failures and (family.served or not loaded):
             for result in loaded:
                 await in_thread(result.close)
-            self._note(family, number, version.state, failures[0].reason)
+            state = "" if failures[0].may_pass else version.state  # no files' state: tried again
+            self._note(family, number, state, failures[0].reason)
             self._refuse(
                 version.family,
                 number,
@@ -379,6 +465,45 @@ def _check(name: str, family: _Family) -> None:
         still = listed(sorted(family.served))
         serves = f"version {still} is served" if still else "no version is served"
         raise NotLoadedError(f"{name} could not be loaded as it is now ({serves}): {reasons}")
+
+
+def _log_end(name: str) -> Callable[[asyncio.Future[Any]], None]:
+    def log(work: asyncio.Future[Any]) -> None:
+        if not work.cancelled():
+            LOGGER.info("%s: what took long has ended", name or "the repository", exc_info=work.exception())
+
+    return log
+
+
+async def look(models: Path, *, may_be_empty: bool, seconds: float = LOOK_SECONDS) -> Scan:
+    """Reads the manifests of a repository as `scan` does, without waiting for what does not answer.
+
+    Args:
+        models: The repository's folder.
+        may_be_empty: It need not hold anything yet.
+        seconds: How long the list of families, and each of them, may take.
+
+    Raises:
+        StartError: There is no such folder, it does not answer, or nothing in it looks like a family.
+    """
+    silent = f"it did not answer within {seconds:g} s"
+    try:
+        names = await asyncio.wait_for(in_thread(lambda: list_families(models)), seconds)
+    except TimeoutError as error:
+        raise StartError(f"--models must be a folder that can be read, {models} is not: {silent}") from error
+    versions: list[VersionFolder] = []
+    broken: list[Broken] = []
+    for name in names:
+        try:
+            found = await asyncio.wait_for(in_thread(partial(scan_family, models / name)), seconds)
+        except TimeoutError:
+            broken.append(Broken(family=name, version=0, reason=f"its folder cannot be read: {silent}"))
+        else:
+            versions += found[0]
+            broken += found[1]
+    if not versions and not broken and not may_be_empty:
+        raise no_models(models)
+    return versions, broken
 
 
 def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:

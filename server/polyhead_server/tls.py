@@ -11,8 +11,11 @@ from threading import Lock
 import grpc
 
 from polyhead_server.errors import StartError
+from polyhead_server.files import read_regular
 from polyhead_server.logs import LOGGER
 from polyhead_server.settings import Settings
+
+_LARGEST_FILE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +37,10 @@ class Files:
         Raises:
             StartError: One is missing, or not what it must be.
         """
+        key, cert = _read("--tls-key", self.key), _read("--tls-cert", self.cert)
+        client_ca = None if self.client_ca is None else _read("--tls-client-ca", self.client_ca)
         self._check()
-        return grpc.ssl_server_certificate_configuration(
-            [(self.key.read_bytes(), self.cert.read_bytes())],
-            root_certificates=None if self.client_ca is None else self.client_ca.read_bytes(),
-        )
+        return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=client_ca)
 
     def _check(self) -> None:
         """GRPC would only refuse every connection; OpenSSL says what is wrong."""
@@ -111,6 +113,15 @@ def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
         return None
     files = Files(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
     return Certificates(files).credentials
+
+
+def _read(flag: str, path: Path) -> bytes:
+    try:
+        return read_regular(path, limit=_LARGEST_FILE, follow=True)
+    except OSError as error:
+        raise StartError(
+            f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
+        ) from error
 
 
 def _readable(files: Files) -> bool:

@@ -3,18 +3,23 @@
 Shape letters: B batch, T tokens.
 """
 
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
-from polyhead_server.errors import InvalidRequestError, RepositoryError, TooLargeError
+from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
+from polyhead_server.growth import ORDINARY, check_growth
 
 _CHARACTERS_A_TOKEN = 256
 """No text has longer tokens on average: what has more characters is too long without being looked at."""
+
+_LEAST_CHARACTERS_A_TOKEN = 16
+"""Where a tokeniser makes several characters of one; honest text has four or five."""
 
 _CHARACTERS_AT_ONCE = 2**17
 
@@ -41,13 +46,16 @@ class Tokeniser:
         max_tokens: The most tokens of a text, special ones included; None for no limit.
 
     Raises:
-        RepositoryError: The file cannot be read as a tokeniser, or the limit leaves no room for text.
+        RepositoryError: The file cannot be read as a tokeniser, it makes too much of a text, or the limit
+            leaves no room for text.
     """
 
     def __init__(self, path: Path, *, max_tokens: int | None) -> None:
         self.max_tokens = max_tokens
         self._whole = _load(path)
         self._cut = _load(path)
+        growth, self._composed = check_growth(self._whole, path.name)
+        self._growth = max(1, growth // ORDINARY)
         if max_tokens is not None:
             special = self._cut.num_special_tokens_to_add(is_pair=False)
             # Text would not be cut at all then.
@@ -72,16 +80,17 @@ class Tokeniser:
         Raises:
             InvalidRequestError: A text has too many tokens, or none at all.
             TooLargeError: The batch has too many.
+            EngineError: The tokeniser failed.
         """
-        texts = self._within_limits(texts, truncate=truncate)
+        texts = self._within_limits(texts, truncate=truncate, max_total=max_total)
         tokenizer = self._cut if truncate else self._whole
         # The fast way leaves the tokens' names empty.
         encode = tokenizer.encode_batch if with_tokens else tokenizer.encode_batch_fast
         ids: list[list[int]] = []
         types: list[list[int]] = []
         tokens: list[list[str]] = []
-        for some in _portions(texts):
-            for encoding in encode(some):
+        for some in _portions(texts, _CHARACTERS_AT_ONCE // self._growth):
+            for encoding in _calmly(encode, some):
                 self._check_length(len(ids), len(encoding))
                 ids.append(encoding.ids)
                 types.append(encoding.type_ids)
@@ -101,20 +110,29 @@ class Tokeniser:
             tokens=tokens,
         )
 
-    def _within_limits(self, texts: Sequence[str], *, truncate: bool) -> list[str]:
+    def _within_limits(self, texts: Sequence[str], *, truncate: bool, max_total: int) -> list[str]:
         """The texts, none so long that tokenising it would be a waste of memory."""
-        if self.max_tokens is None:
-            return list(texts)
-        longest = _CHARACTERS_A_TOKEN * self.max_tokens
-        if truncate:
-            return [text[:longest] for text in texts]
+        most = max_total if self.max_tokens is None else self.max_tokens
+        longest = most * max(_LEAST_CHARACTERS_A_TOKEN, _CHARACTERS_A_TOKEN // self._growth)
+        if truncate and self.max_tokens is not None:
+            return [self._cut_to(longest, text) for text in texts]
         for index, text in enumerate(texts):
-            if len(text) > longest:
+            if (size := self._size(text)) > longest:
                 raise InvalidRequestError(
-                    f"text[{index}] must be at most {self.max_tokens} tokens and {longest} characters, was "
-                    f"{len(text)} characters: shorten it or set the parameter truncate to true"
+                    f"text[{index}] must be at most {most} tokens and {longest} characters, was "
+                    f"{size} characters: shorten it or set the parameter truncate to true"
                 )
         return list(texts)
+
+    def _size(self, text: str) -> int:
+        """The characters of a text, spelt out by Unicode's compatibility forms where the tokeniser does."""
+        return len(unicodedata.normalize("NFKD", text)) if self._composed else len(text)
+
+    def _cut_to(self, longest: int, text: str) -> str:
+        text = text[:longest]
+        while (size := self._size(text)) > longest:
+            text = text[: len(text) * longest // size]
+        return text
 
     def _check_length(self, index: int, length: int) -> None:
         if length == 0:
@@ -139,12 +157,32 @@ class Tokeniser:
         ]
 
 
-def _portions(texts: Sequence[str]) -> Iterator[list[str]]:
+def _calmly(encode: Callable[[list[str]], list[Encoding]], texts: list[str]) -> list[Encoding]:
+    """Tokenises. The library panics on some files that it has read, and a panic is no `Exception`.
+
+    Raises:
+        EngineError: It did.
+    """
+    try:
+        return encode(texts)
+    except Exception:
+        raise
+    except BaseException as error:
+        _raise_unless_panic(error)
+        raise EngineError(f"the tokeniser failed: {error}") from error
+
+
+def _raise_unless_panic(error: BaseException) -> None:
+    if type(error).__name__ != "PanicException":
+        raise error
+
+
+def _portions(texts: Sequence[str], most: int) -> Iterator[list[str]]:
     """The texts in groups of bounded size: tokenising takes about 300 bytes of memory for each character."""
     portion: list[str] = []
     characters = 0
     for text in texts:
-        if portion and characters + len(text) > _CHARACTERS_AT_ONCE:
+        if portion and characters + len(text) > most:
             yield portion
             portion, characters = [], 0
         portion.append(text)
@@ -168,7 +206,9 @@ def check_total(batch: int, tokens: int, max_total: int) -> None:
 def _load(path: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            _raise_unless_panic(error)
         raise RepositoryError(f"{path.name} cannot be read as a tokeniser") from error
     # Published files often hold the limits of their training.
     tokenizer.no_truncation()

@@ -1,5 +1,7 @@
 """Errors and the status table."""
 
+import errno
+
 import grpc
 import pytest
 
@@ -78,3 +80,19 @@ def test_a_caller_s_text_is_quoted_in_ascii_and_cut() -> None:
 def test_long_lists_are_cut() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed(range(100)).endswith("18, 19, … (100 in all)")
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError(), "free memory"),
+        (RuntimeError("can't start new thread"), "threads or open files"),
+        (OSError(errno.EMFILE, "Too many open files"), "threads or open files"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "threads or open files"),
+    ],
+)
+def test_what_has_run_out_is_said(error: Exception, what: str) -> None:
+    told = refusal(error, "7")
+
+    assert told.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert what in told.message

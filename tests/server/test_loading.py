@@ -1,6 +1,7 @@
 """One bad family does not stop the good ones."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -113,3 +114,32 @@ def test_what_nobody_foresaw_fails_its_family_and_tells_no_secrets(
     loaded = results(models).values()
 
     assert all(isinstance(one, Failed) and "secret" not in one.reason for one in loaded)
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("[ONNXRuntimeError] : 6 : Exception during initialization: std::bad_alloc"), True),
+        (RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF"), False),
+    ],
+)
+def test_memory_that_is_short_is_told_from_files_that_are_wrong(
+    models: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, may_pass: bool
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("onnxruntime.InferenceSession", fail)
+    for one in results(models).values():
+        assert isinstance(one, Failed)
+        assert one.may_pass is may_pass
+        assert ("needs more memory than there is" in one.reason) is may_pass
+
+
+def test_a_full_disk_may_pass(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "copy_file_range", full, raising=False)
+    assert all(isinstance(one, Failed) and one.may_pass for one in results(models).values())

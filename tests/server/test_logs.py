@@ -2,6 +2,10 @@
 
 import json
 import logging
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +13,8 @@ import grpc
 import numpy as np
 import pytest
 
-from polyhead_server.logs import LOGGER, configure
+from polyhead_server.logs import LOGGER, configure, flush
+from polyhead_server.observation import Record
 
 X = np.ones((1, 3, 16), np.float32)
 
@@ -17,15 +22,18 @@ X = np.ones((1, 3, 16), np.float32)
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     state = (LOGGER.handlers[:], LOGGER.propagate, LOGGER.level)
+    last_resort = logging.lastResort
     yield
     LOGGER.handlers[:], LOGGER.propagate = state[0], state[1]
     LOGGER.setLevel(state[2])
+    logging.lastResort = last_resort
 
 
 def test_text_has_time_level_and_worker(capfd: pytest.CaptureFixture[str]) -> None:
     configure("info", worker=3)
     LOGGER.debug("hidden")
     LOGGER.info("seen %d", 5)
+    flush()
 
     line = capfd.readouterr().err
     assert line.endswith("Z INFO [3] seen 5\n")
@@ -39,6 +47,7 @@ def test_json_is_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     except ValueError:
         LOGGER.exception("it failed", extra={"request_id": "r1"})
     LOGGER.info("fine")
+    flush()
 
     first, second = (json.loads(line) for line in capfd.readouterr().err.splitlines())
     assert (first["level"], first["message"], first["request_id"], first["worker"]) == (
@@ -49,6 +58,51 @@ def test_json_is_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert "ValueError: why\nnot" in first["exception"]
     assert set(second) == {"level", "message", "time", "worker"}
+
+
+def test_what_libraries_warn_of_has_the_same_form(capfd: pytest.CaptureFixture[str]) -> None:
+    configure("info")
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, []  # pytest's own
+    try:
+        logging.getLogger("asyncio").error("a task failed")
+        logging.getLogger("asyncio").info("nobody asked")
+    finally:
+        root.handlers = handlers
+    flush()
+
+    assert capfd.readouterr().err.endswith("Z ERROR a task failed\n")
+
+
+FLOOD = """
+import sys
+from polyhead_server.logs import LOGGER, configure, flush
+from polyhead_server.observation import Record
+
+configure("info")
+for number in range(30_000):
+    LOGGER.info("line %d", number)
+print("logged", flush=True)
+sys.stdin.read()
+flush(30)
+LOGGER.info("the last")
+"""
+
+
+def test_when_nobody_reads_lines_are_dropped_and_counted() -> None:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", FLOOD], text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "logged\n"
+        _, log = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    lines = log.splitlines()
+    assert lines[-1].endswith("INFO the last")
+    dropped = re.search(r"WARNING (\d+) messages were dropped: nobody read standard error", lines[-2])
+    assert dropped is not None
+    assert int(dropped[1]) > 10_000
+    assert len(lines) - 2 + int(dropped[1]) == 30_000
 
 
 class Collected(logging.Handler):
@@ -83,6 +137,16 @@ def test_at_debug_every_inference_has_a_line_with_its_callers_name(serve: Any) -
     assert fine.seconds > 0
     assert (refused.model, refused.code) == ("tiny", "INVALID_ARGUMENT")
     assert error.details() in refused.getMessage()
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(10**9, 0, -(10**6)))
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    record = Record(request_id="r1")
+    record.end()
+
+    assert record.seconds > 0
+    assert record.ended_ns > record.started_ns
 
 
 def test_a_name_that_could_forge_a_line_is_not_taken(serve: Any) -> None:

@@ -119,6 +119,11 @@ def test_a_port_that_was_asked_for_must_be_free() -> None:
             Exporter([], host="127.0.0.1", port=port)
 
 
+def test_what_is_no_address_is_a_clear_error() -> None:
+    with pytest.raises(StartError, match=r"cannot serve metrics on .* port 0: it must be the name of a host"):
+        Exporter([], host="nonsense..", port=0)
+
+
 def test_the_usual_port_need_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr("polyhead_server.metrics.DEFAULT_PORT", taken.getsockname()[1])

@@ -1,8 +1,13 @@
 """`polyhead serve` as a process: its log, its signals and its exit code."""
 
+import fcntl
+import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.servers import Callers, ServerProcess
+from tests.servers import COMMAND, Callers, ServerProcess
 
 from polyhead_proto import messages as pb
 
@@ -116,6 +121,56 @@ def test_a_signal_while_it_loads_ends_it_and_leaves_nothing(
     assert list(tmp_path.glob("polyhead-*")) == []
 
 
+def test_a_pipe_in_a_manifest_s_place_holds_up_neither_start_nor_watching(
+    start: Any, tmp_path: Path, repository: Path
+) -> None:
+    models = tmp_path / "models"
+    (models / "broken" / "1").mkdir(parents=True)
+    os.mkfifo(models / "broken" / "1" / "manifest.json")
+    shutil.copytree(repository / "tiny", models / "tiny")
+    server = start("--device", "cpu", "--repository-mode", "poll", "--poll-seconds", "0.1", models=models)
+    server.until("broken version 1 is not served: .* it must be a regular file, is a named pipe")
+    server.until("serving tiny v1, tiny.attention v1 on")
+    shutil.copytree(repository / "tiny-tokens", models / "tiny-tokens")
+    server.until("tiny-tokens version 1 is ready")
+    server.process.send_signal(signal.SIGTERM)
+
+    assert server.end() == 0
+
+
+def test_what_a_killed_load_left_is_removed_at_the_next_start(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    abandoned = tmp_path / "polyhead-copy-of-a-killed-load"
+    abandoned.mkdir()
+    (abandoned / "weights.bin").write_bytes(b"weights")
+    server = start("--device", "cpu")
+    server.until(f"removed {abandoned}, which a server left")
+    server.until("serving")
+    assert not abandoned.exists()
+
+
+def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    settings = ["--models", str(repository), "--port", str(port), "--device", "cpu", "--log-level", "debug"]
+    with subprocess.Popen([*COMMAND, *settings, "--no-metrics"], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                method: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
+                while not method(b"", wait_for_ready=True, timeout=60):
+                    time.sleep(0.1)
+                for _ in range(200):  # each has a line
+                    infer(channel)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
 def test_the_log_says_what_is_served_where(start: Any) -> None:
     server = start()
     line = server.until("serving")
@@ -135,6 +190,7 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
             "must hold at least one model": start(models=tmp_path / "empty"),
             "must be a folder that can be read": start(models=tmp_path / "none"),
             "no model could be loaded: tiny 1: manifest.json is not valid": start(models=tmp_path / "bad"),
+            "cannot listen on nonsense..:0: it must be the name of a host": start("--host", "nonsense.."),
             "Address already in use": start("--device", "cpu", port=taken.getsockname()[1]),
         }
         for message, server in started.items():

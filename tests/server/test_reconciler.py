@@ -1,18 +1,21 @@
 """What is served follows the repository: with stand-ins for sessions and schedulers."""
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import pytest
 
 from polyhead_server.desired import Family
-from polyhead_server.errors import NotLoadedError, UnavailableError, UnknownModelError
+from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
 from polyhead_server.loading import Failed, Loaded
-from polyhead_server.reconciler import Reconciler
+from polyhead_server.logs import LOGGER
+from polyhead_server.reconciler import Reconciler, look
 from polyhead_server.registry import Model, Registry, State
 from polyhead_server.repository import VersionFolder, scan
 from polyhead_server.signature import signature_of
@@ -42,7 +45,9 @@ class FakeEngine:
 class World:
     """A repository of the family `a`, and a reconciler of it."""
 
-    def __init__(self, source: Path, folder: Path, policy: Literal["latest", "all"] = "latest") -> None:
+    def __init__(
+        self, source: Path, folder: Path, policy: Literal["latest", "all"] = "latest", patience: float = 30.0
+    ) -> None:
         self.source = source
         self.models = folder
         self.registry = Registry()
@@ -60,6 +65,8 @@ class World:
             load=self.load,
             build=self.build,
             retired=self.retired.append,
+            look_seconds=patience,
+            load_seconds=patience,
         )
 
     def write(self, version: int, parameters: int = 1) -> None:
@@ -87,7 +94,8 @@ class World:
         for graph in version.manifest.graphs:
             signature = signature_of(version.manifest, graph)
             if reason := self.broken.get(f"{signature.name} {version.version}"):
-                yield Failed(name=signature.name, version=version.version, reason=reason)
+                may_pass = "No space" in reason
+                yield Failed(name=signature.name, version=version.version, reason=reason, may_pass=may_pass)
             else:
                 yield Loaded(
                     signature=signature,
@@ -334,6 +342,20 @@ def test_files_that_arrive_later_are_tried_again(run: Run) -> None:
     run(story)
 
 
+def test_what_there_was_no_room_for_is_tried_again(run: Run) -> None:
+    async def story(world: World) -> None:
+        world.write(1)
+        world.broken = {"a 1": "No space left on device", "a.attention 1": "No space left on device"}
+        await world.start()
+        assert world.serving() == {}
+        world.broken = {}
+        await world.reconciler.reconcile()
+
+        assert world.serving() == {"a": [1], "a.attention": [1]}
+
+    run(story)
+
+
 def test_what_is_gone_for_a_moment_is_not_taken_away(run: Run) -> None:
     async def story(world: World) -> None:
         world.write(1)
@@ -535,5 +557,154 @@ def test_what_was_loaded_of_a_version_that_is_refused_is_closed(run: Run) -> Non
         assert world.serving() == {"a": [1], "a.attention": [1]}
         assert world.engines["a 2"].closed.is_set()
         assert not world.engines["a 1"].closed.is_set()
+
+    run(story)
+
+
+class DeadFileSystem:
+    """A folder below which nothing answers until it is mended.
+
+    Args:
+        patch: For `os.scandir` and `os.listdir`, through which folders are looked at.
+        folder: The folder.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.looks = 0
+        self._mended = threading.Event()
+        for name in ("listdir", "scandir"):
+            patch.setattr(os, name, partial(self._look, folder, getattr(os, name)))
+
+    def _look(self, dead: Path, real: Callable[..., Any], path: Any = ".") -> Any:
+        if Path(path) == dead:
+            self.looks += 1
+            assert self._mended.wait(60)
+        return real(path)
+
+    def mend(self) -> None:
+        """Has it answer from now on."""
+        self._mended.set()
+
+
+def write_to(world: World, family: str) -> None:
+    """Puts version 1 of another family in place."""
+    world.write(1)
+    (world.models / "a").rename(world.models / family)
+    manifest = world.models / family / "1" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"name": "a",', f'"name": "{family}",', 1))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - threads change it
+        await asyncio.sleep(0.01)
+
+
+def test_a_family_whose_files_do_not_answer_holds_up_no_other(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        world = World(repository / "tiny" / "1", tmp_path, patience=2.0)
+        await world.start()
+        write_to(world, "a-dead")
+        world.write(1)
+        dead = DeadFileSystem(monkeypatch, tmp_path / "a-dead")
+        for _ in range(3):
+            await world.reconciler.reconcile()
+
+        assert world.serving() == {"a": [1], "a.attention": [1]}
+        assert dead.looks == 1  # and so one thread, however long it lasts
+        assert caplog.text.count("a-dead is still being looked at") == 1
+        for order in (world.reconciler.load, world.reconciler.unload):
+            with pytest.raises(
+                UnavailableError, match="a-dead is still being looked at or loaded: try again"
+            ):
+                await order("a-dead")
+        await world.reconciler.load("a")
+
+        dead.mend()
+        await until(lambda: not world.reconciler.busy)
+        await world.reconciler.reconcile()
+        assert world.serving()["a-dead"] == [1]
+
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    asyncio.run(story())
+
+
+def test_a_load_that_hangs_holds_up_no_other(repository: Path, tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(repository / "tiny" / "1", tmp_path, patience=2.0)
+        write_to(world, "b")
+        world.hold.clear()
+        await world.start()
+        waiting = asyncio.ensure_future(world.reconciler.wait_for_any())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert world.index()[0][2] is State.LOADING
+        world.hold.set()
+        await waiting
+        await until(lambda: not world.reconciler.busy)
+
+        assert world.serving() == {"b": [1], "b.attention": [1]}
+
+    asyncio.run(story())
+
+
+def test_a_repository_that_does_not_answer_leaves_what_is_served_and_is_followed_again(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        world = World(repository / "tiny" / "1", tmp_path, patience=2.0)
+        world.write(1)
+        await world.start()
+        dead = DeadFileSystem(monkeypatch, tmp_path)
+        watching = asyncio.ensure_future(world.reconciler.watch(0.01))
+        await until(lambda: bool(dead.looks))
+        await asyncio.sleep(3)
+        assert dead.looks == 1
+        assert world.serving() == {"a": [1], "a.attention": [1]}
+        world.write(2)
+        dead.mend()
+        await until(lambda: world.serving() == {"a": [2], "a.attention": [2]})
+        watching.cancel()
+
+    asyncio.run(story())
+
+
+def test_at_the_start_what_does_not_answer_is_left_out(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        world = World(repository / "tiny" / "1", tmp_path)
+        world.write(1)
+        write_to(world, "b")
+        world.write(1)
+        with monkeypatch.context() as patch:
+            dead = DeadFileSystem(patch, tmp_path / "a")
+            versions, broken = await look(tmp_path, may_be_empty=False, seconds=0.2)
+            dead.mend()
+        assert [one.family for one in versions] == ["b"]
+        assert [(one.family, one.reason) for one in broken] == [
+            ("a", "its folder cannot be read: it did not answer within 0.2 s")
+        ]
+        dead = DeadFileSystem(monkeypatch, tmp_path)
+        with pytest.raises(
+            StartError, match=r"must be a folder that can be read, .*: it did not answer within"
+        ):
+            await look(tmp_path, may_be_empty=False, seconds=0.2)
+        dead.mend()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("length", [255, 256, 10**6])
+def test_orders_for_names_without_end_leave_nothing_behind(run: Run, length: int) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        for letter in "xyz":
+            with pytest.raises(UnknownModelError, match="is no family") as caught:
+                await world.reconciler.load(letter * length)
+            assert len(str(caught.value)) < 200
+
+        assert world.index() == []
 
     run(story)

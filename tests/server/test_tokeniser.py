@@ -1,5 +1,6 @@
 """Text to tokens as transformers does it, the family's limits kept."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from polyhead_server.errors import InvalidRequestError, RepositoryError, TooLargeError
+from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.tokeniser import Tokeniser
 
 TEXTS = ["The cat sat on the mat.", "", "dogs", "cat " * 14, "  Big, red... unknownword!"]
@@ -141,3 +142,135 @@ def test_many_texts_are_tokenised_in_portions(tokeniser: Tokeniser, file: Path) 
 
     theirs = reference(file)(texts, padding=True, truncation=False, return_tensors="np")
     np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+
+
+# ---- What a tokeniser may make of a text --------------------------------------------------------
+
+
+def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def chain(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+SPACES = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}
+BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+TWICE: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 65,
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {},
+}
+
+
+def charsmap(longest: int) -> str:
+    return base64.b64encode(bytes((4, 0, 0, 0)) + bytes(4) + b"a" * longest + b"\0b\0").decode()
+
+
+MULTIPLY: dict[str, dict[str, Any]] = {
+    "a long replacement": {"normalizer": replace({"String": "a"}, "b" * 65)},
+    "an expression that matches nothing": {"normalizer": replace({"Regex": "(?=a)"}, "b" * 32)},
+    "replacements in a row": {"normalizer": chain(*[replace({"String": "a"}, "aa")] * 7)},
+    "nested": {"normalizer": chain(chain(*[replace({"String": "a"}, "aa")] * 4), *[chain(BYTES)] * 2)},
+    "prefixes": {"normalizer": chain(*[{"type": "Prepend", "prepend": "a"}] * 7)},
+    "bytes of bytes": {"normalizer": chain(*[BYTES] * 4)},
+    "spaces around spaces": {"normalizer": chain(*[BERT] * 4)},
+    "a map of characters": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(2000)}},
+    "pieces of pieces": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPACES] * 7}},
+    "a text many times": {"post_processor": TWICE},
+}
+
+
+@pytest.mark.parametrize("what", MULTIPLY)
+def test_a_tokeniser_that_multiplies_a_text_is_refused(file: Path, tmp_path: Path, what: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(file.read_text()) | MULTIPLY[what]))
+
+    with pytest.raises(RepositoryError, match="characters or tokens of one character, the limit is 64"):
+        Tokeniser(path, max_tokens=16)
+
+
+def test_a_tokeniser_with_endless_tokens_is_refused(file: Path, tmp_path: Path) -> None:
+    fields = json.loads(file.read_text())
+    fields["model"]["vocab"]["a" * 1025] = 31
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(fields))
+
+    with pytest.raises(RepositoryError, match="a token must be at most 1024 characters, the longest is 1025"):
+        Tokeniser(path, max_tokens=16)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # As XLM-RoBERTa, CLIP, DeBERTa and RoBERTa have them.
+        {"normalizer": replace({"Regex": " {2,}"}, "▁"), "pre_tokenizer": SPACES},
+        {
+            "normalizer": chain({"type": "NFC"}, replace({"Regex": "\\s+"}, " "), {"type": "Lowercase"}),
+            "pre_tokenizer": BYTES,
+        },
+        {
+            "normalizer": chain({"type": "NFKC"}, replace({"Regex": " {2,}"}, " ")),
+            "pre_tokenizer": SPACES,
+        },
+        {"normalizer": None, "pre_tokenizer": BYTES, "post_processor": BYTES},
+    ],
+)
+def test_published_kinds_of_tokenisers_are_taken(file: Path, tmp_path: Path, parts: dict[str, Any]) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(file.read_text()) | parts))
+    words = ["the cat sat on the mat and the dog ran " * 40]
+
+    ours = Tokeniser(path, max_tokens=2000).encode(words, truncate=False, max_total=2000)
+    theirs = reference(path)(words, truncation=False, return_tensors="np")
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+
+
+def test_characters_that_unicode_spells_out_count_as_that(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": {"type": "NFKC"}}))
+    tokeniser = Tokeniser(path, max_tokens=16)
+    text = "\ufdfa" * 300  # 18 characters each
+
+    with pytest.raises(InvalidRequestError, match="16 tokens and 4096 characters, was 5400 characters"):
+        tokeniser.encode([text], truncate=False, max_total=1000)
+    assert tokeniser.encode([text], truncate=True, max_total=1000).input_ids.shape[1] <= 16
+
+
+def test_a_text_without_end_is_refused_where_only_a_request_has_a_limit(file: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"text\[0\] must be at most 10 tokens and 2560 characters"):
+        Tokeniser(file, max_tokens=None).encode(["a" * 2561], truncate=True, max_total=10)
+
+
+# ---- The library panics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("map_", ["AAAA", "not base64"])
+def test_a_panic_on_reading_a_file_is_one_more_file_that_cannot_be_read(
+    file: Path, tmp_path: Path, map_: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    broken = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": map_}}
+    path.write_text(json.dumps(json.loads(file.read_text()) | broken))
+
+    with pytest.raises(RepositoryError, match=r"tokenizer\.json cannot be read as a tokeniser"):
+        Tokeniser(path, max_tokens=16)
+
+
+def test_a_panic_on_a_text_is_an_error_of_the_model(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    wild = base64.b64encode(b"\x04\0\0\0\xff\xff\xff\x7fabc").decode()
+    broken = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": wild}}
+    path.write_text(json.dumps(json.loads(file.read_text()) | broken))
+
+    with pytest.raises(EngineError, match="the tokeniser failed: index out of bounds"):
+        Tokeniser(path, max_tokens=16).encode(["cat"], truncate=False, max_total=100)

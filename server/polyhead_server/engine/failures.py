@@ -44,7 +44,7 @@ def translate(error: Exception, name: str, check: Callable[[], None] = lambda: N
     return EngineError(f"{name} failed: {error}")
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether a run failed for want of memory, the device's or the host's."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from polyhead_server.devices import CPU, Device, check_provider
+from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.engine.gate import GATE
 from polyhead_server.engine.placement import placed, slow_on_cpu, spell
 from polyhead_server.errors import DeviceError, RepositoryError
@@ -37,6 +38,8 @@ def open_session(path: Path, *, device: Device, threads: int) -> tuple[ort.Infer
     try:
         session, device = _create(path, options, device)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise RepositoryError(f"{path.name} needs more memory than there is") from error
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
     check_provider(session.get_providers(), device)

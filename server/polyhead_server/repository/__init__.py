@@ -2,8 +2,15 @@
 
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import Graph, GraphName, Manifest, Tensor, read_manifest
-from polyhead_server.repository.private import private_copy, remove_private_copies
-from polyhead_server.repository.repository import Broken, VersionFolder, scan, scan_family
+from polyhead_server.repository.private import private_copy, remove_abandoned_copies, remove_private_copies
+from polyhead_server.repository.repository import (
+    Broken,
+    VersionFolder,
+    list_families,
+    no_models,
+    scan,
+    scan_family,
+)
 
 __all__ = [
     "Broken",
@@ -12,8 +19,11 @@ __all__ = [
     "Manifest",
     "Tensor",
     "VersionFolder",
+    "list_families",
+    "no_models",
     "private_copy",
     "read_manifest",
+    "remove_abandoned_copies",
     "remove_private_copies",
     "scan",
     "scan_family",

@@ -7,8 +7,9 @@ regular file of the version's own folder, listed in the manifest with its size a
 
 import hashlib
 import math
-import stat
+import os
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto
 
 from polyhead_server.errors import RepositoryError, quoted
+from polyhead_server.files import open_regular
 from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Tensor
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
@@ -49,28 +51,28 @@ def verify(folder: Path, manifest: Manifest) -> None:
         _check_graph(folder, graph, manifest)
 
 
-def check_kind(path: Path, record: FileRecord) -> None:
-    """Checks what can be seen of a file without opening it.
+def open_listed(path: Path, record: FileRecord) -> BufferedReader:
+    """Open a file of a version for reading.
 
     Raises:
         RepositoryError: It is missing, no regular file, or of another size than the manifest says.
     """
     try:
-        status = path.lstat()
+        file = open_regular(path)
     except FileNotFoundError as error:
         raise RepositoryError(f"{path.name} is missing") from error
     except OSError as error:
         raise RepositoryError(f"{path.name} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise RepositoryError(f"{path.name} must be a regular file, not a link or a folder")
-    if status.st_size != record.bytes:
-        raise RepositoryError(f"{path.name} must have {record.bytes} bytes, has {status.st_size}")
+    size = os.fstat(file.fileno()).st_size
+    if size != record.bytes:
+        file.close()
+        raise RepositoryError(f"{path.name} must have {record.bytes} bytes, has {size}")
+    return file
 
 
 def _check_file(path: Path, record: FileRecord) -> None:
-    check_kind(path, record)
     try:
-        with path.open("rb") as file:
+        with open_listed(path, record) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RepositoryError(f"{path.name} cannot be read: {error.strerror}") from error

@@ -17,12 +17,13 @@ from pydantic import (
 )
 
 from polyhead_server.errors import RepositoryError
+from polyhead_server.files import read_regular
 
 FORMAT = 1
 """The newest format of a manifest that this server reads."""
 
-FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-"""A family's name. No dots: a dot separates the graph's name."""
+FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
+"""A family's name, at most as long as a folder's. No dots: a dot separates the graph's name."""
 
 _LARGEST_MANIFEST = 4 * 2**20
 
@@ -136,7 +137,8 @@ class Manifest(_Model):
         """The outputs must be those of the encoder that the manifest describes."""
         encoder = self.encoder
         for name, graph in self.graphs.items():
-            layers = range(encoder.layers if name == "attention" else 0)
+            # One layer too many is enough to disagree: a manifest may claim any number of them.
+            layers = range(min(encoder.layers, len(graph.outputs) + 1) if name == "attention" else 0)
             expected = {
                 "output": [-1, -1, encoder.d_model],
                 **({} if encoder.pooling is None else {"pooled": [-1, encoder.d_model]}),
@@ -177,12 +179,9 @@ def read_manifest(folder: Path, *, family: str, version: int) -> Manifest:
         RepositoryError: Missing, not valid, of a newer format, or about something else.
     """
     try:
-        with (folder / "manifest.json").open("rb") as file:
-            content = file.read(_LARGEST_MANIFEST + 1)
+        content = read_regular(folder / "manifest.json", limit=_LARGEST_MANIFEST)
     except OSError as error:
         raise RepositoryError(f"manifest.json cannot be read: {error.strerror}") from error
-    if len(content) > _LARGEST_MANIFEST:
-        raise RepositoryError(f"manifest.json must be at most {_LARGEST_MANIFEST} bytes")
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:

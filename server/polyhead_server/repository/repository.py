@@ -1,5 +1,6 @@
 """What lies in a model repository: families, and their versions."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,32 +43,43 @@ def scan(models: Path, *, may_be_empty: bool = False) -> tuple[Sequence[VersionF
     Raises:
         StartError: There is no such folder, or nothing in it looks like a family.
     """
+    found: list[VersionFolder] = []
+    broken: list[Broken] = []
+    for name in list_families(models):
+        more_found, more_broken = scan_family(models / name)
+        found += more_found
+        broken += more_broken
+    if not found and not broken and not may_be_empty:
+        raise no_models(models)
+    return found, broken
+
+
+def no_models(models: Path) -> StartError:
+    """What is wrong with a repository that holds nothing."""
+    return StartError(
+        f"--models must hold at least one model, {models} has none: `polyhead export` writes them there"
+    )
+
+
+def list_families(models: Path) -> list[str]:
+    """Return what may be families by their names, in order. Looks into none: each may be another mount.
+
+    Raises:
+        StartError: There is no such folder.
+    """
     try:
-        folders = sorted(
-            entry for entry in models.iterdir() if entry.is_dir() and FAMILY.fullmatch(entry.name)
-        )
+        return sorted(name for name in os.listdir(models) if FAMILY.fullmatch(name))  # noqa: PTH208 - as above
     except OSError as error:
         raise StartError(
             f"--models must be a folder that can be read, {models} is not: {error.strerror}"
         ) from error
-    if not folders and not may_be_empty:
-        raise StartError(
-            f"--models must hold at least one model, {models} has none: `polyhead export` writes them there"
-        )
-    found: list[VersionFolder] = []
-    broken: list[Broken] = []
-    for folder in folders:
-        more_found, more_broken = scan_family(folder)
-        found += more_found
-        broken += more_broken
-    return found, broken
 
 
 def scan_family(folder: Path) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
-    """Reads the manifests of one family, as `scan` does of all. A folder that is gone holds nothing."""
+    """Reads the manifests of one family, as `scan` does of all. What is gone, or no folder, holds nothing."""
     try:
         versions = sorted((number for entry in folder.iterdir() if (number := _version(entry))), reverse=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return [], []
     except OSError as error:
         return [], [

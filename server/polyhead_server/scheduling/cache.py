@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from polyhead_server.files import read_regular
 from polyhead_server.logs import LOGGER
 from polyhead_server.scheduling.costs import Measured
 
@@ -75,8 +76,7 @@ def processor() -> str:
 def read_costs(folder: Path, key: Key) -> Measured | None:
     """Reads what was measured; None where there is nothing that can be used."""
     try:
-        with (folder / key.file).open("rb") as file:
-            content = json.loads(file.read(_LARGEST_FILE))
+        content = json.loads(read_regular(folder / key.file, limit=_LARGEST_FILE, follow=True))
         if content["format"] != _FORMAT or content["key"] != asdict(key):
             return None
         points = {(int(batch), int(tokens)): float(seconds) for batch, tokens, seconds in content["points"]}

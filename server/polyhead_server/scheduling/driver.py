@@ -4,6 +4,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Protocol
 
+from polyhead_server.logs import LOGGER
 from polyhead_server.scheduling.queue import Entry
 
 
@@ -53,9 +54,22 @@ class EngineThreads:
         self._stopping = False
 
     def start(self, lane: Lane) -> None:
-        """Starts the threads. Daemons: the process's end does not wait for a run that cannot be stopped."""
+        """Starts the threads. Daemons: the process's end does not wait for a run that cannot be stopped.
+
+        Raises:
+            RuntimeError: None can be started. Where some can, they do.
+        """
         for number in range(self._count):
-            Thread(target=self._loop, args=(lane,), name=f"{self._name}-{number}", daemon=True).start()
+            thread = Thread(target=self._loop, args=(lane,), name=f"{self._name}-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not number:
+                    raise
+                LOGGER.warning("%s runs with %d of %d threads: %s", self._name, number, self._count, error)
+                with self._lock:
+                    self._alive -= self._count - number
+                return
 
     def wake(self) -> None:
         """Rings the bell that the threads wait for: one of them hears it."""

@@ -189,6 +189,9 @@ class Scheduler:
         if work.timeout is not None and not self._starts_at_once(work.size):
             start_by = min(start_by, now + work.timeout)
         self._check_reach(work, now, start_by)
+        if not self._started:
+            self._driver.start(self)
+            self._started = True
         entry = Entry(
             work,
             self._loop.create_future(),
@@ -199,9 +202,6 @@ class Scheduler:
         entry.answer.add_done_callback(lambda _: self._settle(entry))
         until = start_by if work.deadline is None else min(start_by, work.deadline)
         entry.timer = self._loop.call_at(until, self._too_late, entry)
-        if not self._started:
-            self._started = True
-            self._driver.start(self)
         if self._queue.add(entry):
             self._driver.wake()
         return entry.answer

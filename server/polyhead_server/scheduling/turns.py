@@ -1,5 +1,6 @@
 """One process after the other measures on a device: at once they would measure each other."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,12 +36,13 @@ def turn(
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / f"{name}.lock").open("a")
+        # Not held up by a pipe in its place.
+        file = os.open(folder / f"{name}.lock", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
     except OSError as error:
         LOGGER.debug("no turns in %s: %s", folder, error.strerror)
         yield
         return
-    with file:
+    try:
         ends = clock() + _PATIENCE_SECONDS
         while clock() < ends:
             try:
@@ -49,3 +51,5 @@ def turn(
             except OSError:
                 sleep(_STEP_SECONDS)
         yield
+    finally:
+        os.close(file)

@@ -142,7 +142,7 @@ class Service:
     async def _model_infer(self, payload: bytes, context: Context) -> bytes:
         try:
             with self._lifecycle.accept(), self._budget.hold(len(payload)) as held:
-                deadline = self._patience.deadline(context)
+                deadline = self._patience.deadline(self._patience.ends(context))
                 reply = await self._inference.answer(payload, deadline, held)
                 if len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
                     release = held.keep()
@@ -157,11 +157,12 @@ class Service:
 
     async def _model_stream_infer(self, _requests: object, context: Context) -> None:
         observed = self._observation.request if self._observation.wanted else nullcontext
+        ends = self._patience.ends(context)
 
         async def answer(payload: bytes, turn: Turn) -> None:
             with observed(context):
                 try:
-                    await self._answer_in_turn(payload, turn, context)
+                    await self._answer_in_turn(payload, turn, context, ends)
                 except Exception:
                     await turn.come()  # what ends the stream does so after the answers before it
                     raise
@@ -171,13 +172,13 @@ class Service:
         except Exception as error:
             await _abort(context, error)
 
-    async def _answer_in_turn(self, payload: bytes, turn: Turn, context: Context) -> None:
+    async def _answer_in_turn(self, payload: bytes, turn: Turn, context: Context, ends: float) -> None:
         async def write(message: bytes) -> None:
             await turn.come()
             await send(context, message)
 
         with self._lifecycle.accept():
-            deadline = self._patience.deadline(context)
+            deadline = self._patience.deadline(ends)
             timer = self._patience.cut_off(deadline)
             try:
                 with self._budget.hold(len(payload)) as held:

@@ -1,6 +1,7 @@
 """How long a request may take: as its caller's deadline says, or as ours where that is nearer."""
 
 import asyncio
+import math
 from typing import Any
 
 import grpc
@@ -19,11 +20,19 @@ class Patience:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def deadline(self, context: grpc.aio.ServicerContext[Any, Any]) -> float:
-        """By when a request that comes now must have its reply, in the event loop's time."""
+    @staticmethod
+    def ends(context: grpc.aio.ServicerContext[Any, Any]) -> float:
+        """When a call's own deadline is, in the event loop's time. Infinite where it has none.
+
+        To be asked when the call comes: gRPC tells it by the clock on the wall, which may be set meanwhile.
+        """
         now = asyncio.get_running_loop().time()  # first, so that it is never later than gRPC's own
         remaining = context.time_remaining()
-        return now + (self._seconds if remaining is None or remaining > self._seconds else remaining)
+        return math.inf if remaining is None else now + remaining
+
+    def deadline(self, ends: float) -> float:
+        """By when a request that comes now must have its reply, of a call that `ends` then."""
+        return min(ends, asyncio.get_running_loop().time() + self._seconds)
 
     @staticmethod
     def cut_off(deadline: float) -> asyncio.TimerHandle:

@@ -2,7 +2,7 @@
 
 import socket
 
-from polyhead_server.address import format_address
+from polyhead_server.address import explain, format_address
 from polyhead_server.errors import StartError
 
 
@@ -29,8 +29,8 @@ def reserve(host: str, port: int) -> socket.socket:
             probe.bind(address)
             address = probe.getsockname()
         reserved = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise StartError(f"cannot listen on {format_address(host, port)}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise StartError(f"cannot listen on {format_address(host, port)}: {explain(error)}") from error
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind(address)

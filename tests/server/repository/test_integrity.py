@@ -91,7 +91,9 @@ def test_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "weights.bin").rename(tmp_path / "weights.bin")
     (folder / "weights.bin").symlink_to(tmp_path / "weights.bin")
 
-    with pytest.raises(RepositoryError, match=r"weights\.bin must be a regular file, not a link"):
+    with pytest.raises(
+        RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file, is a symbolic link"
+    ):
         check(folder)
 
 
@@ -106,7 +108,9 @@ def test_a_folder_in_a_file_s_place_is_refused(folder: Path) -> None:
     (folder / "weights.bin").unlink()
     (folder / "weights.bin").mkdir()
 
-    with pytest.raises(RepositoryError, match=r"weights\.bin must be a regular file"):
+    with pytest.raises(
+        RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file, is a folder"
+    ):
         check(folder)
 
 

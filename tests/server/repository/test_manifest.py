@@ -93,9 +93,24 @@ def test_what_is_no_manifest_is_refused(folder: Path, text: str) -> None:
 
 def test_a_missing_or_huge_manifest_is_refused(folder: Path) -> None:
     (folder / "manifest.json").write_text(" " * (4 * 2**20 + 1))
-    with pytest.raises(RepositoryError, match="must be at most 4194304 bytes"):
+    with pytest.raises(RepositoryError, match="must have at most 4194304 bytes"):
         read(folder)
 
     (folder / "manifest.json").unlink()
     with pytest.raises(RepositoryError, match=r"manifest\.json cannot be read: No such file"):
         read(folder)
+
+
+def test_a_manifest_that_claims_a_billion_layers_is_refused_at_once(folder: Path, edit: Edit) -> None:
+    edit(lambda fields: fields["encoder"].update(layers=10**9))
+
+    with pytest.raises(RepositoryError, match="the outputs of graph attention must be"):
+        read(folder)
+
+
+def test_what_a_manifest_holds_does_not_flood_the_index(folder: Path, edit: Edit) -> None:
+    edit(lambda fields: fields["files"].update({"/" * 10**6: {}}))
+
+    with pytest.raises(RepositoryError, match="not valid: files") as caught:
+        read(folder)
+    assert len(str(caught.value)) <= 1500

@@ -2,7 +2,11 @@
 
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +15,7 @@ import pytest
 from polyhead_server.devices import on_cpu
 from polyhead_server.errors import RepositoryError
 from polyhead_server.loading import Loaded, load
-from polyhead_server.repository import VersionFolder, private_copy, scan
+from polyhead_server.repository import VersionFolder, private_copy, remove_abandoned_copies, scan
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_a_link_is_not_followed(version: VersionFolder, tmp_path: Path) -> None:
     weights.symlink_to(tmp_path / "elsewhere")
 
     with (
-        pytest.raises(RepositoryError, match=r"weights\.bin must be a regular file"),
+        pytest.raises(RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file"),
         private_copy(version.folder, version.manifest),
     ):
         pass
@@ -95,3 +99,44 @@ def test_a_file_that_is_changed_in_place_does_not_change_a_sessions_answers(
     np.testing.assert_allclose(after[0], after[1], atol=1e-5)
     assert np.abs(after[0]).max() > 0.1
     np.testing.assert_array_equal(after, again)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from polyhead_server.repository import private_copy, read_manifest
+
+folder = Path(sys.argv[1])
+with private_copy(folder, read_manifest(folder, family="tiny", version=1)):
+    print("copied", flush=True)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_copy_is_removed_once_its_process_has_been_killed_and_not_before(
+    version: VersionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    (temporary / "polyhead-sweep-of-another").mkdir(parents=True)
+    (temporary / "polyhead-copy-link").symlink_to(version.folder)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    others = set(temporary.iterdir())
+    command = [sys.executable, "-c", KILLED, str(version.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as loading:
+        assert loading.stdout is not None
+        assert loading.stdin is not None
+        assert loading.stdout.readline() == b"copied\n"
+        (copy,) = set(temporary.iterdir()) - others
+        with private_copy(version.folder, version.manifest) as mine:
+            remove_abandoned_copies()
+            assert (copy / "weights.bin").exists()
+            assert (mine / "weights.bin").exists()
+        loading.stdin.close()
+        assert loading.wait(60) == -signal.SIGKILL
+
+    assert (copy / "weights.bin").exists()
+    remove_abandoned_copies()
+    assert set(temporary.iterdir()) == others
+    assert (version.folder / "weights.bin").exists()

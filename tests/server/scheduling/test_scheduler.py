@@ -345,3 +345,58 @@ def test_every_caller_gets_exactly_one_answer(engine: FakeEngine, seed: int) -> 
         assert len(engine.ran) == len(set(engine.ran))
 
     run(test())
+
+
+class Threads:
+    """Starts so many more threads of schedulers; then the machine has no more.
+
+    Args:
+        patch: For `Thread.start`.
+        left: How many.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, left: int) -> None:
+        self.left = left
+        real = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if thread.name.startswith("engine-tiny"):
+                if not self.left:
+                    raise RuntimeError("can't start new thread")
+                self.left -= 1
+            real(thread)
+
+        patch.setattr(threading.Thread, "start", start)
+
+
+def test_where_there_are_no_threads_work_is_refused_until_there_are(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        threads = Threads(monkeypatch, 0)
+        scheduler = schedule(engine)
+        engine.let(2)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await scheduler.submit(work())
+        assert scheduler.queued_requests == 0
+        threads.left = 1
+        assert (await scheduler.submit(work(2))).outputs["y"][0] == 4
+        await scheduler.close()
+
+    run(test())
+
+
+def test_where_there_are_fewer_threads_than_runs_these_do(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        Threads(monkeypatch, 1)
+        scheduler = schedule(engine, runs=3)
+        engine.let(3)
+        await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
+        await scheduler.close()
+
+        assert engine.ran == [1, 2, 3]
+
+    run(test())

@@ -1,6 +1,7 @@
 """Errors that are ours, and what every procedure has in common."""
 
 import logging
+import threading
 from typing import Any
 
 import grpc
@@ -73,3 +74,29 @@ def test_junk_is_an_invalid_argument_of_every_procedure(server: Any, name: str) 
         server.call(name, b"\xff\xff")
 
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_threads_that_run_out_cost_the_requests_that_need_one_and_nothing_else(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    large = np.ones((64, 100, 16), np.float32)
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(("messages", "asyncio", "engine")):
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for name, request in (
+            ("ModelInfer", server.request("tiny", {"x": large})),
+            ("ModelStatistics", None),
+        ):
+            with pytest.raises(grpc.RpcError, match="no more threads") as caught:
+                server.call(name, request)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    assert server.infer("tiny", {"x": large})["output"].shape == large.shape
+    assert server.call("ModelStatistics").model_stats

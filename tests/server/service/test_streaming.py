@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -159,3 +160,20 @@ def test_nothing_is_written_after_what_ended_the_stream() -> None:
             await Turn(failing).come()  # which comes later
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_a_clock_that_is_set_moves_no_deadline(
+    server: Any, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replies = stream(server, iter(requests.get, None), timeout=60)
+    requests.put(server.request("tiny", {"x": X}))
+    assert next(replies).error_message == ""
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(step * 1e9))
+    requests.put(server.request("tiny.attention", {"x": LONG}, outputs=["output"]))
+    assert next(replies).error_message == ""
+    requests.put(None)
+    assert list(replies) == []

@@ -51,3 +51,9 @@ def test_a_port_that_other_servers_share_is_taken() -> None:
 def test_an_address_of_another_machine_is_a_clear_error() -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:8001"):
         reserve("192.0.2.1", 8001)
+
+
+@pytest.mark.parametrize("host", ["nonsense..", "a\0b", "a" * 300, ""])
+def test_what_is_no_address_is_a_clear_error(host: str) -> None:
+    with pytest.raises(StartError, match="cannot listen on "):
+        reserve(host, 0)

@@ -1,0 +1,66 @@
+"""Opens files that others put there: a pipe, a device or a link in a file's place must not hold us up."""
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+
+def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
+    """Open a regular file for reading, without waiting for anything.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a symbolic link to one.
+
+    Raises:
+        OSError: It is missing, no regular file, or cannot be read; `strerror` says which.
+    """
+    # Before it is opened, as opening some devices does something; and after, as it may have been replaced.
+    _check(path, path.stat() if follow else path.lstat())
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    file = os.open(path, flags)
+    try:
+        _check(path, os.fstat(file))
+        return os.fdopen(file, "rb")
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def read_regular(path: Path, *, limit: int, follow: bool = False) -> bytes:
+    """Read a whole regular file, as `open_regular` opens it.
+
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
+        follow: Whether it may be a symbolic link to one.
+
+    Raises:
+        OSError: As `open_regular`, or it has more bytes.
+    """
+    with open_regular(path, follow=follow) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it must have at most {limit} bytes", str(path))
+    return content
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"it must be a regular file, is a {_kind(status.st_mode)}", str(path))
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "folder",
+        stat.S_IFLNK: "symbolic link",
+        stat.S_IFIFO: "named pipe",
+        stat.S_IFSOCK: "socket",
+        stat.S_IFCHR: "device",
+        stat.S_IFBLK: "device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "file of another kind")
