@@ -130,6 +130,8 @@ class AsyncClient:
                     else:
                         answer = await self._answer(cast(Call | Pause, wanted))
                 except PolyheadError as error:
+                    if self._closed:  # this called it off, so nothing is to be tried again
+                        raise
                     step = partial(operation.throw, error)
                 else:
                     received += len(answer)

@@ -119,6 +119,8 @@ class Client:
                         )
                     answer = _next(stream) if isinstance(wanted, Stream | More) else self._answer(wanted)
                 except PolyheadError as error:
+                    if self._closed:  # this called it off, so nothing is to be tried again
+                        raise
                     step = partial(operation.throw, error)
                 else:
                     step = partial(operation.send, answer)
