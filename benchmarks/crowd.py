@@ -13,7 +13,8 @@ import grpc
 from polyhead_proto import RPCS
 
 PUSHBACK = "grpc-retry-pushback-ms"
-_CONNECTIONS = 8
+_CALLERS_PER_CONNECTION = 125
+"""Fewer than a server takes on one connection by default: all of them reach it."""
 
 
 class Crowd:
@@ -22,11 +23,13 @@ class Crowd:
     Args:
         address: The server's.
         request: A `ModelInferRequest`.
+        callers: How many there are.
     """
 
-    def __init__(self, address: str, request: bytes) -> None:
+    def __init__(self, address: str, request: bytes, callers: int) -> None:
         options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-        self._channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(_CONNECTIONS)]
+        connections = max(1, callers // _CALLERS_PER_CONNECTION)
+        self._channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(connections)]
         self._request = request
         self.counts: Counter[str] = Counter()
         self.without_pushback = 0
@@ -38,7 +41,7 @@ class Crowd:
 
     async def call(self, number: int) -> float | None:
         """Calls once; returns the seconds after which a refused caller may come again."""
-        infer: Any = self._channels[number % _CONNECTIONS].unary_unary(RPCS["ModelInfer"].path)
+        infer: Any = self._channels[number % len(self._channels)].unary_unary(RPCS["ModelInfer"].path)
         start = time.perf_counter()
         call = infer(self._request)
         code = (await call.code()).name
@@ -66,7 +69,7 @@ class Crowd:
 
 async def run(arguments: argparse.Namespace, request: bytes) -> dict[str, Any]:
     """Runs one kind of crowd."""
-    crowd = Crowd(arguments.address, request)
+    crowd = Crowd(arguments.address, request, arguments.callers)
     await crowd.connect()
     start, cpu = time.perf_counter(), time.process_time()
     until = start + arguments.seconds

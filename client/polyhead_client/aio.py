@@ -140,6 +140,8 @@ class AsyncClient:
                         case _:
                             answer = await self._answer(cast(Call | Pause, wanted))
                 except PolyheadError as error:
+                    if self._closed:  # this called it off, so nothing is to be tried again
+                        raise
                     step = partial(operation.throw, error)
                 else:
                     received += len(answer)

@@ -133,6 +133,8 @@ class Client:
                         case _:
                             answer = self._answer(wanted, under_way)
                 except PolyheadError as error:
+                    if self._closed:  # this called it off, so nothing is to be tried again
+                        raise
                     step = partial(operation.throw, error)
                 else:
                     step = partial(operation.send, answer)

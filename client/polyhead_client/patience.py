@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from polyhead_client.calls import More, Operation, Pause, Together, Wanted
 from polyhead_client.channel import RETRIED
-from polyhead_client.errors import PolyheadError, Unavailable
+from polyhead_client.errors import Cancelled, PolyheadError, Unavailable
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 def patiently(operation: Operation[T]) -> Operation[T]:
-    """The same operation, whose calls are made again while the server is unavailable.
+    """The same operation, whose calls are made again while the server is unavailable or calls them off.
 
     gRPC's own retries end within a second; a server that starts again takes longer. The error is passed on
     when the deadline leaves no time, or where the server says that it will not get better by itself.
@@ -46,9 +46,11 @@ def _answered(wanted: Wanted) -> Operation[bytes]:
     while True:
         try:
             return (yield wanted)
-        except Unavailable as error:
+        except (Unavailable, Cancelled) as error:
+            # Called off, but not by us: a server or a proxy had no room for it, and did not say so in words.
+            asked = None if isinstance(error, Cancelled) else error.retry_after
             # A little apart: all callers of a server that went away have noticed at the same time.
-            seconds = random.uniform(0.5, 1) * pause if error.retry_after is None else error.retry_after  # noqa: S311
+            seconds = random.uniform(0.5, 1) * pause if asked is None else asked  # noqa: S311
             remaining = wanted.deadline.remaining()
             if seconds < 0 or (remaining is not None and remaining <= seconds):
                 raise

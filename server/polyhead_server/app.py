@@ -31,6 +31,7 @@ from polyhead_server.service.handlers import Service
 from polyhead_server.service.health import Health
 from polyhead_server.service.inference import Inference
 from polyhead_server.service.management import Management
+from polyhead_server.service.reception import Reception
 from polyhead_server.service.reflection import add_reflection
 from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus, concurrent_runs
@@ -99,7 +100,10 @@ class Server:
         self._late = place.late
         self._credentials = server_credentials(settings)
         self._grpc = grpc.aio.server(
-            interceptors=guards(settings, registry.unattributed),
+            interceptors=(
+                *guards(settings, registry.unattributed),
+                Reception(settings, registry.unattributed),
+            ),
             options=server_options(settings, reuse_port=place.shared),
         )
         inference = Inference(registry, settings, self._workers)

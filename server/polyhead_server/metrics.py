@@ -6,9 +6,9 @@ The counters are read when somebody asks, so that metrics cost the requests noth
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from wsgiref.simple_server import WSGIServer
+from threading import Thread
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,6 +21,7 @@ from polyhead_server.address import explain
 from polyhead_server.counters import layout as at
 from polyhead_server.counters.board import Board
 from polyhead_server.errors import StartError
+from polyhead_server.http_server import HttpServer
 from polyhead_server.logs import LOGGER
 from polyhead_server.probes import with_probes
 
@@ -208,12 +209,13 @@ class Exporter:
         registry = CollectorRegistry(auto_describe=False)
         for collector in collectors:
             registry.register(collector)
+        application = make_wsgi_app(registry)
+        if board is not None:
+            application = with_probes(application, board)
         self.port: int | None = None
-        self._server: WSGIServer | None = None
+        self._server: HttpServer | None = None
         try:
-            self._server, self._thread = start_http_server(
-                DEFAULT_PORT if port is None else port, host, registry
-            )
+            self._server = HttpServer(host, DEFAULT_PORT if port is None else port, application)
         except (OSError, ValueError) as error:
             why = explain(error)
             where = f"{host} port {DEFAULT_PORT if port is None else port}"
@@ -221,8 +223,8 @@ class Exporter:
                 raise StartError(f"cannot serve metrics on {where}: {why}") from error
             LOGGER.warning("no metrics: %s is not to be had (%s); see --metrics-port", where, why)
         else:
-            if board is not None and (metrics := self._server.get_app()) is not None:
-                self._server.set_app(with_probes(metrics, board))
+            self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+            self._thread.start()
             self.port = self._server.server_port
             LOGGER.info("metrics on http://%s:%d/metrics", f"[{host}]" if ":" in host else host, self.port)
 

@@ -7,6 +7,12 @@ from polyhead_server.settings import Settings
 
 def warn_of_openness(settings: Settings) -> None:
     """Says in the log what a server lacks that other machines can reach."""
+    if settings.metrics and not is_loopback(settings.metrics_host):
+        LOGGER.warning(
+            "metrics on %s, beyond this machine, have neither TLS nor a token, so everybody may read "
+            "them: keep that port on a network of your own (--metrics-host)",
+            settings.metrics_host,
+        )
     if is_loopback(settings.host):
         return
     missing = []

@@ -137,7 +137,8 @@ class Settings:
     """Longest that a request waits for its turn, where it does not set a shorter timeout itself."""
 
     max_request_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 300.0
-    """Longest that a request may take from its bytes to the last of its reply, whatever its own deadline."""
+    """Longest that a request may take to come, and again to the last of its reply, whatever its own
+    deadline."""
 
     tuning_seconds: Annotated[float, Parameter(validator=Number(gte=0))] = 2.0
     """At a model's first start on a machine, how long its speed is measured, for each of its graphs."""
@@ -181,7 +182,7 @@ class Settings:
     max_connections: Annotated[int, _Limits] = 1000
     """Most connections at once; a further one is closed. 0 is no limit."""
 
-    max_concurrent_streams: Annotated[int, _Limits] = 1024
+    max_concurrent_streams: Annotated[int, _Limits] = 128
     """Most calls at once on one connection; further ones wait in the client. 0 is no limit."""
 
     max_header_bytes: Annotated[

@@ -6,12 +6,10 @@ import grpc
 import pytest
 from tests.client.test_errors import failing
 
-from polyhead_client import PolyheadError, Unavailable
+from polyhead_client import Cancelled, Client, PolyheadError, Unavailable
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
-
-    from polyhead_client import Client
 
 MORE_THAN_GRPC_TRIES = 9
 
@@ -31,9 +29,14 @@ def patient(connect: "Connect", fake: "FakeServer") -> "Client":
     return connect(fake.target, patient=True)
 
 
-@pytest.mark.parametrize("rpc", ["ModelInfer", "ModelMetadata"])
-def test_every_call_of_an_operation_is_made_again(patient: "Client", fake: "FakeServer", rpc: str) -> None:
-    fail = failing(grpc.StatusCode.UNAVAILABLE, times=MORE_THAN_GRPC_TRIES)
+@pytest.mark.parametrize(
+    ("rpc", "code"),
+    [("ModelInfer", "UNAVAILABLE"), ("ModelMetadata", "UNAVAILABLE"), ("ModelInfer", "CANCELLED")],
+)
+def test_every_call_of_an_operation_is_made_again(
+    patient: "Client", fake: "FakeServer", rpc: str, code: str
+) -> None:
+    fail = failing(grpc.StatusCode[code], times=MORE_THAN_GRPC_TRIES)
     fake.answers[rpc] = fail(fake.answers[rpc])
 
     assert patient.encode("a", model="words").model == "words"
@@ -73,6 +76,15 @@ def test_other_errors_and_probes_are_not_tried_again(patient: "Client", fake: "F
         patient.metadata()
     assert not patient.ready()
     assert (fake.count("ServerMetadata"), fake.count("ServerReady")) == (1, 1)
+
+
+def test_what_the_client_calls_off_itself_is_not_tried_again(fake: "FakeServer") -> None:
+    with Client(fake.target, patient=True) as client:
+        fake.answers["ServerMetadata"] = lambda *_: client.close()
+
+        with pytest.raises(Cancelled):
+            client.metadata()
+    assert fake.count("ServerMetadata") == 1
 
 
 def test_an_impatient_client_says_when_to_come_back(client: "Client", fake: "FakeServer") -> None:

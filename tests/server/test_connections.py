@@ -2,13 +2,13 @@
 
 import socket
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 import pytest
+from tests.server import h2
 
 from polyhead_server import Settings
 from polyhead_server.connections import server_options
@@ -36,6 +36,7 @@ def test_settings_become_options() -> None:
     )
 
     assert options["grpc.max_concurrent_streams"] == 7
+    assert options["grpc.http2.max_deallocating_streams"] == 14
     assert options["grpc.max_connection_age_ms"] == 1500
     assert options["grpc.http2.min_ping_interval_without_data_ms"] == 250
     assert options["grpc.so_reuseport"] == 1
@@ -134,22 +135,6 @@ def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
 
 # ---- Pings, from a client of sockets: gRPC's own does not ping too often ---------------------------
 
-SETTINGS, PING, GOAWAY = 4, 6, 7
-ACK = 1
-ENHANCE_YOUR_CALM = 11
-
-
-def frame(kind: int, content: bytes = b"", flags: int = 0) -> bytes:
-    """A frame of HTTP/2 for the connection."""
-    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + bytes(4) + content
-
-
-def frames(connection: socket.socket) -> Iterator[tuple[int, int, bytes]]:
-    """The kinds, flags and contents of the frames that come, until the connection ends."""
-    with connection.makefile("rb") as stream:
-        while head := stream.read(9):
-            yield head[3], head[4], stream.read(int.from_bytes(head[:3], "big"))
-
 
 @pytest.mark.parametrize(("min_ping_seconds", "is_cut_off"), [(10, True), (0, False)])
 def test_who_pings_too_often_is_cut_off_and_nobody_else(
@@ -161,24 +146,24 @@ def test_who_pings_too_often_is_cut_off_and_nobody_else(
     server.channel.subscribe(states.append)
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
-        coming = frames(connection)
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + h2.frame(h2.SETTINGS))
+        coming = h2.frames(connection)
         acknowledged, farewell = 0, b""
-        connection.sendall(frame(PING, bytes(8)))
+        connection.sendall(h2.frame(h2.PING, bytes(8)))
         for kind, flags, content in coming:
-            if kind == GOAWAY:
+            if kind == h2.GOAWAY:
                 farewell = content
                 break
-            if kind == SETTINGS and not flags & ACK:
-                connection.sendall(frame(SETTINGS, flags=ACK))
-            if kind == PING and flags & ACK:
+            if kind == h2.SETTINGS and not flags & h2.ACK:
+                connection.sendall(h2.frame(h2.SETTINGS, flags=h2.ACK))
+            if kind == h2.PING and flags & h2.ACK:
                 acknowledged += 1
                 if acknowledged == 20:
                     break
-                connection.sendall(frame(PING, bytes(8)))
+                connection.sendall(h2.frame(h2.PING, bytes(8)))
 
     if is_cut_off:
-        assert struct.unpack(">I", farewell[4:8]) == (ENHANCE_YOUR_CALM,)
+        assert struct.unpack(">I", farewell[4:8]) == (h2.ENHANCE_YOUR_CALM,)
         assert farewell[8:] == b"too_many_pings"
     else:
         assert acknowledged == 20

@@ -18,6 +18,9 @@ from polyhead_server.openness import warn_of_openness
         ({"host": "0.0.0.0"}, {"TLS", "token"}),
         ({"host": "0.0.0.0", "token_file": Path("t")}, {"TLS"}),
         ({"host": "::", "tls_cert": Path("c")}, {"token"}),
+        ({"metrics_host": "0.0.0.0"}, {"metrics"}),
+        ({"metrics_host": "0.0.0.0", "metrics": False}, set()),
+        ({"host": "0.0.0.0", "metrics_host": "::"}, {"TLS", "token", "metrics"}),
         ({"host": "10.0.0.1", "tls_cert": Path("c"), "tls_client_ca": Path("a")}, set()),
     ],
 )
@@ -33,4 +36,5 @@ def test_a_server_that_others_can_reach_says_what_it_lacks(
 
     assert len(lines) == len(missing)
     for word in missing:
-        assert any(f"without {word}" in line or f"without a {word}" in line for line in lines)
+        said = f"without {word}", f"without a {word}", f"{word} on {settings.get('metrics_host')}"
+        assert any(each in line for each in said for line in lines)

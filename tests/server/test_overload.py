@@ -1,11 +1,17 @@
 """Many more requests than the queue holds: everyone gets one answer, and the counters know of each."""
 
+import struct
 import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 import pytest
+from tests.server import h2
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -71,3 +77,66 @@ def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: "Gate", 
     assert server.server.lifecycle.accepted == 0
     for channel in channels:
         channel.close()
+
+
+@contextmanager
+def held_up(server: Any) -> Iterator[None]:
+    """Keeps the server's event loop from taking calls, so that all of a block wait in gRPC at its end."""
+    go_on = threading.Event()
+    server.loop.call_soon_threadsafe(go_on.wait, 60)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+BURST, CONNECTIONS = 2500, 5
+
+
+def test_a_burst_is_answered_or_refused_by_the_server_and_never_cut_off(serve: Any) -> None:
+    server = serve(max_queued_tokens=QUEUE * T, max_concurrent_streams=BURST // CONNECTIONS)
+    request = server.request(MODEL, {"x": X}, outputs=["output"]).SerializeToString()
+    alone = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
+    with ExitStack() as stack:
+        channels = [
+            stack.enter_context(grpc.insecure_channel(server.address, alone)) for _ in range(CONNECTIONS)
+        ]
+        for channel in channels:
+            grpc.channel_ready_future(channel).result(30)
+        with held_up(server):
+            calls = []
+            for number in range(BURST):
+                method: Any = channels[number % CONNECTIONS].unary_unary(RPCS["ModelInfer"].path)
+                calls.append(method.future(request, timeout=120))
+            check: Any = server.channel.unary_unary("/grpc.health.v1.Health/Check")
+            probe = check.future(b"", timeout=120)
+            time.sleep(1)  # in which gRPC's own limit would cut some of them off
+
+        codes = Counter(call.code().name for call in calls)
+        assert probe.code() is grpc.StatusCode.OK
+    assert set(codes) <= {"OK", "UNAVAILABLE"}
+    for call in calls:
+        if call.code() is grpc.StatusCode.UNAVAILABLE:
+            assert int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+    totals = server.server.registry.board.total(MODEL, 1)
+    assert totals[at.CODE["OK"]] == codes["OK"]
+    assert totals[at.CODE["UNAVAILABLE"]] == codes["UNAVAILABLE"]
+    assert server.server.lifecycle.accepted == 0
+
+
+def test_calls_that_are_opened_and_reset_take_nothing_from_others(serve: Any) -> None:
+    server = serve()
+    with ExitStack() as stack:
+        hostile = [stack.enter_context(closing(h2.connect(server.address))) for _ in range(4)]
+        with held_up(server):
+            for connection in hostile:
+                for stream in range(1, 4000, 2):
+                    connection.sendall(
+                        h2.call(server.address, RPCS["ModelInfer"].path, stream)
+                        + h2.frame(h2.RST_STREAM, struct.pack(">I", h2.CANCEL), stream=stream)
+                    )
+                h2.round_trip(connection)
+            method: Any = server.channel.unary_unary(RPCS["ServerLive"].path)
+            calls = [method.future(b"", timeout=60) for _ in range(50)]
+        assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 50}
+    assert server.infer("tiny", {"x": X[:, :3]})["output"].shape == (1, 3, 16)

@@ -1,10 +1,9 @@
-"""The remote procedures, from the RPC table to functions; and the one place where errors become statuses."""
+"""The remote procedures, from the RPC table to functions."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -12,11 +11,11 @@ from google.protobuf.message import Message
 from polyhead_proto import RPCS, SERVICE, Rpc
 from polyhead_proto import messages as pb
 from polyhead_server.budget import Budget
-from polyhead_server.errors import Refusal, UnknownModelError, refusal
+from polyhead_server.errors import UnknownModelError
 from polyhead_server.lifecycle import Lifecycle
-from polyhead_server.logs import LOGGER
-from polyhead_server.observation import CURRENT, REQUEST_ID, Observation, request_id
+from polyhead_server.observation import Observation
 from polyhead_server.registry import Model, Registry, State
+from polyhead_server.service.aborting import Context, abort, refusal_of
 from polyhead_server.service.config import model_config
 from polyhead_server.service.index import repository_index
 from polyhead_server.service.inference import Inference
@@ -34,8 +33,6 @@ from polyhead_server.service.streaming import (
 )
 from polyhead_server.service.wire import LARGE, parse
 from polyhead_server.settings import Settings
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Service:
@@ -110,7 +107,7 @@ class Service:
             try:
                 return answer(parse(rpc.request, payload)).SerializeToString()
             except Exception as error:
-                await _abort(context, error)
+                await abort(context, error)
 
         return handle
 
@@ -122,7 +119,7 @@ class Service:
             try:
                 return (await look_up(parse(rpc.request, payload))).SerializeToString()
             except Exception as error:
-                await _abort(context, error)
+                await abort(context, error)
 
         return handle
 
@@ -135,7 +132,7 @@ class Service:
                 with self._lifecycle.accept():
                     return (await follow(parse(rpc.request, payload))).SerializeToString()
             except Exception as error:
-                await _abort(context, error)
+                await abort(context, error)
 
         return handle
 
@@ -149,13 +146,13 @@ class Service:
                     context.add_done_callback(lambda _: release())  # type: ignore[arg-type]
                 return reply
         except Exception as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def _observed_infer(self, payload: bytes, context: Context) -> bytes:
         with self._observation.request(context):
             return await self._model_infer(payload, context)
 
-    async def _model_stream_infer(self, _requests: object, context: Context) -> None:
+    async def _model_stream_infer(self, requests: AsyncIterator[bytes], context: Context) -> None:
         observed = self._observation.request if self._observation.wanted else nullcontext
         ends = self._patience.ends(context)
 
@@ -168,9 +165,9 @@ class Service:
                     raise
 
         try:
-            await answer_stream(context, self._lifecycle, answer)
+            await answer_stream(requests, self._lifecycle, answer)
         except Exception as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def _answer_in_turn(self, payload: bytes, turn: Turn, context: Context, ends: float) -> None:
         async def write(message: bytes) -> None:
@@ -186,7 +183,7 @@ class Service:
             except Exception as error:
                 if wants_status(context):
                     raise
-                await write(refuse_in_stream(_refusal(context, error), payload))
+                await write(refuse_in_stream(refusal_of(context, error), payload))
             finally:
                 timer.cancel()
 
@@ -207,25 +204,3 @@ class Service:
         else:
             models = self._registry.models()
         return await asyncio.to_thread(model_statistics, models, self._registry.board)
-
-
-def _refusal(context: Context, error: Exception) -> Refusal:
-    """What the caller is told about an error; what is ours goes to the log."""
-    name = request_id(context)
-    told = refusal(error, name)
-    if (record := CURRENT.get()) is not None:
-        record.code, record.message = told.code.name, told.message
-    if told.code is grpc.StatusCode.INTERNAL:
-        LOGGER.error("request %s failed", name, exc_info=error, extra={"request_id": name})
-    elif record is None:
-        LOGGER.debug(
-            "request %s refused: %s: %s", name, told.code.name, told.message, extra={"request_id": name}
-        )
-    return replace(told, trailers=(*told.trailers, (REQUEST_ID, name)))
-
-
-async def _abort(context: Context, error: Exception) -> NoReturn:
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
-    told = _refusal(context, error)
-    await context.abort(told.code, told.message, told.trailers)

@@ -6,7 +6,7 @@ read and not answered, so that a slow reader holds up its own stream.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -117,12 +117,14 @@ class Pipeline:
 
 
 async def answer_stream(
-    context: Context, lifecycle: Lifecycle, answer: Callable[[bytes, Turn], Coroutine[Any, Any, None]]
+    requests: AsyncIterator[bytes],
+    lifecycle: Lifecycle,
+    answer: Callable[[bytes, Turn], Coroutine[Any, Any, None]],
 ) -> None:
     """Answers the requests of a stream until it ends, and returns when all answers are written.
 
     Args:
-        context: The call.
+        requests: They are asked for one by one, and not while `MOST` are worked on.
         lifecycle: Says when the server drains.
         answer: Answers one request in its turn. What it raises ends the stream.
 
@@ -130,7 +132,7 @@ async def answer_stream(
         UnavailableError: The server drains. Everything that was begun before has its answer.
     """
     pipeline = Pipeline(answer)
-    reading = asyncio.ensure_future(_begin_all(context, pipeline))
+    reading = asyncio.ensure_future(_begin_all(requests, pipeline))
     draining = asyncio.ensure_future(lifecycle.draining.wait())
     try:
         # Waited for once, not for every request: that costs more than reading one.
@@ -151,13 +153,12 @@ async def answer_stream(
         await asyncio.gather(reading, draining, return_exceptions=True)
 
 
-async def _begin_all(context: Context, pipeline: Pipeline) -> None:
+async def _begin_all(requests: AsyncIterator[bytes], pipeline: Pipeline) -> None:
     """Begins to answer one request after the other, until the caller has no more."""
-    while True:
-        await pipeline.room()
-        if (payload := await context.read()) is grpc.aio.EOF:
-            return
+    async for payload in requests:
         pipeline.begin(payload)
+        del payload  # the pipeline's alone: the next one may be long in coming
+        await pipeline.room()
 
 
 async def answer_in_stream(

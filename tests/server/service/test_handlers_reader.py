@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+from tests.server import h2
 
 from polyhead_proto import RPCS
 from polyhead_server.counters import layout as at
@@ -15,41 +16,18 @@ from polyhead_server.counters import layout as at
 LONG = np.random.default_rng(4).normal(size=(1, 700, 16)).astype(np.float32)
 REPLY_BYTES = 4 * 700 * 700
 
-DATA, HEADERS, SETTINGS = 0, 1, 4
-END_STREAM, END_HEADERS = 1, 4
-
-
-def frame(kind: int, content: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
-    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
-
-
-def literal(name: str, value: str) -> bytes:
-    """A header of HPACK, spelt out."""
-    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
-
 
 def call(server: Any) -> socket.socket:
     """Calls, and reads no more of the reply than HTTP/2's first window of 64 KiB."""
     request = server.request("tiny.attention", {"x": LONG}, outputs={"attention.0": {"heads": "0"}})
     payload = request.SerializeToString()
     message = b"\0" + struct.pack(">I", len(payload)) + payload
-    headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": RPCS["ModelInfer"].path,
-        ":authority": server.address,
-        "te": "trailers",
-        "content-type": "application/grpc",
-    }
-    host, port = server.address.split(":")
-    connection = socket.create_connection((host, int(port)), timeout=60)
-    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
-    block = b"".join(literal(*header) for header in headers.items())
-    connection.sendall(frame(HEADERS, block, flags=END_HEADERS, stream=1))
+    connection = h2.connect(server.address)
+    connection.sendall(h2.call(server.address, RPCS["ModelInfer"].path, 1))
     for start in range(0, len(message), 16_000):
         last = start + 16_000 >= len(message)
         connection.sendall(
-            frame(DATA, message[start : start + 16_000], flags=END_STREAM if last else 0, stream=1)
+            h2.frame(h2.DATA, message[start : start + 16_000], flags=h2.END_STREAM if last else 0, stream=1)
         )
     return connection
 

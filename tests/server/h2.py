@@ -1,0 +1,61 @@
+"""HTTP/2 frames, for clients of sockets that do what gRPC's own never does."""
+
+import socket
+import struct
+from collections.abc import Iterator
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+END_STREAM, ACK, END_HEADERS = 1, 1, 4
+CANCEL, ENHANCE_YOUR_CALM = 8, 11
+
+
+def frame(kind: int, content: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
+    """A frame, for the connection where no stream is given."""
+    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header of HPACK, spelt out."""
+    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
+
+
+def call(address: str, path: str, stream: int) -> bytes:
+    """The frame that opens a call."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": address,
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    block = b"".join(_literal(*header) for header in headers.items())
+    return frame(HEADERS, block, flags=END_HEADERS, stream=stream)
+
+
+def frames(connection: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+    """The kinds, flags and contents of the frames that come, until the connection ends."""
+    with connection.makefile("rb") as stream:
+        while head := stream.read(9):
+            yield head[3], head[4], stream.read(int.from_bytes(head[:3], "big"))
+
+
+def connect(address: str) -> socket.socket:
+    """Connects, and agrees to the server's settings."""
+    host, port = address.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
+    for kind, flags, _ in frames(connection):
+        if kind == SETTINGS and not flags & ACK:
+            connection.sendall(frame(SETTINGS, flags=ACK))
+            return connection
+    raise AssertionError("the connection ended")
+
+
+def round_trip(connection: socket.socket) -> None:
+    """Returns when the server has seen everything that was sent."""
+    connection.sendall(frame(PING, bytes(8)))
+    for kind, flags, _ in frames(connection):
+        if kind == PING and flags & ACK:
+            return
+    raise AssertionError("the connection ended")
