@@ -132,6 +132,7 @@ def test_a_server_that_cannot_start_exits_with_1(
     monkeypatch.setattr(polyhead_server.process, "run", fail)
 
     assert run("--models", "m") == 1
+    flush()
     assert "ERROR cannot serve: the port is taken" in capfd.readouterr().err
 
 
