@@ -46,15 +46,15 @@ class Family:
     activation: str = "hidden_act"
     types: bool = True
     """Whether there are token types."""
-    position_offset: bool = False
-    """Positions count from pad_token_id + 1, as in RoBERTa: no token uses the table's first rows."""
+    padding_takes_no_position: bool = False
+    """As in RoBERTa: other tokens are counted from row pad_token_id + 1 of the table, padding has the row before."""
     layer_prefix: str = "encoder.layer."
     """Of the names of a layer's tensors, before its number."""
     layer_modules: Mapping[str, str]
     """Our module within a layer → theirs."""
 
 
-_ROBERTA = Family(prefix="roberta.", layer_modules=_BERT_LAYER, position_offset=True)
+_ROBERTA = Family(prefix="roberta.", layer_modules=_BERT_LAYER, padding_takes_no_position=True)
 
 FAMILIES: Mapping[str, Family] = {
     "bert": Family(prefix="bert.", layer_modules=_BERT_LAYER),

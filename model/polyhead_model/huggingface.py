@@ -62,8 +62,10 @@ def read_checkpoint_info(folder: Path) -> CheckpointInfo:
         raise CheckpointError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, was {model_type!r}")
     family = FAMILIES[model_type]
     _refuse_variants(path, config)
-    position_offset = integer(path, config, "pad_token_id") + 1 if family.position_offset else 0
-    positions = integer(path, config, "max_position_embeddings") - position_offset
+    padding_id = integer(path, config, "pad_token_id") if family.padding_takes_no_position else None
+    positions = integer(path, config, "max_position_embeddings")
+    if padding_id is not None:
+        positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if family.types else 0
     try:
         encoder = EncoderConfig(
@@ -75,6 +77,7 @@ def read_checkpoint_info(folder: Path) -> CheckpointInfo:
             layer_norm_epsilon=config.get("layer_norm_eps", 1e-12),  # type: ignore[arg-type]  # checked there
             vocabulary=integer(path, config, "vocab_size"),
             positions=positions,
+            padding_id=padding_id,
             types=0 if types == 1 else types,
             embedding_norm=True,
             pooling=modules.pooling,
@@ -90,7 +93,7 @@ def read_checkpoint_info(folder: Path) -> CheckpointInfo:
         folder=modules.transformer,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         max_tokens=min(positions, modules.max_tokens or _tokenizer_limit(modules.transformer) or positions),
-        position_offset=position_offset,
+        position_offset=padding_id or 0,
         folded_types=types == 1,
     )
 
