@@ -44,10 +44,12 @@ class Family:
     layers: str = "num_hidden_layers"
     feed_forward: str = "intermediate_size"
     activation: str = "hidden_act"
+    layer_norm_epsilon: str | None = "layer_norm_eps"
+    """None where config.json has no say: 1e-12."""
     types: bool = True
     """Whether there are token types."""
     padding_takes_no_position: bool = False
-    """As in RoBERTa: other tokens are counted from row pad_token_id + 1 of the table, padding has the row before."""
+    """As in RoBERTa: padding has row pad_token_id of the table, the other tokens are counted from the next."""
     layer_prefix: str = "encoder.layer."
     """Of the names of a layer's tensors, before its number."""
     layer_modules: Mapping[str, str]
@@ -66,6 +68,7 @@ FAMILIES: Mapping[str, Family] = {
         layers="n_layers",
         feed_forward="hidden_dim",
         activation="activation",
+        layer_norm_epsilon=None,
         types=False,
         layer_prefix="transformer.layer.",
         layer_modules=_DISTILBERT_LAYER,

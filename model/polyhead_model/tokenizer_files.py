@@ -169,5 +169,7 @@ def _added(tokenizer: Mapping[str, object]) -> dict[str, int]:
     return {
         token["content"]: token["id"]
         for token in (added if isinstance(added, list) else [])
-        if isinstance(token, dict) and isinstance(token.get("content"), str) and isinstance(token.get("id"), int)
+        if isinstance(token, dict)
+        and isinstance(token.get("content"), str)
+        and isinstance(token.get("id"), int)
     }

@@ -38,14 +38,16 @@ class Tokeniser:
 
     Args:
         path: The `tokenizer.json`.
-        max_tokens: The most tokens of a text, special ones included; None for no limit.
+        max_tokens: The most tokens of a text, special ones and the prompt's included; None for no limit.
+        prompt: What is put before each text.
 
     Raises:
         RepositoryError: The file cannot be read as a tokeniser, or the limit leaves no room for text.
     """
 
-    def __init__(self, path: Path, *, max_tokens: int | None) -> None:
+    def __init__(self, path: Path, *, max_tokens: int | None, prompt: str = "") -> None:
         self.max_tokens = max_tokens
+        self.prompt = prompt
         self._whole = _load(path)
         self._cut = _load(path)
         if max_tokens is not None:
@@ -73,6 +75,8 @@ class Tokeniser:
             InvalidRequestError: A text has too many tokens, or none at all.
             TooLargeError: The batch has too many.
         """
+        if self.prompt:
+            texts = [self.prompt + text for text in texts]
         texts = self._within_limits(texts, truncate=truncate)
         tokenizer = self._cut if truncate else self._whole
         # The fast way leaves the tokens' names empty.

@@ -7,6 +7,7 @@ import pytest
 
 from polyhead_export import ExportError
 from polyhead_export.command import app
+from polyhead_model import DescriptionError
 
 
 def export(*arguments: str | Path) -> None:
@@ -69,6 +70,23 @@ def test_refusals_leave_nothing(
     assert "building" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_no_name_is_cut(
+    columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "an-encoder-with-a-rather-long-name"
+
+    export("--preset", "teaching", "--layers", "1", "--name", name, "--models", tmp_path)
+
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    rows = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
+    cells = ["".join(cell.strip() for cell in column) for column in zip(*rows, strict=True)]
+    assert cells[0] == name
+    assert cells[2] == str(tmp_path / name / "1")
+
+
 def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export("--preset", "teaching", "--layers", "1", "--precision", "bf16", "--models", tmp_path)
 
@@ -102,7 +120,7 @@ def test_descriptions_of_no_encoder_are_refused(text: str, message: str, tmp_pat
     file = tmp_path / "encoder.json"
     file.write_text(text)
 
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(DescriptionError, match=message):
         export("--encoder", file, "--name", "described", "--models", tmp_path / "models")
 
     assert not (tmp_path / "models").exists()

@@ -23,7 +23,10 @@ TEXTS = [
     "",
     "x<new>y",
 ]
-SPECIAL = {"bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]}
+SPECIAL = {
+    "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+}
 NAMES = {
     "bert": dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL["bert"], strict=True)),
     "roberta": dict(zip(("cls", "pad", "sep", "unk", "mask"), SPECIAL["roberta"], strict=True)),
@@ -40,7 +43,9 @@ def bert_tokenizer(**normalizer: Any) -> Tokenizer:
     tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer.add_special_tokens(SPECIAL["bert"])
     return tokenizer
@@ -119,7 +124,10 @@ def test_flags_of_berts_normalizer(model_type: str, name: str | None, tmp_path: 
             folder = tmp_path / f"{number}-{given}"
             folder.mkdir()
             write(
-                folder, model_type, tokenizer, {key: value for key, value in said.items() if value is not None}
+                folder,
+                model_type,
+                tokenizer,
+                {key: value for key, value in said.items() if value is not None},
             )
             passed.append(hold_to_transformers(folder, model_type))
     assert passed.count(True) >= 12  # those that say what they do
@@ -134,7 +142,9 @@ def test_a_folder_without_a_configuration_of_its_tokenizer(tmp_path: Path) -> No
         assert hold_to_transformers(folder, "bert") == lower
 
 
-@pytest.mark.parametrize("name", [None, "RobertaTokenizer", "RobertaTokenizerFast", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(
+    "name", [None, "RobertaTokenizer", "RobertaTokenizerFast", "PreTrainedTokenizerFast"]
+)
 @pytest.mark.parametrize("said", [None, True, False])
 @pytest.mark.parametrize("done", [True, False])
 def test_prefix_space_of_roberta(done: bool, said: bool | None, name: str | None, tmp_path: Path) -> None:
@@ -151,8 +161,15 @@ def test_prefix_space_of_roberta(done: bool, said: bool | None, name: str | None
 
 
 def test_added_tokens(tmp_path: Path) -> None:
-    new = {"content": "<new>", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
-    for name, tokens in (("known", SPECIAL["bert"]), ("unknown", [])):
+    new = {
+        "content": "<new>",
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "single_word": False,
+        "special": True,
+    }
+    for name in ("known", "unknown"):
         folder = tmp_path / name
         folder.mkdir()
         tokenizer = bert_tokenizer()
@@ -179,7 +196,7 @@ def test_added_tokens(tmp_path: Path) -> None:
         (
             {},
             {"normalizer": {"type": "NFC"}},
-            "the normalizer must be a BertNormalizer, .* was NFC: make the two files agree, .*save_pretrained",
+            "the normalizer must be a BertNormalizer, .* was NFC: make the two .*save_pretrained",
         ),
         ({}, {"normalizer": None}, "the normalizer must be a BertNormalizer, .* was None"),
         ({"truncation_side": "left"}, {}, "truncation_side must be 'right', was 'left'"),
