@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tests.checkpoints import bert_tokenizer, roberta_tokenizer, write_tokenizer_files
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from polyhead_model import CheckpointError
@@ -23,54 +24,11 @@ TEXTS = [
     "",
     "x<new>y",
 ]
-SPECIAL = {
-    "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-    "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-}
-NAMES = {
-    "bert": dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL["bert"], strict=True)),
-    "roberta": dict(zip(("cls", "pad", "sep", "unk", "mask"), SPECIAL["roberta"], strict=True)),
-}
-
-
-def bert_tokenizer(**normalizer: Any) -> Tokenizer:
-    """A WordPiece tokenizer of letters, whole and inside of words, some with accents."""
-    letters = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/\u0301"]
-    vocabulary = [*SPECIAL["bert"], *letters, *(f"##{letter}" for letter in letters)]
-    tokenizer = Tokenizer(
-        models.WordPiece({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]")
-    )
-    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    tokenizer.add_special_tokens(SPECIAL["bert"])
-    return tokenizer
-
-
-def roberta_tokenizer(*, add_prefix_space: bool) -> Tokenizer:
-    """A byte-level BPE of single bytes."""
-    vocabulary = [*SPECIAL["roberta"], *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(
-        models.BPE(vocab={word: index for index, word in enumerate(vocabulary)}, merges=[], unk_token="<unk>")
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", 2), ("<s>", 0), add_prefix_space=add_prefix_space
-    )
-    tokenizer.add_special_tokens([*SPECIAL["roberta"][:4], AddedToken("<mask>", lstrip=True)])
-    return tokenizer
 
 
 def write(folder: Path, model_type: str, tokenizer: Tokenizer, config: dict[str, Any] | None) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    tokenizer.save(str(folder / "tokenizer.json"))
-    if config is not None:
-        named = {f"{name}_token": token for name, token in NAMES.get(model_type, NAMES["bert"]).items()}
-        (folder / "tokenizer_config.json").write_text(json.dumps(named | config))
+    write_tokenizer_files(folder, model_type, tokenizer, config)
 
 
 def ids_by_file(folder: Path) -> list[list[int]]:
