@@ -15,14 +15,15 @@ with warnings.catch_warnings():
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Normalize, Pooling, Transformer
 
+# One layer: what differs between checkpoint types is in each, and exports take longer with more.
 SIZES = {
     "hidden_size": 16,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "intermediate_size": 24,
     "max_position_embeddings": 60,
 }
-DISTILBERT_SIZES = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 60}
+DISTILBERT_SIZES = {"dim": 16, "n_layers": 1, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 60}
 DIALECTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "bert": ("Bert", SIZES),
     "bert, one token type": ("Bert", SIZES | {"type_vocab_size": 1}),
@@ -107,8 +108,9 @@ def write_checkpoint(folder: Path, dialect: str, *, head: str = "Model", activat
     name = "activation" if dialect == "distilbert" else "hidden_act"
     changes = {"vocab_size": tokenizer.get_vocab_size(), name: activation}
     random_model(dialect, head, **changes).save_pretrained(folder)
-    # Any of these classes would take a tokenizer of its own kind only.
-    write_tokenizer_files(folder, dialect, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    # The dialects' own classes would take tokenizers of their own kind only.
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
+    write_tokenizer_files(folder, dialect, tokenizer, config)
 
 
 def sentence_transformer(

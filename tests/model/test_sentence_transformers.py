@@ -1,6 +1,6 @@
 """Every pooling, activation and dialect that loads, against `sentence-transformers` itself.
 
-What comes out of export and server for them is tested in tests/test_encoders.py.
+What comes out of export and server for them is tested in tests/test_checkpoints_served.py.
 """
 
 import itertools
