@@ -122,5 +122,7 @@ def sentence_transformer(
         modules.append(Pooling(16, pooling))
     if normalise:
         modules.append(Normalize())
-    prompts = {} if prompt is None else {"prompts": {"mine": prompt}, "default_prompt_name": "mine"}
+    prompts: dict[str, Any] = (
+        {} if prompt is None else {"prompts": {"mine": prompt}, "default_prompt_name": "mine"}
+    )
     return SentenceTransformer(modules=modules, device="cpu", **prompts)

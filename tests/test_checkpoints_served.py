@@ -147,6 +147,8 @@ def test_checkpoints(row: Trained, references: dict[str, Any], client: Client) -
     if row.pooling is None:
         assert encoding.pooled is None
         return
+    assert encoding.pooled is not None
+    assert by_ids.pooled is not None
     expected = model.encode(sentences)
     np.testing.assert_allclose(encoding.pooled, expected, rtol=1e-5, atol=1e-5)
     # Callers who tokenise bring the prompt themselves.
@@ -159,6 +161,7 @@ def test_long_text_is_cut_with_its_prompt(row: Trained, references: dict[str, An
 
     pooled = client.encode(long, model=row.name, truncate=True).pooled
 
+    assert pooled is not None
     np.testing.assert_allclose(pooled, references[row.name].encode(long), rtol=1e-5, atol=1e-5)
 
 

@@ -41,7 +41,10 @@ def configurations() -> dict[str, EncoderConfig]:
             causal=row == kind,
             mask_input=row == kind + 1,
             **LAYERS[kind],
-            **({"vocabulary": 40, "positions": 60, "types": 3 * (row // 2)} if row % 2 else {}),
+            vocabulary=40 if row % 2 else None,
+            positions=60 if row % 2 else None,
+            types=3 if row == 3 else 0,
+            padding_id=7 if row == 1 else None,
         )
         for kind in range(len(LAYERS))
         for row, pooling in enumerate(POOLINGS)

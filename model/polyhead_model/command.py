@@ -73,9 +73,7 @@ def describe(
         console.print(table)
 
 
-def _choose(
-    preset: str | None, checkpoint: Path | None, encoder: Path | None
-) -> tuple[str, EncoderConfig]:
+def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -> tuple[str, EncoderConfig]:
     if sum(given is not None for given in (preset, checkpoint, encoder)) > 1:
         raise DescribeError("give one of --preset, --checkpoint and --encoder")
     if checkpoint is not None:

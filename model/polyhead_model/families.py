@@ -49,7 +49,7 @@ class Family:
     types: bool = True
     """Whether there are token types."""
     padding_takes_no_position: bool = False
-    """As in RoBERTa: padding has row pad_token_id of the table, the other tokens are counted from the next."""
+    """As in RoBERTa: padding has row pad_token_id of the table, other tokens count from the next."""
     layer_prefix: str = "encoder.layer."
     """Of the names of a layer's tensors, before its number."""
     layer_modules: Mapping[str, str]

@@ -13,12 +13,13 @@ from polyhead_model.families import FAMILIES, Family
 from polyhead_model.sentence_modules import SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
 
-_ACTIVATIONS: Mapping[str, Activation] = {
+ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
+"""Theirs → ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +113,9 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
 
 def _activation(path: Path, config: Mapping[str, object], name: str) -> Activation:
     value = config.get(name)
-    if not isinstance(value, str) or value not in _ACTIVATIONS:
-        raise CheckpointError(f"{path}: {name} must be one of {', '.join(_ACTIVATIONS)}, was {value!r}")
-    return _ACTIVATIONS[value]
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise CheckpointError(f"{path}: {name} must be one of {', '.join(ACTIVATIONS)}, was {value!r}")
+    return ACTIVATIONS[value]
 
 
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
@@ -128,12 +129,12 @@ def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
     pruned = config.get("pruned_heads")
     if isinstance(pruned, dict) and any(pruned.values()):
         raise CheckpointError(
-            f"{path}: pruned_heads must be empty, was {pruned!r}: all layers must have the same number of heads"
+            f"{path}: pruned_heads must be empty, was {pruned!r}: all layers have the same number of heads"
         )
     code = config.get("auto_map")
     if isinstance(code, dict) and "AutoModel" in code:
         raise CheckpointError(
-            f"{path}: auto_map must not name an AutoModel, was {code['AutoModel']!r}: this encoder is defined "
+            f"{path}: auto_map must not name an AutoModel, was {code['AutoModel']!r}: the encoder is defined "
             "by code of its own, which polyhead does not run"
         )
     if config.get("is_decoder"):

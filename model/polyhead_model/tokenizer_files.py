@@ -102,8 +102,8 @@ def _check_normalizer(path: Path, config: Mapping[str, object], tokenizer: Mappi
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
         raise CheckpointError(
-            f"{path.with_name(TOKENIZER)}: the normalizer must be a BertNormalizer, which is what transformers "
-            f"gives a tokenizer of this class, was {kind}: {_REMEDY}, or name 'PreTrainedTokenizerFast' as "
+            f"{path.with_name(TOKENIZER)}: the normalizer must be a BertNormalizer, as transformers gives "
+            f"a tokenizer of this class, was {kind}: {_REMEDY}, or name 'PreTrainedTokenizerFast' as "
             f"tokenizer_class in {CONFIG}"
         )
     lowercase = config.get("do_lower_case", True)
@@ -138,7 +138,7 @@ def _check_flag(path: Path, flag: str, said: bool, done: bool, *, given: bool) -
     if said != done:
         how = "" if given else " (what transformers takes where it is not given)"
         raise CheckpointError(
-            f"{path}: {flag} is {str(said).lower()}{how}, but {TOKENIZER} does as if it were "
+            f"{path}: {flag} is {str(said).lower()}{how}, but tokenizer.json does as if it were "
             f"{str(done).lower()}: {_REMEDY}"
         )
 
@@ -149,7 +149,7 @@ def _check_added_tokens(path: Path, config: Mapping[str, object], tokenizer: Map
     for token in _named(config):
         if token not in known:
             raise CheckpointError(
-                f"{path}: adds the token {token!r}, which is not among the added_tokens of {TOKENIZER}: "
+                f"{path}: adds the token {token!r}, which is not among the added_tokens of tokenizer.json: "
                 f"{_REMEDY}"
             )
 

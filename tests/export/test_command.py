@@ -89,8 +89,8 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
     lines = capsys.readouterr().err.splitlines()
     sentences = [
         "the task head is not served (classifier.bias, classifier.weight)",
-        "text is not served, only token ids: there is no tokenizer.json; transformers makes one of vocab.txt: "
-        "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+        "text is not served, only token ids: there is no tokenizer.json; transformers makes one of "
+        "vocab.txt: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
     ]
     assert [f"mine: {sentence}" for sentence in sentences] == [line for line in lines if "not served" in line]
     manifest = json.loads((models / "mine" / "1" / "manifest.json").read_text())

@@ -10,12 +10,13 @@ from typing import get_args
 
 import pytest
 import torch
-from tests.checkpoints import DIALECTS, Transformer, sentence_transformer, tokens_of, write_checkpoint
+from sentence_transformers.models import Transformer
+from tests.checkpoints import DIALECTS, sentence_transformer, tokens_of, write_checkpoint
 from tokenizers import Tokenizer
 
 from polyhead_model import load_checkpoint
 from polyhead_model.config import Pooling
-from polyhead_model.huggingface import _ACTIVATIONS
+from polyhead_model.huggingface import ACTIVATIONS
 
 TEXTS = ["The cat sat.", "", "a b c d e f g h i j", "Yes"]
 POOLINGS = (None, *get_args(Pooling))
@@ -30,7 +31,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("activation", _ACTIVATIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_pooling(dialect: str, activation: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "bare", dialect, activation=activation)
