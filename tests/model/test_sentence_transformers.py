@@ -10,7 +10,6 @@ from typing import get_args
 
 import pytest
 import torch
-from sentence_transformers.models import Transformer
 from tests.checkpoints import DIALECTS, sentence_transformer, tokens_of, write_checkpoint
 from tokenizers import Tokenizer
 
@@ -41,7 +40,7 @@ def test_every_pooling(dialect: str, activation: str, tmp_path: Path) -> None:
     ids = torch.nn.utils.rnn.pad_sequence(encoded, batch_first=True)
     lengths = torch.tensor([len(row) for row in encoded])
 
-    transformer = Transformer(str(tmp_path / "bare"))
+    transformer = sentence_transformer(tmp_path / "bare", pooling=None, normalise=False)[0]
     for pooling, normalise in itertools.product(POOLINGS, (True, False)):
         if normalise and pooling is None:
             continue
