@@ -135,10 +135,8 @@ class AsyncClient:
                             answer = await _next(stream)
                         case More():
                             answer = await _next(stream)
-                        case Together():
-                            answer = await self._together(wanted)
                         case _:
-                            answer = await self._answer(cast(Call | Pause, wanted))
+                            answer = await self._answer(wanted)
                 except PolyheadError as error:
                     if self._closed:  # this called it off, so nothing is to be tried again
                         raise
@@ -167,7 +165,9 @@ class AsyncClient:
             await asyncio.gather(*tasks, return_exceptions=True)
         return b""
 
-    async def _answer(self, wanted: Call | Pause) -> bytes:
+    async def _answer(self, wanted: Call | Pause | Together) -> bytes:
+        if isinstance(wanted, Together):
+            return await self._together(wanted)
         if isinstance(wanted, Pause):
             await asyncio.sleep(wanted.seconds)
             return b""

@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from polyhead_export.family import ExportedFamily, TokenizerFile, export_family
     from polyhead_export.parity import Drift, Parity
     from polyhead_export.precision import Precision
-    from polyhead_export.sources import Source, from_checkpoint, from_description, from_preset
+    from polyhead_export.sources import Built, Source, from_checkpoint, from_description, from_preset
 
 __all__ = [
+    "Built",
     "Drift",
     "ExportError",
     "ExportedFamily",
@@ -28,6 +29,7 @@ __all__ = [
 
 # Names resolve when they are used: the command line imports this package to list its commands, without torch.
 _HOMES = {
+    "Built": "sources",
     "Drift": "parity",
     "ExportError": "errors",
     "ExportedFamily": "family",

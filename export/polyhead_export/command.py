@@ -8,7 +8,7 @@ from cyclopts.validators import Number
 
 if TYPE_CHECKING:
     from polyhead_export.family import ExportedFamily
-    from polyhead_export.sources import Source
+    from polyhead_export.sources import Built, Source
 
 app = App(name="export", help="Export encoders to ONNX, checked against PyTorch, into a model repository.")
 
@@ -34,6 +34,8 @@ def export(
     heads: Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)] = (),
     layers: _AtLeastOne | None = None,
     mask: bool = False,
+    prompt: bool = True,
+    strict: Annotated[bool, Parameter(negative=())] = False,
     precision: Literal["fp32", "fp16", "bf16"] = "fp32",
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
     models: Path = Path("models"),
@@ -60,6 +62,11 @@ def export(
         Another number of layers than the preset's.
     mask
         Let requests bring a mask of their own (presets only).
+    prompt
+        Put the default prompt of a sentence-transformers checkpoint before each text; --no-prompt leaves
+        prompts to the callers.
+    strict
+        Refuse a checkpoint of which a part cannot be served: a task head, text without a tokenizer.json.
     precision
         What is computed in; inputs and outputs stay as they are. fp16 and bf16 are for CUDA only.
     seed
@@ -85,7 +92,18 @@ def export(
 
     from polyhead_export.family import STEPS, export_family
 
-    sources = _sources(preset, checkpoint, encoder, name, heads=heads, layers=layers, mask=mask, seed=seed)
+    sources = _sources(
+        preset,
+        checkpoint,
+        encoder,
+        name,
+        heads=heads,
+        layers=layers,
+        mask=mask,
+        seed=seed,
+        prompt=prompt,
+        strict=strict,
+    )
     if if_exists == "fail" and (
         there := [source.name for source in sources if _is_there(models, source.name, version)]
     ):
@@ -117,15 +135,18 @@ def export(
 
         for source in wanted:
             step(f"{source.name}: building the encoder")
-            built, tokenizer = source.build()
+            built = source.build()
+            for sentence in _remarks(built):
+                console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
             exported.append(
                 export_family(
-                    built,
+                    built.encoder,
                     source.name,
                     models,
                     version=version,
                     precision=precision,
-                    tokenizer=tokenizer,
+                    tokenizer=built.tokenizer,
+                    left_out=built.left_out,
                     if_exists="replace" if if_exists == "replace" else "fail",
                     on_step=step,
                 )
@@ -160,6 +181,8 @@ def _sources(
     layers: int | None,
     mask: bool,
     seed: int,
+    prompt: bool,
+    strict: bool,
 ) -> "list[Source]":
     from polyhead_export.errors import ExportError
     from polyhead_export.sources import from_checkpoint, from_description, from_preset
@@ -176,8 +199,16 @@ def _sources(
         flag = "--checkpoint" if encoder is None else "--encoder"
         raise ExportError(f"{flag} needs a --name for the family")
     if checkpoint is not None:
-        return [from_checkpoint(checkpoint, name)]
+        return [from_checkpoint(checkpoint, name, prompt=prompt, strict=strict)]
     return [] if encoder is None else [from_description(encoder, name, seed=seed)]
+
+
+def _remarks(built: "Built") -> list[str]:
+    """What a user of the checkpoint would not expect without being told."""
+    remarks = list(built.left_out)
+    if built.tokenizer is not None and built.tokenizer.prompt:
+        remarks.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
+    return remarks
 
 
 def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
@@ -187,11 +218,11 @@ def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
 
     console = Console()
     if exported:
-        table = Table(
-            "family", "version", Column("folder", overflow="fold"), "MB", "off PyTorch by", "at most"
-        )
+        columns = ["family", "version", "folder", "MB", "off PyTorch by", "at most"]
         if narrow := any(family.parity.drift for family in exported):
-            table.add_column("16 bits change")
+            columns.append("16 bits change")
+        # Folded where the terminal is narrow; by default names would be cut.
+        table = Table(*(Column(header, overflow="fold") for header in columns))
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
             drift = family.parity.drift

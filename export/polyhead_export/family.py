@@ -3,7 +3,7 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,9 @@ from polyhead_export.precision import DTYPES, Precision, in_precision
 from polyhead_export.signature import GRAPH_KINDS, GraphKind
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
-from polyhead_model import Encoder
+from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.checkpoint_files import read_object
+from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -37,6 +39,8 @@ class TokenizerFile:
     """A `tokenizer.json` of the `tokenizers` library."""
     max_tokens: int
     """Longer text is refused, or cut where the request says so."""
+    prompt: str = ""
+    """What the server puts before each text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,23 @@ def check_name(name: str) -> None:
         )
 
 
+def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
+    """Sees that the encoder has a vector for every token id that the tokenizer may give.
+
+    Raises:
+        ExportError: It has not, or takes no token ids.
+        CheckpointError: The file is not JSON.
+    """
+    if config.vocabulary is None:
+        raise ExportError(f"{tokenizer.path}: an encoder of vectors takes no tokenizer")
+    largest = largest_token_id(read_object(tokenizer.path))
+    if largest >= config.vocabulary:
+        raise ExportError(
+            f"{tokenizer.path}: token ids must be at most {config.vocabulary - 1}, as the encoder has "
+            f"{config.vocabulary} token embeddings, but the largest is {largest}"
+        )
+
+
 def export_family(
     encoder: Encoder,
     name: str,
@@ -70,6 +91,7 @@ def export_family(
     version: int = 1,
     precision: Precision = "fp32",
     tokenizer: TokenizerFile | None = None,
+    left_out: Sequence[str] = (),
     if_exists: Literal["fail", "replace"] = "fail",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> ExportedFamily:
@@ -83,11 +105,12 @@ def export_family(
         precision: What the graphs compute in; their inputs and outputs are the same in each. Those of 16
             bits are for CUDA: a CPU cannot compute in bf16, and gains nothing in fp16.
         tokenizer: Where the encoder takes token ids, and text should be served too.
+        left_out: What of the encoder's origin is not served, in words; noted in the manifest.
         if_exists: What to do with a version that is there already.
         on_step: Called with a few words before each of the `STEPS` steps.
 
     Raises:
-        ExportError: The name, the version or the precision is not valid, or a fusion was lost.
+        ExportError: The name, the version, the precision or the tokenizer is not valid, or a fusion was lost.
         FamilyExistsError: The version is there already, and `if_exists` is "fail".
         ParityError: A graph deviates from PyTorch, or 16 bits are too few; the repository is as it was.
     """
@@ -101,6 +124,8 @@ def export_family(
         raise FamilyExistsError(
             f"{target} exists already: name another version, or say that it is to be replaced"
         )
+    if tokenizer is not None:
+        check_tokenizer(tokenizer, encoder.config)
     encoder.eval()
     repository.mkdir(parents=True, exist_ok=True)
     # Beside its target, so that the move at the end is a rename; the dot hides it from a server.
@@ -114,6 +139,7 @@ def export_family(
             version=version,
             precision=precision,
             tokenizer=tokenizer,
+            left_out=left_out,
             on_step=on_step,
         )
         _move(staging, target)
@@ -131,6 +157,7 @@ def _write_version(
     version: int,
     precision: Precision,
     tokenizer: TokenizerFile | None,
+    left_out: Sequence[str],
     on_step: Callable[[str], None],
 ) -> Parity:
     served = in_precision(encoder, precision)
@@ -150,7 +177,7 @@ def _write_version(
     for kind, model in models.items():
         ir.save(model, folder / kind.file)
     if tokenizer is not None:
-        shutil.copyfile(tokenizer.path, folder / "tokenizer.json")
+        shutil.copyfile(tokenizer.path, folder / TOKENIZER)
 
     def comparing(kind: GraphKind) -> None:
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
@@ -168,7 +195,10 @@ def _write_version(
         precision=precision,
         operators=operators,
         parity=parity,
-        text_max_tokens=None if tokenizer is None else tokenizer.max_tokens,
+        tokenizer=None
+        if tokenizer is None
+        else {"file": TOKENIZER, "max_tokens": tokenizer.max_tokens, "prompt": tokenizer.prompt},
+        left_out=left_out,
     )
     return parity
 

@@ -6,7 +6,7 @@ docs/model-repository.md describes every field for those who read it.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ def write_manifest(
     precision: Precision,
     operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
-    text_max_tokens: int | None,
+    tokenizer: Mapping[str, Any] | None,
+    left_out: Sequence[str],
 ) -> None:
     """Writes the manifest for the files that are in `folder`.
 
@@ -45,8 +46,9 @@ def write_manifest(
         precision: What the graphs compute in.
         operators: How many of which operators each graph has, by the graph's name.
         parity: What was measured.
-        text_max_tokens: The number of tokens at which text is refused or cut; None where the family
-            has no tokenizer.
+        tokenizer: Its file, the number of tokens at which text is refused or cut, and the prompt; None where
+            the family has no tokenizer.
+        left_out: What of the encoder's origin is not served, in words.
     """
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -63,9 +65,8 @@ def write_manifest(
             }
             for kind in GRAPH_KINDS
         },
-        "tokenizer": None
-        if text_max_tokens is None
-        else {"file": "tokenizer.json", "max_tokens": text_max_tokens},
+        "tokenizer": tokenizer,
+        "left_out": list(left_out),
         "limits": {"max_tokens": config.positions},
         "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir())},
         "parity": {

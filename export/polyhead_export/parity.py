@@ -60,10 +60,8 @@ class Parity:
 def deviation(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
     """The largest |actual − expected| / max(1, |expected|): absolute below 1, relative above.
 
-    NaN or infinity in either array makes it infinite, and so do different shapes.
+    NaN or infinity in either array makes it infinite. Both have the same shape.
     """
-    if actual.shape != expected.shape:
-        return float("inf")
     with np.errstate(invalid="ignore"):
         difference = np.abs(actual - expected) / np.maximum(1.0, np.abs(expected))
     worst = float(difference.max(initial=0.0))
@@ -111,6 +109,9 @@ def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[st
         encoder: What the graph is compared with.
         file: The graph; the CPU must have kernels for it.
         kind: Which graph it is.
+
+    Raises:
+        ParityError: An output has another shape than PyTorch's.
     """
     config = encoder.config
     worst = {spec.name: 0.0 for spec in outputs_of(config, kind)}
@@ -121,6 +122,11 @@ def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[st
         for (name, so_far), got, expected in zip(
             list(worst.items()), actual, _reference(encoder, inputs, weights=kind.weights), strict=True
         ):
+            if got.shape != expected.shape:
+                raise ParityError(
+                    f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {expected.shape} "
+                    f"at (B, T) = {size}"
+                )
             worst[name] = max(so_far, deviation(got, expected))
     return worst
 

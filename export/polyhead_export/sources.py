@@ -5,7 +5,6 @@ Encoders are built one at a time, when their turn comes: a sweep of head counts 
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,17 @@ import torch
 
 from polyhead_export.errors import ExportError
 from polyhead_export.family import TokenizerFile, check_name
-from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint
+from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint, read_description
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """An encoder, ready to be exported."""
+
+    encoder: Encoder
+    tokenizer: TokenizerFile | None = None
+    left_out: tuple[str, ...] = ()
+    """What of a checkpoint cannot be served, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +35,7 @@ class Source:
     """
 
     name: str
-    build: Callable[[], tuple[Encoder, TokenizerFile | None]]
+    build: Callable[[], Built]
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -82,42 +91,37 @@ def from_description(file: Path, name: str, *, seed: int = 0) -> Source:
         seed: Of the random weights.
 
     Raises:
-        ExportError: The file does not describe an encoder.
+        ExportError: The name is not valid.
+        DescriptionError: The file does not describe an encoder.
         OSError: It cannot be read.
     """
-    try:
-        fields = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ExportError(f"--encoder must be a JSON file, {file} is none: {error}") from error
-    if not isinstance(fields, dict):
-        raise ExportError(f"--encoder must hold a JSON object, {file} does not")
-    known = [field.name for field in dataclasses.fields(EncoderConfig)]
-    for field in fields:
-        if field not in known:
-            near = difflib.get_close_matches(field, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ExportError(f"{file}: there is no field {field!r} of an encoder{hint}")
-    try:
-        config = EncoderConfig(**fields)
-    except (TypeError, ValueError) as error:
-        missing = [name for name in ("d_model", "heads", "layers") if name not in fields]
-        problem = f"{', '.join(missing)} must be given" if missing else str(error)
-        raise ExportError(f"{file}: {problem}") from error
-    return _random(name, config, seed)
+    return _random(name, read_description(file), seed)
 
 
-def from_checkpoint(folder: Path, name: str) -> Source:
+def from_checkpoint(folder: Path, name: str, *, prompt: bool = True, strict: bool = False) -> Source:
     """A trained encoder from a Hugging Face folder.
 
-    Reading the folder waits for `build`, which raises `polyhead_model.CheckpointError` where it cannot.
+    Reading the folder waits for `build`, which raises `polyhead_model.CheckpointError` where it cannot, and
+    `ExportError` where `strict` forbids it.
+
+    Args:
+        folder: The checkpoint.
+        name: The family's name.
+        prompt: Put sentence-transformers' default prompt before each text, where the folder has one.
+        strict: Refuse a checkpoint of which a part cannot be served.
     """
 
-    def build() -> tuple[Encoder, TokenizerFile | None]:
-        checkpoint = load_checkpoint(folder)
+    def build() -> Built:
+        checkpoint = load_checkpoint(folder, prompt=prompt)
+        if strict and checkpoint.left_out:
+            missing = "; ".join(checkpoint.left_out)
+            raise ExportError(f"{folder}: with --strict, all of a checkpoint must be served, but {missing}")
         tokenizer = None
-        if checkpoint.tokenizer is not None and checkpoint.max_tokens is not None:
-            tokenizer = TokenizerFile(path=checkpoint.tokenizer, max_tokens=checkpoint.max_tokens)
-        return checkpoint.encoder, tokenizer
+        if checkpoint.tokenizer is not None:
+            tokenizer = TokenizerFile(
+                path=checkpoint.tokenizer, max_tokens=checkpoint.max_tokens, prompt=checkpoint.prompt
+            )
+        return Built(encoder=checkpoint.encoder, tokenizer=tokenizer, left_out=checkpoint.left_out)
 
     return Source(name=name, build=build)
 
@@ -130,10 +134,10 @@ def _changed(config: EncoderConfig, **changes: int | bool | None) -> EncoderConf
 
 
 def _random(name: str, config: EncoderConfig, seed: int) -> Source:
-    def build() -> tuple[Encoder, None]:
+    def build() -> Built:
         # A generator for this alone would not reach the layers' own initialisation.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return Encoder(config), None
+            return Built(encoder=Encoder(config))
 
     return Source(name=name, build=build)

@@ -42,7 +42,8 @@ def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, 
             for value in list(initializers.values()):
                 if value.const_value is None:
                     raise RuntimeError(f"initializer {value.name!r} has no value")
-                array = np.ascontiguousarray(value.const_value.numpy())
+                # Not `ascontiguousarray`, which gives a scalar one dimension.
+                array = np.asarray(value.const_value.numpy(), order="C")
                 key = _fingerprint(array)
                 # Two tensors with the same content (biases of zeros) cannot both have the name.
                 if (name := names.get(key)) and name not in initializers:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         parameters,
         shape_trace,
     )
+    from polyhead_model.description import DescriptionError, read_description
     from polyhead_model.encoder import Encoder, EncoderOutput
     from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
     from polyhead_model.presets import PRESETS
@@ -38,6 +39,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointInfo",
+    "DescriptionError",
     "Encoder",
     "EncoderConfig",
     "EncoderOutput",
@@ -52,6 +54,7 @@ __all__ = [
     "parameter_counts",
     "parameters",
     "read_checkpoint_info",
+    "read_description",
     "scaled_dot_product_attention",
     "shape_trace",
 ]
@@ -63,6 +66,7 @@ _HOMES = {
     "Checkpoint": "checkpoint",
     "CheckpointError": "checkpoint_files",
     "CheckpointInfo": "huggingface",
+    "DescriptionError": "description",
     "Encoder": "encoder",
     "EncoderConfig": "config",
     "EncoderOutput": "encoder",
@@ -76,6 +80,7 @@ _HOMES = {
     "parameter_counts": "describe",
     "parameters": "describe",
     "read_checkpoint_info": "huggingface",
+    "read_description": "description",
     "scaled_dot_product_attention": "attention",
     "shape_trace": "describe",
 }

@@ -19,6 +19,8 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
+_OTHER_TOKENIZERS = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+
 _UNUSED = ("pooler.", "embeddings.position_ids", "embeddings.token_type_ids")
 """Beginnings of names in the encoder's own scope that do not concern its outputs."""
 
@@ -35,20 +37,26 @@ class Checkpoint:
     """The tokenizer.json, if there is one."""
     max_tokens: int
     """Where text is cut or refused; at most the model's positions."""
+    prompt: str
+    """What sentence-transformers puts before every text by default; empty where it puts nothing."""
+    left_out: tuple[str, ...]
+    """What of the checkpoint cannot be served, in words: its task head, text without a tokenizer.json."""
 
 
-def load_checkpoint(folder: Path | str) -> Checkpoint:
+def load_checkpoint(folder: Path | str, *, prompt: bool = True) -> Checkpoint:
     """Load an encoder of BERT's family from a local Hugging Face or sentence-transformers folder.
 
     Args:
         folder: With config.json and model.safetensors, or model.safetensors.index.json and its shards;
             modules.json and what it names are read where sentence-transformers wrote them.
+        prompt: Whether to take the default prompt of sentence-transformers.
 
     Raises:
         CheckpointError: Something is missing, damaged, not supported, or a pickle.
     """
-    info = read_checkpoint_info(Path(folder))
-    source = _encoder_tensors(info, _read_tensors(info.folder))
+    info = read_checkpoint_info(Path(folder), prompt=prompt)
+    tensors = _read_tensors(info.folder)
+    source = _encoder_tensors(info, tensors)
     _check_size(info, source)
     with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
         encoder = Encoder(info.encoder)
@@ -58,6 +66,8 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
         model_type=info.model_type,
         tokenizer=info.tokenizer,
         max_tokens=info.max_tokens,
+        prompt=info.prompt,
+        left_out=(*_head(info, tensors), *_other_tokenizer(info)),
     )
 
 
@@ -103,6 +113,27 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
         for name, t in tensors.items()
         if not name.startswith(_UNUSED)
     }
+
+
+def _head(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Say what of the weights is not the encoder's."""
+    prefix = info.family.prefix
+    head = [name for name in tensors if not name.startswith(prefix)]
+    if not head or len(head) == len(tensors):
+        return []
+    return [f"the task head is not served ({_some(sorted(head))})"]
+
+
+def _other_tokenizer(info: CheckpointInfo) -> list[str]:
+    if info.tokenizer is not None:
+        return []
+    found = ", ".join(name for name in _OTHER_TOKENIZERS if (info.folder / name).is_file())
+    remedy = (
+        f"; transformers makes one of {found}: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        if found
+        else ""
+    )
+    return [f"text is not served, only token ids: there is no tokenizer.json{remedy}"]
 
 
 def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:

@@ -17,6 +17,7 @@ from polyhead_model.describe import (
     parameters,
     shape_trace,
 )
+from polyhead_model.description import read_description
 from polyhead_model.huggingface import read_checkpoint_info
 from polyhead_model.presets import PRESETS
 
@@ -38,10 +39,11 @@ def describe(
     *,
     preset: str | None = None,
     checkpoint: Path | None = None,
+    encoder: Path | None = None,
     tokens: _AtLeastOne = 128,
     batch: _AtLeastOne = 1,
 ) -> None:
-    """Show what an encoder is made of and what it costs; without a preset or checkpoint, list the presets.
+    """Show what an encoder is made of and what it costs; without any, list the presets.
 
     Parameters
     ----------
@@ -49,6 +51,8 @@ def describe(
         A named configuration.
     checkpoint
         A Hugging Face folder of a BERT-family encoder.
+    encoder
+        A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     tokens
         T, the length of the sequences.
     batch
@@ -57,10 +61,10 @@ def describe(
     from rich.console import Console
 
     console = Console()
-    if preset is None and checkpoint is None:
+    if preset is None and checkpoint is None and encoder is None:
         console.print(_preset_table())
         return
-    name, config = _choose(preset, checkpoint)
+    name, config = _choose(preset, checkpoint, encoder)
     try:
         tables = _tables(name, config, batch, tokens)
     except ValueError as error:
@@ -69,11 +73,13 @@ def describe(
         console.print(table)
 
 
-def _choose(preset: str | None, checkpoint: Path | None) -> tuple[str, EncoderConfig]:
-    if preset is not None and checkpoint is not None:
-        raise DescribeError("give --preset or --checkpoint, not both")
+def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -> tuple[str, EncoderConfig]:
+    if sum(given is not None for given in (preset, checkpoint, encoder)) > 1:
+        raise DescribeError("give one of --preset, --checkpoint and --encoder")
     if checkpoint is not None:
         return checkpoint.name, read_checkpoint_info(checkpoint).encoder
+    if encoder is not None:
+        return encoder.stem, read_description(encoder)
     if preset is None or preset not in PRESETS:
         raise DescribeError(f"the preset must be one of {', '.join(sorted(PRESETS))}, was {preset!r}")
     return preset, PRESETS[preset]

@@ -56,6 +56,11 @@ class EncoderConfig:
     """Number of token ids; None makes an encoder of vectors x [B, T, D]."""
     positions: int | None = None
     """Number of learned positions, hence the largest T; None embeds no positions."""
+    padding_id: int | None = None
+    """The token id that takes no position, wherever it stands: the others are counted (RoBERTa).
+
+    It has a row of its own in the position table, before the others; None counts every token.
+    """
     types: int = 0
     """Number of token types (BERT's sentence A and B); 0 embeds none."""
     embedding_norm: bool = False
@@ -73,6 +78,8 @@ class EncoderConfig:
         for name in ("head_width", "feed_forward", "vocabulary", "positions"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
+        if self.padding_id is not None:
+            _require_integer("padding_id", self.padding_id)
         _require_integer("types", self.types)
         if self.types < 0:
             raise ValueError(f"types must be 0 or more, was {self.types}")
@@ -110,6 +117,17 @@ class EncoderConfig:
                         f"{name} needs vocabulary: an encoder of vectors has no embeddings "
                         f"({name} was {getattr(self, name)!r})"
                     )
+        if self.padding_id is not None:
+            if self.vocabulary is None or self.positions is None:
+                raise ValueError(
+                    f"padding_id needs vocabulary and positions: it is left out when positions are counted "
+                    f"(padding_id was {self.padding_id!r})"
+                )
+            if not 0 <= self.padding_id < self.vocabulary:
+                raise ValueError(
+                    f"padding_id must be between 0 and vocabulary - 1 ({self.vocabulary - 1}), "
+                    f"was {self.padding_id}"
+                )
         if self.normalise and self.pooling is None:
             raise ValueError("normalise needs pooling: it is the pooled vectors that are scaled to length 1")
 
@@ -117,6 +135,11 @@ class EncoderConfig:
     def head_size(self) -> int:
         """K: `head_width`, or D / H when that is None."""
         return self.head_width or self.d_model // self.heads
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the position table: `positions`, and one for `padding_id` where there is one."""
+        return (self.positions or 0) + (self.padding_id is not None)
 
     @property
     def inner_size(self) -> int:

@@ -36,7 +36,7 @@ def parameter_counts(config: EncoderConfig) -> tuple[Count, ...]:
         counts.append(Count(name="layer norms", formula="4·D", each=4 * d, layers=layers))
     for name, rows in (
         ("token embeddings", config.vocabulary),
-        ("position embeddings", config.positions),
+        ("position embeddings", config.position_rows),
         ("type embeddings", config.types),
     ):
         if rows:

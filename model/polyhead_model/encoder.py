@@ -34,7 +34,8 @@ class Embeddings(nn.Module):
             raise ValueError("Embeddings need config.vocabulary; an encoder of vectors has none")
         width = config.d_model
         self.tokens = nn.Embedding(config.vocabulary, width)
-        self.positions = nn.Embedding(config.positions, width) if config.positions else None
+        self.positions = nn.Embedding(config.position_rows, width) if config.positions else None
+        self.padding_id = config.padding_id
         self.types = nn.Embedding(config.types, width) if config.types else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_epsilon) if config.embedding_norm else None
 
@@ -43,7 +44,10 @@ class Embeddings(nn.Module):
         x: Tensor = self.tokens(input_ids)
         if self.types is not None:
             x = x + (self.types.weight[0] if token_type_ids is None else self.types(token_type_ids))
-        if self.positions is not None:
+        if self.positions is not None and self.padding_id is not None:
+            counted = (input_ids != self.padding_id).to(torch.int64)
+            x = x + self.positions(counted.cumsum(1) * counted)
+        elif self.positions is not None:
             x = x + self.positions.weight[: input_ids.shape[1]]
         return x if self.norm is None else self.norm(x)
 

@@ -44,17 +44,19 @@ class Family:
     layers: str = "num_hidden_layers"
     feed_forward: str = "intermediate_size"
     activation: str = "hidden_act"
+    layer_norm_epsilon: str | None = "layer_norm_eps"
+    """None where config.json has no say: 1e-12."""
     types: bool = True
     """Whether there are token types."""
-    position_offset: bool = False
-    """Positions count from pad_token_id + 1, as in RoBERTa: no token uses the table's first rows."""
+    padding_takes_no_position: bool = False
+    """As in RoBERTa: padding has row pad_token_id of the table, other tokens count from the next."""
     layer_prefix: str = "encoder.layer."
     """Of the names of a layer's tensors, before its number."""
     layer_modules: Mapping[str, str]
     """Our module within a layer → theirs."""
 
 
-_ROBERTA = Family(prefix="roberta.", layer_modules=_BERT_LAYER, position_offset=True)
+_ROBERTA = Family(prefix="roberta.", layer_modules=_BERT_LAYER, padding_takes_no_position=True)
 
 FAMILIES: Mapping[str, Family] = {
     "bert": Family(prefix="bert.", layer_modules=_BERT_LAYER),
@@ -66,6 +68,7 @@ FAMILIES: Mapping[str, Family] = {
         layers="n_layers",
         feed_forward="hidden_dim",
         activation="activation",
+        layer_norm_epsilon=None,
         types=False,
         layer_prefix="transformer.layer.",
         layer_modules=_DISTILBERT_LAYER,

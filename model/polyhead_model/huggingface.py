@@ -3,7 +3,6 @@
 Needs no torch, so that a checkpoint can be described without it.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,15 @@ from polyhead_model.checkpoint_files import CheckpointError, integer, read_objec
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.families import FAMILIES, Family
 from polyhead_model.sentence_modules import SentenceModules
+from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
 
-_ACTIVATIONS: Mapping[str, Activation] = {
+ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
+"""Theirs → ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class CheckpointInfo:
     """The folder with config.json and the weights."""
     tokenizer: Path | None
     """The tokenizer.json, if there is one."""
+    prompt: str
+    """What sentence-transformers puts before every text by default."""
     max_tokens: int
     """Where text is cut or refused: sentence-transformers' max_seq_length, else the tokeniser's own limit,
     and never more than the model's positions."""
@@ -42,8 +45,12 @@ class CheckpointInfo:
     """The model has a single token type: a constant, which is added to the positions."""
 
 
-def read_checkpoint_info(folder: Path) -> CheckpointInfo:
+def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo:
     """Read what a local Hugging Face or sentence-transformers folder holds, without its weights.
+
+    Args:
+        folder: With config.json, or the modules.json of sentence-transformers.
+        prompt: Whether to take the default prompt of sentence-transformers.
 
     Raises:
         CheckpointError: The folder is not a checkpoint of BERT's family, or asks for something that
@@ -54,7 +61,7 @@ def read_checkpoint_info(folder: Path) -> CheckpointInfo:
         raise CheckpointError(
             f"a checkpoint must be a folder with config.json and model.safetensors, but {folder} {found}"
         )
-    modules = SentenceModules.read(folder)
+    modules = SentenceModules.read(folder, prompt=prompt)
     path = modules.transformer / "config.json"
     config = read_object(path)
     model_type = config.get("model_type")
@@ -62,9 +69,14 @@ def read_checkpoint_info(folder: Path) -> CheckpointInfo:
         raise CheckpointError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, was {model_type!r}")
     family = FAMILIES[model_type]
     _refuse_variants(path, config)
-    position_offset = integer(path, config, "pad_token_id") + 1 if family.position_offset else 0
-    positions = integer(path, config, "max_position_embeddings") - position_offset
+    _refuse_adapters(modules.transformer)
+    padding_id = integer(path, config, "pad_token_id") if family.padding_takes_no_position else None
+    positions = integer(path, config, "max_position_embeddings")
+    if padding_id is not None:
+        positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if family.types else 0
+    named = family.layer_norm_epsilon
+    epsilon = 1e-12 if named is None else config.get(named, 1e-12)
     try:
         encoder = EncoderConfig(
             d_model=integer(path, config, family.d_model),
@@ -72,9 +84,10 @@ def read_checkpoint_info(folder: Path) -> CheckpointInfo:
             layers=integer(path, config, family.layers),
             feed_forward=integer(path, config, family.feed_forward),
             activation=_activation(path, config, family.activation),
-            layer_norm_epsilon=config.get("layer_norm_eps", 1e-12),  # type: ignore[arg-type]  # checked there
+            layer_norm_epsilon=epsilon,  # type: ignore[arg-type]  # checked there
             vocabulary=integer(path, config, "vocab_size"),
             positions=positions,
+            padding_id=padding_id,
             types=0 if types == 1 else types,
             embedding_norm=True,
             pooling=modules.pooling,
@@ -82,35 +95,27 @@ def read_checkpoint_info(folder: Path) -> CheckpointInfo:
         )
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    tokenizer = modules.transformer / "tokenizer.json"
+    tokenizer = modules.transformer / TOKENIZER
+    if tokenizer.is_file():
+        check_tokenizer(modules.transformer, model_type)
     return CheckpointInfo(
         model_type=model_type,
         family=family,
         encoder=encoder,
         folder=modules.transformer,
         tokenizer=tokenizer if tokenizer.is_file() else None,
-        max_tokens=min(positions, modules.max_tokens or _tokenizer_limit(modules.transformer) or positions),
-        position_offset=position_offset,
+        prompt=modules.prompt,
+        max_tokens=min(positions, modules.max_tokens or tokenizer_limit(modules.transformer) or positions),
+        position_offset=padding_id or 0,
         folded_types=types == 1,
     )
 
 
 def _activation(path: Path, config: Mapping[str, object], name: str) -> Activation:
     value = config.get(name)
-    if not isinstance(value, str) or value not in _ACTIVATIONS:
-        raise CheckpointError(f"{path}: {name} must be one of {', '.join(_ACTIVATIONS)}, was {value!r}")
-    return _ACTIVATIONS[value]
-
-
-def _tokenizer_limit(folder: Path) -> int | None:
-    """Where the tokeniser itself cuts text: some 10³⁰ where it never does."""
-    path = folder / "tokenizer_config.json"
-    limit = read_object(path).get("model_max_length") if path.is_file() else None
-    if not isinstance(limit, int | float) or limit == math.inf:
-        return None
-    if not limit >= 1:  # nor NaN
-        raise CheckpointError(f"{path}: model_max_length must be at least 1, was {limit}")
-    return int(limit)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise CheckpointError(f"{path}: {name} must be one of {', '.join(ACTIVATIONS)}, was {value!r}")
+    return ACTIVATIONS[value]
 
 
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
@@ -121,6 +126,17 @@ def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
             f"{path}: position_embedding_type must be 'absolute', was {position_embedding!r}: "
             "relative positions are not supported"
         )
+    pruned = config.get("pruned_heads")
+    if isinstance(pruned, dict) and any(pruned.values()):
+        raise CheckpointError(
+            f"{path}: pruned_heads must be empty, was {pruned!r}: all layers have the same number of heads"
+        )
+    code = config.get("auto_map")
+    if isinstance(code, dict) and "AutoModel" in code:
+        raise CheckpointError(
+            f"{path}: auto_map must not name an AutoModel, was {code['AutoModel']!r}: the encoder is defined "
+            "by code of its own, which polyhead does not run"
+        )
     if config.get("is_decoder"):
         raise CheckpointError(f"{path}: is_decoder must be false, was true: polyhead serves encoders")
     width = config.get("hidden_size")
@@ -128,4 +144,12 @@ def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
         raise CheckpointError(
             f"{path}: embedding_size must equal hidden_size ({width}), was {config['embedding_size']!r}: "
             "embeddings of another width are not supported"
+        )
+
+
+def _refuse_adapters(folder: Path) -> None:
+    path = folder / "adapter_config.json"
+    if path.exists():
+        raise CheckpointError(
+            f"{path}: adapters are not supported: merge this one into the weights (peft's merge_and_unload)"
         )

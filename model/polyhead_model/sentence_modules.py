@@ -1,4 +1,4 @@
-"""What sentence-transformers adds to a checkpoint folder: pooling, normalisation, a limit on text."""
+"""What sentence-transformers adds to a checkpoint folder: pooling, normalisation, prompts, limits on text."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Self
 
 from polyhead_model.checkpoint_files import CheckpointError, inside, integer, read_json, read_object
 from polyhead_model.config import Pooling
+from polyhead_model.tokenizer_files import TOKENIZER, lowercases
 
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -15,6 +16,10 @@ _POOLING_FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+
+
+_CALLS = ("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args")
+"""Where sentence-transformers keeps arguments that change what a tokenizer or a configuration does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +32,16 @@ class SentenceModules:
     normalise: bool = False
     max_tokens: int | None = None
     """Where sentence-transformers cuts text, if it says so."""
+    prompt: str = ""
+    """What it puts before every text by default."""
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path, *, prompt: bool = True) -> Self:
         """Read modules.json and what it names.
+
+        Args:
+            folder: With modules.json, or else a transformer alone.
+            prompt: Whether to take the default prompt.
 
         Raises:
             CheckpointError: It asks for steps that polyhead does not do.
@@ -49,16 +60,47 @@ class SentenceModules:
                 f"were {', '.join(kinds) or 'none'}"
             )
         folders = [inside(path, module.get("path", "")) for module in modules]
+        default_prompt = _read_prompt(folder / "config_sentence_transformers.json") if prompt else ""
+        if len(kinds) > 2:
+            _check_normalize(folders[2] / "config.json")
         return cls(
             transformer=folders[0],
-            pooling=_read_pooling(folders[1] / "config.json") if len(kinds) > 1 else None,
+            pooling=_read_pooling(folders[1] / "config.json", default_prompt) if len(kinds) > 1 else None,
             normalise=len(kinds) > 2,
             max_tokens=_read_max_tokens(folders[0]),
+            prompt=default_prompt,
         )
 
 
-def _read_pooling(path: Path) -> Pooling:
+def _read_prompt(path: Path) -> str:
+    config = read_object(path) if path.is_file() else {}
+    prompts, name = config.get("prompts") or {}, config.get("default_prompt_name")
+    if name is None:
+        return ""
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    if not isinstance(prompt, str):
+        known = ", ".join(map(repr, prompts)) if isinstance(prompts, dict) else repr(prompts)
+        raise CheckpointError(f"{path}: default_prompt_name must be one of prompts ({known}), was {name!r}")
+    return prompt
+
+
+def _check_normalize(path: Path) -> None:
+    config = read_object(path) if path.is_file() else {}
+    scaled = config.get("module_input_name", "sentence_embedding")
+    if scaled != "sentence_embedding" or config.get("module_output_name", scaled) not in (scaled, None):
+        raise CheckpointError(
+            f"{path}: module_input_name and module_output_name must be 'sentence_embedding', were {scaled!r} "
+            f"and {config.get('module_output_name')!r}: only pooled vectors are scaled to length 1"
+        )
+
+
+def _read_pooling(path: Path, prompt: str) -> Pooling:
     config = read_object(path)
+    if prompt and not config.get("include_prompt", True):
+        raise CheckpointError(
+            f"{path}: include_prompt must be true where there is a default prompt ({prompt!r}), was false: "
+            "pooling without the prompt's tokens is not supported; leave the prompt out (--no-prompt)"
+        )
     modes = config.get("pooling_mode")
     if modes is None:  # older releases wrote a flag for each
         modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
@@ -75,7 +117,14 @@ def _read_max_tokens(folder: Path) -> int | None:
     max_tokens = None
     for path in sorted(folder.glob("sentence_*_config.json")):  # sentence_bert_…, sentence_roberta_…
         config = read_object(path)
-        if config.get("do_lower_case") and not _lowercases(folder / "tokenizer.json"):
+        task = config.get("transformer_task", "feature-extraction")
+        if task != "feature-extraction":
+            raise CheckpointError(f"{path}: transformer_task must be 'feature-extraction', was {task!r}")
+        for name in _CALLS:
+            given = config.get(name) or {}
+            if not isinstance(given, dict) or given.keys() - {"trust_remote_code"}:
+                raise CheckpointError(f"{path}: {name} must be empty, was {given!r}: it is not supported")
+        if config.get("do_lower_case") and not lowercases(read_object(folder / TOKENIZER)):
             raise CheckpointError(
                 f"{path}: do_lower_case must be false, was true: polyhead leaves that to tokenizer.json, "
                 "whose normalizer keeps upper case"
@@ -85,14 +134,3 @@ def _read_max_tokens(folder: Path) -> int | None:
             if max_tokens < 1:
                 raise CheckpointError(f"{path}: max_seq_length must be at least 1, was {max_tokens}")
     return max_tokens
-
-
-def _lowercases(path: Path) -> bool:
-    normalizer = read_object(path).get("normalizer")
-    parts = [normalizer]
-    if isinstance(normalizer, dict) and isinstance(normalizer.get("normalizers"), list):
-        parts += normalizer["normalizers"]
-    return any(
-        isinstance(part, dict) and (part.get("type") == "Lowercase" or part.get("lowercase") is True)
-        for part in parts
-    )

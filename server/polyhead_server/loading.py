@@ -114,7 +114,11 @@ def _load_graphs(
     verify(folder, manifest)
     tokeniser = None
     if manifest.tokenizer is not None:
-        tokeniser = Tokeniser(folder / manifest.tokenizer.file, max_tokens=manifest.text_max_tokens)
+        tokeniser = Tokeniser(
+            folder / manifest.tokenizer.file,
+            max_tokens=manifest.text_max_tokens,
+            prompt=manifest.tokenizer.prompt,
+        )
     for graph, record in manifest.graphs.items():
         signature = signature_of(manifest, graph)
         engine = None

@@ -43,15 +43,17 @@ class Tokeniser:
 
     Args:
         path: The `tokenizer.json`.
-        max_tokens: The most tokens of a text, special ones included; None for no limit.
+        max_tokens: The most tokens of a text, special ones and the prompt's included; None for no limit.
+        prompt: What is put before each text.
 
     Raises:
         RepositoryError: The file cannot be read as a tokeniser, it makes too much of a text, or the limit
             leaves no room for text.
     """
 
-    def __init__(self, path: Path, *, max_tokens: int | None) -> None:
+    def __init__(self, path: Path, *, max_tokens: int | None, prompt: str = "") -> None:
         self.max_tokens = max_tokens
+        self.prompt = prompt
         self._whole = _load(path)
         self._cut = _load(path)
         growth, self._composed = check_growth(self._whole, path.name)
@@ -82,6 +84,8 @@ class Tokeniser:
             TooLargeError: The batch has too many.
             EngineError: The tokeniser failed.
         """
+        if self.prompt:
+            texts = [self.prompt + text for text in texts]
         texts = self._within_limits(texts, truncate=truncate, max_total=max_total)
         tokenizer = self._cut if truncate else self._whole
         # The fast way leaves the tokens' names empty.

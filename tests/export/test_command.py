@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.checkpoints import sentence_transformer, write_checkpoint
 
 from polyhead_export import ExportError
 from polyhead_export.command import app
+from polyhead_model import DescriptionError
 
 
 def export(*arguments: str | Path) -> None:
@@ -69,6 +71,64 @@ def test_refusals_leave_nothing(
     assert "building" not in capsys.readouterr().err
 
 
+def test_what_of_a_checkpoint_is_not_served_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, models = tmp_path / "classifier", tmp_path / "models"
+    write_checkpoint(folder, "bert", head="ForSequenceClassification")
+    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+    arguments = ("--checkpoint", folder, "--name", "mine", "--models", models)
+
+    with pytest.raises(ExportError, match="with --strict, all of a checkpoint must be served, but the task"):
+        export(*arguments, "--strict")
+    assert not models.exists()
+    capsys.readouterr()
+
+    export(*arguments)
+
+    lines = capsys.readouterr().err.splitlines()
+    sentences = [
+        "the task head is not served (classifier.bias, classifier.weight)",
+        "text is not served, only token ids: there is no tokenizer.json; transformers makes one of "
+        "vocab.txt: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+    ]
+    assert [f"mine: {sentence}" for sentence in sentences] == [line for line in lines if "not served" in line]
+    manifest = json.loads((models / "mine" / "1" / "manifest.json").read_text())
+    assert (manifest["left_out"], manifest["tokenizer"]) == (sentences, None)
+
+
+@pytest.mark.parametrize("flag", ["--prompt", "--no-prompt"])
+def test_a_default_prompt_is_said(flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(tmp_path / "bare", "bert")
+    model = sentence_transformer(tmp_path / "bare", pooling="cls", normalise=True, prompt="[query] ")
+    model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    capsys.readouterr()
+
+    export("--checkpoint", tmp_path / "saved", "--name", "mine", "--models", tmp_path / "models", flag)
+
+    said = "mine: each text gets the checkpoint's prompt before it: '[query] '" in capsys.readouterr().err
+    manifest = json.loads((tmp_path / "models" / "mine" / "1" / "manifest.json").read_text())
+    assert said == (flag == "--prompt")
+    assert manifest["tokenizer"]["prompt"] == ("[query] " if said else "")
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_no_name_is_cut(
+    columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "an-encoder-with-a-rather-long-name"
+
+    export("--preset", "teaching", "--layers", "1", "--name", name, "--models", tmp_path)
+
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    rows = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
+    cells = ["".join(cell.strip() for cell in column) for column in zip(*rows, strict=True)]
+    assert cells[0] == name
+    assert cells[2] == str(tmp_path / name / "1")
+
+
 def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export("--preset", "teaching", "--layers", "1", "--precision", "bf16", "--models", tmp_path)
 
@@ -102,7 +162,7 @@ def test_descriptions_of_no_encoder_are_refused(text: str, message: str, tmp_pat
     file = tmp_path / "encoder.json"
     file.write_text(text)
 
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(DescriptionError, match=message):
         export("--encoder", file, "--name", "described", "--models", tmp_path / "models")
 
     assert not (tmp_path / "models").exists()

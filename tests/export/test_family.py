@@ -13,9 +13,10 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from polyhead_export import ExportError, FamilyExistsError, ParityError, export_family
+from polyhead_export import ExportError, FamilyExistsError, ParityError, TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput
 
 SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
@@ -180,6 +181,43 @@ def test_refuses_version_zero(tmp_path: Path) -> None:
 def test_refuses_to_overwrite(repository: Path) -> None:
     with pytest.raises(FamilyExistsError, match="exists already"):
         export_family(Encoder(SMALL), "tiny", repository)
+
+
+def test_refuses_a_tokenizer_with_more_ids_than_embeddings(repository: Path, tmp_path: Path) -> None:
+    """Its 32 words would be ids of which the last has no embedding."""
+    path = repository / "tiny-tokens" / "1" / "tokenizer.json"
+    largest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values())
+    tokenizer = TokenizerFile(path=path, max_tokens=8)
+    config = dataclasses.replace(SMALL, vocabulary=largest)
+
+    with pytest.raises(
+        ExportError,
+        match=f"token ids must be at most {largest - 1}, as the encoder has {largest} token embeddings, "
+        f"but the largest is {largest}",
+    ):
+        export_family(Encoder(config), "small", tmp_path, tokenizer=tokenizer)
+    with pytest.raises(ExportError, match="an encoder of vectors takes no tokenizer"):
+        export_family(Encoder(SMALL), "small", tmp_path, tokenizer=tokenizer)
+    assert list(tmp_path.iterdir()) == []
+
+
+class _TracesWrongShape(Encoder):
+    """An encoder whose traced graph has an axis too many in one output."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> EncoderOutput:
+        result: EncoderOutput = super().forward(*args, **kwargs)
+        if torch.compiler.is_compiling() and result.pooled is not None:
+            return result._replace(pooled=result.pooled[:, None])
+        return result
+
+
+def test_a_wrong_shape_is_called_a_shape(tmp_path: Path) -> None:
+    encoder = _TracesWrongShape(dataclasses.replace(SMALL, pooling="cls"))
+
+    with pytest.raises(
+        ParityError, match=r"'pooled' has shape \(1, 1, 8\), PyTorch gives \(1, 8\) at \(B, T\) = \(1, 1\)"
+    ):
+        export_family(encoder, "small", tmp_path)
 
 
 class _TracesWrong(Encoder):

@@ -34,7 +34,9 @@ def compare(folder: Path, model: Any, *, pad: int = 0, types: bool = False) -> N
     vocabulary = model.config.vocab_size
     lengths = torch.tensor([13, 1, 6, 9])
     valid = masks.valid_tokens(lengths, 13)
-    ids = torch.where(valid, torch.randint(pad + 1, vocabulary, (4, 13)), pad)
+    # Any id is a token where it is not padding: the padding's own, too.
+    ids = torch.where(valid, torch.randint(0, vocabulary, (4, 13)), pad)
+    ids[0, [2, 3, 7]], ids[2, 0], ids[3, 8] = pad, pad, pad
     extra = {"token_type_ids": torch.where(valid, torch.randint(0, 2, (4, 13)), 0)} if types else {}
     encoder = load_checkpoint(folder).encoder
     with torch.no_grad():
@@ -132,6 +134,32 @@ def test_every_family_is_transformers_own(name: str, head: str, tmp_path: Path) 
     base = model.base_model
     types = getattr(base.config, "type_vocab_size", 0) > 1
     compare(tmp_path, base, pad=base.config.pad_token_id, types=types)
+    assert load_checkpoint(tmp_path).left_out[:-1] == (
+        () if head == "Model" else (f"the task head is not served ({HEADS[model.base_model_prefix]})",)
+    )
+
+
+HEADS = {
+    "bert": "cls.predictions.bias, cls.predictions.transform.LayerNorm.bias, "
+    "cls.predictions.transform.LayerNorm.weight and 2 more",
+    "roberta": "lm_head.bias, lm_head.dense.bias, lm_head.dense.weight and 2 more",
+    "distilbert": "vocab_layer_norm.bias, vocab_layer_norm.weight, vocab_projector.bias and 2 more",
+    "electra": "generator_lm_head.bias, generator_predictions.LayerNorm.bias, "
+    "generator_predictions.LayerNorm.weight and 2 more",
+}
+
+
+def test_text_needs_a_tokenizer_of_one_file(folder: Path) -> None:
+    (left_out,) = load_checkpoint(folder).left_out
+    assert left_out == "text is not served, only token ids: there is no tokenizer.json"
+
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (left_out,) = load_checkpoint(folder).left_out
+    assert "transformers makes one of vocab.txt: AutoTokenizer" in left_out
+
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)  # as the message says
+    assert load_checkpoint(folder).left_out == ()
+    assert load_checkpoint(folder).tokenizer == folder / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_model import PRESETS, CheckpointError
+from polyhead_model import PRESETS, CheckpointError, DescriptionError
 from polyhead_model.command import DescribeError, app
 
 Describe = Callable[..., str]
@@ -61,11 +61,25 @@ def test_checkpoint(describe: Describe, minilm_checkpoint: Path) -> None:
     assert "22,565,376" in printed
 
 
+def test_description(describe: Describe, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text('{"d_model": 20, "heads": 3, "layers": 2, "head_width": 8}')
+
+    printed = describe("--encoder", file, "--tokens", "16")
+
+    assert printed.startswith("mine: B = 1, T = 16, D = 20, H = 3, K = 8, L = 2")
+
+    file.write_text('{"d_model": 20, "heads": 3, "layers": 2}')
+    with pytest.raises(DescriptionError, match=r"d_model \(20\) must be a multiple of heads \(3\)"):
+        describe("--encoder", file)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         (["--preset", "bert"], DescribeError, "the preset must be one of bert-base, .* was 'bert'"),
-        (["--preset", "gpt2", "--checkpoint", "x"], DescribeError, "give --preset or --checkpoint, not both"),
+        (["--preset", "gpt2", "--checkpoint", "x"], DescribeError, "give one of --preset, --checkpoint and"),
+        (["--encoder", "x", "--checkpoint", "x"], DescribeError, "give one of --preset, --checkpoint and"),
         (["--checkpoint", "nowhere"], CheckpointError, "but nowhere does not exist"),
     ],
 )

@@ -44,6 +44,12 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
         ({"types": 2}, "types needs vocabulary"),
         ({"embedding_norm": True}, "embedding_norm needs vocabulary"),
         ({"normalise": True}, "normalise needs pooling"),
+        ({"padding_id": 1, "vocabulary": 8}, "padding_id needs vocabulary and positions"),
+        ({"padding_id": 1}, "padding_id needs vocabulary and positions"),
+        (
+            {"padding_id": 8, "vocabulary": 8, "positions": 4},
+            "padding_id must be between 0 and vocabulary - 1 (7), was 8",
+        ),
     ],
 )
 def test_bad_values_are_named(fields: dict[str, Any], message: str) -> None:
@@ -58,6 +64,7 @@ def test_bad_values_are_named(fields: dict[str, Any], message: str) -> None:
         ({"heads": 4.0}, "heads must be an integer, was 4.0"),
         ({"layers": True}, "layers must be an integer, was True"),
         ({"types": None}, "types must be an integer, was None"),
+        ({"padding_id": "1"}, "padding_id must be an integer, was '1'"),
         ({"bias": 1}, "bias must be true or false, was 1"),
         ({"dropout": "0"}, "dropout must be a number, was '0'"),
     ],

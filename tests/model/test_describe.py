@@ -34,6 +34,7 @@ TOKENS = EncoderConfig(
 )
 CONFIGS = dict(PRESETS) | {
     "tokens": TOKENS,
+    "padding without a position": replace(TOKENS, padding_id=3),
     "own width": replace(TOKENS, head_width=5, bias=False, fused=True),
     "attention only": EncoderConfig(d_model=10, heads=2, layers=1, vocabulary=9, final_norm=True),
 }

@@ -113,7 +113,7 @@ def test_transformer_in_a_folder_of_its_own(sentence: Path) -> None:
     for name in ("config.json", "sentence_bert_config.json"):
         inner.mkdir(exist_ok=True)
         (sentence / name).rename(inner / name)
-    write(inner / "tokenizer.json", {})
+    write(inner / "tokenizer.json", {"normalizer": {"type": "BertNormalizer"}})
     write(sentence / "modules.json", [TRANSFORMER | {"path": "0_Transformer"}, POOLING])
 
     info = read_checkpoint_info(sentence)
@@ -179,6 +179,7 @@ def test_other_modules_are_refused(sentence: Path, modules: object, message: str
 
 def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
     write(sentence / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": True})
+    write(sentence / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
     for normalizer in (
         {"type": "BertNormalizer", "lowercase": True},
         {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]},
@@ -207,6 +208,11 @@ def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
             "position_embedding_type must be 'absolute', was 'relative_key'",
         ),
         ({"is_decoder": True}, "is_decoder must be false, was true"),
+        ({"pruned_heads": {"1": [0, 2]}}, "pruned_heads must be empty, was {'1': [0, 2]}"),
+        (
+            {"auto_map": {"AutoModel": "modeling.Special"}},
+            "auto_map must not name an AutoModel, was 'modeling.Special'",
+        ),
         ({"model_type": "electra", "embedding_size": 8}, "embedding_size must equal hidden_size (16), was 8"),
         ({"hidden_size": "16"}, "hidden_size must be an integer, was '16'"),
         ({"hidden_size": 18}, "d_model (18) must be a multiple of heads (4)"),
@@ -222,6 +228,112 @@ def test_other_configurations_are_refused(bert: Path, changes: dict[str, Any], m
     with pytest.raises(CheckpointError, match=re.escape(message)) as raised:
         read_checkpoint_info(bert)
     assert str(raised.value).startswith(f"{bert / 'config.json'}: ")
+
+
+def test_adapters_are_refused(bert: Path) -> None:
+    write(bert / "adapter_config.json", {})
+
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json: adapters are not supported: merge"):
+        read_checkpoint_info(bert)
+
+
+def test_distilbert_has_its_own_epsilon(bert: Path) -> None:
+    names = {
+        "dim": 16,
+        "n_heads": 4,
+        "n_layers": 2,
+        "hidden_dim": 24,
+        "activation": "gelu",
+        "layer_norm_eps": 1e-5,
+    }
+    write(bert / "config.json", BERT | names | {"model_type": "distilbert"})
+
+    assert read_checkpoint_info(bert).encoder.layer_norm_epsilon == 1e-12
+
+
+PROMPTS = {"prompts": {"query": "query: ", "none": ""}}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, ""),
+        (PROMPTS, ""),
+        (PROMPTS | {"default_prompt_name": None}, ""),
+        (PROMPTS | {"default_prompt_name": "query"}, "query: "),
+        (PROMPTS | {"default_prompt_name": "none"}, ""),
+    ],
+)
+def test_default_prompt(sentence: Path, config: dict[str, Any], expected: str) -> None:
+    write(sentence / "config_sentence_transformers.json", config)
+
+    assert read_checkpoint_info(sentence).prompt == expected
+    assert not read_checkpoint_info(sentence, prompt=False).prompt
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            PROMPTS | {"default_prompt_name": "passage"},
+            "default_prompt_name must be one of prompts ('query', 'none'), was 'passage'",
+        ),
+        ({"default_prompt_name": "query"}, "must be one of prompts (), was 'query'"),
+        ({"prompts": 3, "default_prompt_name": "query"}, "must be one of prompts (3), was 'query'"),
+        ({"prompts": {"a": 1}, "default_prompt_name": "a"}, "must be one of prompts ('a'), was 'a'"),
+    ],
+)
+def test_a_default_prompt_must_be_there(sentence: Path, config: dict[str, Any], message: str) -> None:
+    write(sentence / "config_sentence_transformers.json", config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_checkpoint_info(sentence)
+
+
+def test_pooling_without_the_prompt_is_refused(sentence: Path) -> None:
+    write(sentence / "1_Pooling" / "config.json", {"pooling_mode": "mean", "include_prompt": False})
+    assert read_checkpoint_info(sentence).encoder.pooling == "mean"  # there is no prompt
+
+    write(sentence / "config_sentence_transformers.json", PROMPTS | {"default_prompt_name": "query"})
+    with pytest.raises(
+        CheckpointError, match=r"include_prompt must be true .* \('query: '\), was false: .*--no-prompt"
+    ):
+        read_checkpoint_info(sentence)
+    assert read_checkpoint_info(sentence, prompt=False).encoder.pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("file", "config", "message"),
+    [
+        (
+            "2_Normalize/config.json",
+            {"module_input_name": "token_embeddings"},
+            "module_input_name and module_output_name must be 'sentence_embedding', were 'token_embeddings'",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "fill-mask"},
+            "transformer_task must be 'feature-extraction', was 'fill-mask'",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"padding": "max_length"}}},
+            "processing_kwargs must be empty, was {'text': {'padding': 'max_length'}}",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"tokenizer_args": {"do_lower_case": True}},
+            "tokenizer_args must be empty, was {'do_lower_case': True}",
+        ),
+    ],
+)
+def test_other_settings_of_modules_are_refused(
+    sentence: Path, file: str, config: dict[str, Any], message: str
+) -> None:
+    write(sentence / file, config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_checkpoint_info(sentence)
 
 
 @pytest.mark.parametrize("name", BERT)

@@ -135,6 +135,23 @@ def test_a_text_far_too_long_is_cut_all_the_same(tokeniser: Tokeniser) -> None:
     assert list(cut.tokens[0]) == ["[CLS]", *["the", "cat", "sat"] * 4, "the", "cat", "[SEP]"]
 
 
+def test_a_prompt_stands_before_every_text(file: Path) -> None:
+    prompted = Tokeniser(file, max_tokens=16, prompt="the big ")
+
+    for truncate, texts in ((False, ["cat", "", "red sofa"]), (True, [LONG, "c" * 10_000])):
+        ours = prompted.encode(texts, truncate=truncate, max_total=1000)
+        theirs = reference(file)(
+            [f"the big {text}" for text in texts],
+            padding=True,
+            return_tensors="np",
+            **({"truncation": True, "max_length": 16} if truncate else {}),
+        )
+        np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+        assert list(ours.tokens[0][:3]) == ["[CLS]", "the", "big"]
+    with pytest.raises(InvalidRequestError, match=r"text\[0\] must be at most 16 tokens, was 17"):
+        prompted.encode(["cat " * 13], truncate=False, max_total=1000)
+
+
 def test_many_texts_are_tokenised_in_portions(tokeniser: Tokeniser, file: Path) -> None:
     texts = [("cat " * (index % 5)).ljust(3000) for index in range(200)]
 

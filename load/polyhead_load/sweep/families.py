@@ -24,6 +24,7 @@ DEFAULTS: Mapping[str, Any] = {
     "layer_norm_epsilon": 1e-12,
     "vocabulary": None,
     "positions": None,
+    "padding_id": None,
     "types": 0,
     "embedding_norm": False,
     "final_norm": False,
@@ -40,6 +41,7 @@ _SIZES = {
     "feed_forward": 1,
     "vocabulary": 1,
     "positions": 1,
+    "padding_id": 0,
     "types": 0,
 }
 """Fields that are whole numbers, and the least that each may be."""

@@ -38,6 +38,7 @@ ENCODER_FIELDS = (
     "layer_norm_epsilon",
     "vocabulary",
     "positions",
+    "padding_id",
     "types",
     "embedding_norm",
     "final_norm",

@@ -77,10 +77,11 @@ class Encoder(_Model):
 
 
 class TokenizerFile(_Model):
-    """The tokeniser, and the length at which text is refused or cut."""
+    """The tokeniser, the length at which text is refused or cut, and what is put before each text."""
 
     file: FileName
     max_tokens: Size | None = None
+    prompt: str = ""
 
 
 class Limits(_Model):

@@ -57,6 +57,7 @@ def properties(model: Model, settings: Settings) -> dict[str, str]:
         "vocabulary": encoder.vocabulary,
         "max_tokens": signature.max_tokens,
         "text_max_tokens": manifest.text_max_tokens,
+        "text_prompt": None if manifest.tokenizer is None else manifest.tokenizer.prompt,
         "max_request_bytes": settings.max_request_bytes,
         "max_reply_bytes": settings.max_reply_bytes,
         "max_stream_reply_bytes": settings.max_stream_reply_bytes,

@@ -80,6 +80,7 @@ def test_what_a_model_has_not_is_empty(server: Any) -> None:
     properties = server.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny")).properties
 
     assert properties["pooling"] == properties["max_tokens"] == properties["text_max_tokens"] == ""
+    assert properties["text_prompt"] == ""
 
 
 def test_limits_are_published_as_set(serve: Any) -> None:

@@ -1,0 +1,175 @@
+"""What transformers makes of a tokenizer's files, and whether `tokenizer.json` alone says the same.
+
+The server reads `tokenizer.json` only. transformers also reads `tokenizer_config.json`, and where the two
+contradict each other, the latter wins: such a folder is refused, since its text would get other token ids.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from polyhead_model.checkpoint_files import CheckpointError, read_object
+
+TOKENIZER = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+
+_CLASSES: Mapping[str, str] = {
+    "bert": "BertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "electra": "ElectraTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
+"""The class that transformers takes for a model type where tokenizer_config.json names none."""
+
+_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+_ROBERTA = ("RobertaTokenizer",)
+
+_REMEDY = (
+    "make the two files agree, or let transformers do it: "
+    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+)
+
+
+def tokenizer_limit(folder: Path) -> int | None:
+    """Read where the tokenizer itself cuts text; None where it never does.
+
+    Raises:
+        CheckpointError: The limit leaves no text.
+    """
+    path = folder / CONFIG
+    limit = read_object(path).get("model_max_length") if path.is_file() else None  # some 10³⁰ for no limit
+    if not isinstance(limit, int | float) or limit == math.inf:
+        return None
+    if not limit >= 1:  # nor NaN
+        raise CheckpointError(f"{path}: model_max_length must be at least 1, was {limit}")
+    return int(limit)
+
+
+def largest_token_id(tokenizer: Mapping[str, object]) -> int:
+    """Find the largest token id that what was read from a `tokenizer.json` can give; -1 where it has none."""
+    model = tokenizer.get("model")
+    words = model.get("vocab") if isinstance(model, dict) else None
+    ids = list(_added(tokenizer).values())
+    if isinstance(words, dict):
+        ids += [number for number in words.values() if isinstance(number, int)]
+    elif isinstance(words, list):  # Unigram: a token and its score, by id
+        ids.append(len(words) - 1)
+    return max(ids, default=-1)
+
+
+def lowercases(tokenizer: Mapping[str, object]) -> bool:
+    """Tell whether what was read from a `tokenizer.json` puts text into lower case."""
+    normalizer = tokenizer.get("normalizer")
+    parts: list[object] = [normalizer]
+    if isinstance(normalizer, dict) and isinstance(normalizer.get("normalizers"), list):
+        parts += normalizer["normalizers"]
+    return any(
+        isinstance(part, dict) and (part.get("type") == "Lowercase" or part.get("lowercase") is True)
+        for part in parts
+    )
+
+
+def check_tokenizer(folder: Path, model_type: str) -> None:
+    """See that a folder's tokenizer.json by itself tokenises as transformers does.
+
+    Raises:
+        CheckpointError: tokenizer_config.json says otherwise, or asks for what the server does not do.
+    """
+    tokenizer = read_object(folder / TOKENIZER)
+    path = folder / CONFIG
+    config = read_object(path) if path.is_file() else {}
+    # Since transformers 5 the fast classes are the only ones, under the names of the slow ones.
+    name = str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
+    if name in _BERT:
+        _check_normalizer(path, config, tokenizer)
+    elif name in _ROBERTA:
+        _check_prefix_space(path, config, tokenizer)
+    _check_added_tokens(path, config, tokenizer)
+    truncation = tokenizer.get("truncation")
+    side = truncation.get("direction", "Right") if isinstance(truncation, dict) else "Right"
+    side = str(config.get("truncation_side", side)).lower()
+    if side != "right":
+        raise CheckpointError(
+            f"{path}: truncation_side must be 'right', was {side!r}: text is cut at its end only"
+        )
+
+
+def _check_normalizer(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
+    """BERT's tokenizers take three flags of their normalizer from tokenizer_config.json."""
+    normalizer = tokenizer.get("normalizer")
+    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+        kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
+        raise CheckpointError(
+            f"{path.with_name(TOKENIZER)}: the normalizer must be a BertNormalizer, as transformers gives "
+            f"a tokenizer of this class, was {kind}: {_REMEDY}, or name 'PreTrainedTokenizerFast' as "
+            f"tokenizer_class in {CONFIG}"
+        )
+    lowercase = config.get("do_lower_case", True)
+    strip = config.get("strip_accents")
+    wanted = {
+        "do_lower_case": (lowercase, normalizer.get("lowercase", True)),
+        "strip_accents": (
+            lowercase if strip is None else strip,
+            normalizer.get("lowercase", True)
+            if normalizer.get("strip_accents") is None
+            else normalizer["strip_accents"],
+        ),
+        "tokenize_chinese_chars": (
+            config.get("tokenize_chinese_chars", True),
+            normalizer.get("handle_chinese_chars", True),
+        ),
+    }
+    for flag, (said, done) in wanted.items():
+        _check_flag(path, flag, bool(said), bool(done), given=config.get(flag) is not None)
+
+
+def _check_prefix_space(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
+    """RoBERTa's tokenizers take from tokenizer_config.json whether a text begins as if after a space."""
+    pre_tokenizer = tokenizer.get("pre_tokenizer")
+    if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "ByteLevel":
+        said = bool(config.get("add_prefix_space", False))
+        done = bool(pre_tokenizer.get("add_prefix_space", False))
+        _check_flag(path, "add_prefix_space", said, done, given="add_prefix_space" in config)
+
+
+def _check_flag(path: Path, flag: str, said: bool, done: bool, *, given: bool) -> None:
+    if said != done:
+        how = "" if given else " (what transformers takes where it is not given)"
+        raise CheckpointError(
+            f"{path}: {flag} is {str(said).lower()}{how}, but tokenizer.json does as if it were "
+            f"{str(done).lower()}: {_REMEDY}"
+        )
+
+
+def _check_added_tokens(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
+    """Tokens that tokenizer_config.json adds are found in text as a whole, by transformers alone."""
+    known = _added(tokenizer)
+    for token in _named(config):
+        if token not in known:
+            raise CheckpointError(
+                f"{path}: adds the token {token!r}, which is not among the added_tokens of tokenizer.json: "
+                f"{_REMEDY}"
+            )
+
+
+def _named(config: Mapping[str, object]) -> Iterable[str]:
+    decoder = config.get("added_tokens_decoder")
+    tokens = [config.get(f"{name}_token") for name in ("unk", "sep", "pad", "cls", "mask")]
+    tokens += decoder.values() if isinstance(decoder, dict) else []
+    for token in tokens:
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str):
+            yield content
+
+
+def _added(tokenizer: Mapping[str, object]) -> dict[str, int]:
+    added = tokenizer.get("added_tokens")
+    return {
+        token["content"]: token["id"]
+        for token in (added if isinstance(added, list) else [])
+        if isinstance(token, dict)
+        and isinstance(token.get("content"), str)
+        and isinstance(token.get("id"), int)
+    }

@@ -1,0 +1,128 @@
+"""Small random checkpoints with a tokenizer, as transformers and sentence-transformers write them."""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import transformers
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+# One layer: what differs between checkpoint types is in each, and exports take longer with more.
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 60,
+}
+DISTILBERT_SIZES = {"dim": 16, "n_layers": 1, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 60}
+DIALECTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bert": ("Bert", SIZES),
+    "bert, one token type": ("Bert", SIZES | {"type_vocab_size": 1}),
+    "distilbert": ("DistilBert", DISTILBERT_SIZES),
+    "electra": ("Electra", SIZES | {"embedding_size": 16}),
+    "roberta": ("Roberta", SIZES | {"type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRoberta", SIZES | {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "camembert": ("Camembert", SIZES | {"type_vocab_size": 1}),
+}
+"""Each of the checkpoint types that load: the name of its classes in transformers, and sizes."""
+
+ROBERTA = ("roberta", "xlm-roberta", "camembert")
+
+BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+
+def tokens_of(dialect: str) -> Mapping[str, str]:
+    """The special tokens of a dialect, by what they are for; in the order of their ids."""
+    return ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS
+
+
+def bert_tokenizer(**normalizer: Any) -> Tokenizer:
+    """A WordPiece tokenizer of letters, some with accents."""
+    letters = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"]
+    vocabulary = [*BERT_TOKENS.values(), *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer.add_special_tokens(list(BERT_TOKENS.values()))
+    return tokenizer
+
+
+def roberta_tokenizer(*, add_prefix_space: bool = False) -> Tokenizer:
+    """A byte-level BPE of single bytes."""
+    vocabulary = [*ROBERTA_TOKENS.values(), *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={word: index for index, word in enumerate(vocabulary)}, merges=[], unk_token="<unk>")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=add_prefix_space
+    )
+    *others, mask = ROBERTA_TOKENS.values()
+    tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
+    return tokenizer
+
+
+def write_tokenizer_files(
+    folder: Path, dialect: str, tokenizer: Tokenizer, config: Mapping[str, Any] | None
+) -> None:
+    """Write a tokenizer.json, and a tokenizer_config.json unless there is to be none."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    if config is not None:
+        named = {f"{name}_token": token for name, token in tokens_of(dialect).items()}
+        (folder / "tokenizer_config.json").write_text(json.dumps({**named, **config}))
+
+
+def random_model(dialect: str, head: str = "Model", **changes: Any) -> Any:
+    """A model of transformers in which every tensor is random, norms and biases too."""
+    kind, sizes = DIALECTS[dialect]
+    config = getattr(transformers, f"{kind}Config")(attn_implementation="eager", **{**sizes, **changes})
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = getattr(transformers, f"{kind}{head}")(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def write_checkpoint(folder: Path, dialect: str, *, head: str = "Model", activation: str = "gelu") -> None:
+    """Write a folder as transformers has it: configuration, weights, tokenizer."""
+    tokenizer = roberta_tokenizer() if dialect in ROBERTA else bert_tokenizer()
+    name = "activation" if dialect == "distilbert" else "hidden_act"
+    changes = {"vocab_size": tokenizer.get_vocab_size(), name: activation}
+    random_model(dialect, head, **changes).save_pretrained(folder)
+    # The dialects' own classes would take tokenizers of their own kind only.
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
+    write_tokenizer_files(folder, dialect, tokenizer, config)
+
+
+def sentence_transformer(
+    checkpoint: Path | Any, *, pooling: str | None, normalise: bool, prompt: str | None = None
+) -> Any:
+    """What sentence-transformers makes of a folder or of a `Transformer`; a prompt is applied by default."""
+    modules: list[Any] = [Transformer(str(checkpoint)) if isinstance(checkpoint, Path) else checkpoint]
+    if pooling is not None:
+        modules.append(Pooling(16, pooling))
+    if normalise:
+        modules.append(Normalize())
+    prompts: dict[str, Any] = (
+        {} if prompt is None else {"prompts": {"mine": prompt}, "default_prompt_name": "mine"}
+    )
+    return SentenceTransformer(modules=modules, device="cpu", **prompts)

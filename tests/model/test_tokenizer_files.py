@@ -1,0 +1,197 @@
+"""A tokenizer's files against what `transformers` makes of them."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints import bert_tokenizer, roberta_tokenizer, write_tokenizer_files
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from polyhead_model import CheckpointError
+from polyhead_model.tokenizer_files import check_tokenizer, largest_token_id
+
+TEXTS = [
+    "The Cat",
+    "the cat",
+    "Café CAFÉ cafe\u0301",
+    "日本 cat",
+    "日本語",
+    "a <mask> b [MASK] c [PAD] d <pad>",
+    " the cat ",
+    "",
+    "x<new>y",
+]
+
+
+def write(folder: Path, model_type: str, tokenizer: Tokenizer, config: dict[str, Any] | None) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    write_tokenizer_files(folder, model_type, tokenizer, config)
+
+
+def ids_by_file(folder: Path) -> list[list[int]]:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    return [tokenizer.encode(text).ids for text in TEXTS]
+
+
+def ids_by_transformers(folder: Path) -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [tokenizer(text)["input_ids"] for text in TEXTS]
+
+
+def hold_to_transformers(folder: Path, model_type: str) -> bool:
+    """See that a folder passes if, and only if, it tokenises as transformers does; tell whether it does."""
+    expected = ids_by_transformers(folder)
+    if ids_by_file(folder) == expected:
+        check_tokenizer(folder, model_type)
+        return True
+    with pytest.raises(CheckpointError):
+        check_tokenizer(folder, model_type)
+    # What the message advises helps.
+    AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    check_tokenizer(folder, model_type)
+    assert ids_by_file(folder) == expected
+    return False
+
+
+BERT_CLASSES = [None, "BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast"]
+
+
+@pytest.mark.parametrize("name", BERT_CLASSES)
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "electra"])
+def test_flags_of_berts_normalizer(model_type: str, name: str | None, tmp_path: Path) -> None:
+    passed = []
+    for number, (lower, strip, chinese) in enumerate(
+        itertools.product([True, False], [None, True, False], [True, False])
+    ):
+        tokenizer = bert_tokenizer(lowercase=lower, strip_accents=strip, handle_chinese_chars=chinese)
+        for given, (said_lower, said_strip, said_chinese) in enumerate(
+            [(None, None, None), (lower, strip, chinese), (not lower, strip, chinese), (lower, True, None)]
+        ):
+            said = {
+                "tokenizer_class": name,
+                "do_lower_case": said_lower,
+                "strip_accents": said_strip,
+                "tokenize_chinese_chars": said_chinese,
+            }
+            folder = tmp_path / f"{number}-{given}"
+            folder.mkdir()
+            write(
+                folder,
+                model_type,
+                tokenizer,
+                {key: value for key, value in said.items() if value is not None},
+            )
+            passed.append(hold_to_transformers(folder, model_type))
+    assert passed.count(True) >= 12  # those that say what they do
+    assert all(passed) == (name == "PreTrainedTokenizerFast")
+
+
+def test_a_folder_without_a_configuration_of_its_tokenizer(tmp_path: Path) -> None:
+    for lower in (True, False):
+        folder = tmp_path / str(lower)
+        folder.mkdir()
+        write(folder, "bert", bert_tokenizer(lowercase=lower), None)
+        assert hold_to_transformers(folder, "bert") == lower
+
+
+@pytest.mark.parametrize(
+    "name", [None, "RobertaTokenizer", "RobertaTokenizerFast", "PreTrainedTokenizerFast"]
+)
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("done", [True, False])
+def test_prefix_space_of_roberta(done: bool, said: bool | None, name: str | None, tmp_path: Path) -> None:
+    config = {"tokenizer_class": name, "add_prefix_space": said}
+    write(
+        tmp_path,
+        "roberta",
+        roberta_tokenizer(add_prefix_space=done),
+        {key: value for key, value in config.items() if value is not None},
+    )
+
+    agree = bool(said) == done
+    assert hold_to_transformers(tmp_path, "roberta") == (agree or name == "PreTrainedTokenizerFast")
+
+
+def test_added_tokens(tmp_path: Path) -> None:
+    new = {
+        "content": "<new>",
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "single_word": False,
+        "special": True,
+    }
+    for name in ("known", "unknown"):
+        folder = tmp_path / name
+        folder.mkdir()
+        tokenizer = bert_tokenizer()
+        if name == "known":
+            tokenizer.add_special_tokens(["<new>"])
+        number = tokenizer.get_vocab_size() - (name == "known")
+        write(folder, "bert", tokenizer, {"added_tokens_decoder": {str(number): new}})
+        assert hold_to_transformers(folder, "bert") == (name == "known")
+
+
+@pytest.mark.parametrize(
+    ("config", "tokenizer", "message"),
+    [
+        (
+            {"do_lower_case": False},
+            {},
+            "tokenizer_config.json: do_lower_case is false, but tokenizer.json does as if it were true",
+        ),
+        (
+            {},
+            {"normalizer": {"type": "BertNormalizer", "lowercase": False}},
+            r"do_lower_case is true \(what transformers takes where it is not given\), but",
+        ),
+        (
+            {},
+            {"normalizer": {"type": "NFC"}},
+            "the normalizer must be a BertNormalizer, .* was NFC: make the two .*save_pretrained",
+        ),
+        ({}, {"normalizer": None}, "the normalizer must be a BertNormalizer, .* was None"),
+        ({"truncation_side": "left"}, {}, "truncation_side must be 'right', was 'left'"),
+        ({}, {"truncation": {"direction": "Left"}}, "truncation_side must be 'right', was 'left'"),
+        (
+            {"added_tokens_decoder": {"99": {"content": "<new>"}}},
+            {},
+            "adds the token '<new>', which is not among the added_tokens of tokenizer.json",
+        ),
+        ({"mask_token": "<m>"}, {}, "adds the token '<m>'"),
+    ],
+)
+def test_contradictions_are_refused(
+    config: dict[str, Any], tokenizer: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "bert", bert_tokenizer(), config)
+    path = tmp_path / "tokenizer.json"
+    check = json.loads(path.read_text()) | tokenizer
+    path.write_text(json.dumps(check))
+
+    with pytest.raises(CheckpointError, match=message):
+        check_tokenizer(tmp_path, "bert")
+
+
+@pytest.mark.parametrize(
+    ("model", "added", "largest"),
+    [
+        ({"vocab": {"a": 0, "b": 7}}, [], 7),
+        ({"vocab": {"a": 0}}, [{"content": "<x>", "id": 3}], 3),
+        ({"vocab": [["a", 0.0], ["b", -1.0]]}, [], 1),
+        ({}, [], -1),
+    ],
+)
+def test_largest_token_id(model: dict[str, Any], added: list[Any], largest: int) -> None:
+    assert largest_token_id({"model": model, "added_tokens": added}) == largest
+
+
+def test_largest_token_id_is_what_the_tokenizer_gives(minilm_checkpoint: Path) -> None:
+    path = minilm_checkpoint / "tokenizer.json"
+    vocabulary = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
+
+    assert largest_token_id(json.loads(path.read_text())) == max(vocabulary.values())

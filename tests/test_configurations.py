@@ -1,0 +1,114 @@
+"""What `EncoderConfig` can express, through export and a real server, against PyTorch without padding.
+
+The encoder in PyTorch is held to other implementations in tests/model. Checkpoints are in
+tests/test_checkpoints_served.py.
+"""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from tests.servers import quick_settings, serving
+
+from polyhead_client import Client
+from polyhead_export import export_family
+from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.config import Activation, Norm, Pooling
+
+POOLINGS = (None, *get_args(Pooling))
+ACTIVATIONS = get_args(Activation)
+LAYERS: tuple[dict[str, Any], ...] = (
+    *({"feed_forward": 24, "norm": norm, "final_norm": norm == "pre"} for norm in get_args(Norm)),
+    {},
+)
+"""Blocks that normalise after and before their sub-layers, and attention alone."""
+
+
+def configurations() -> dict[str, EncoderConfig]:
+    return {
+        f"layers-{kind}-pooling-{row}": EncoderConfig(
+            d_model=20,
+            heads=3,
+            head_width=8,
+            layers=1,
+            activation=ACTIVATIONS[(row + kind + 1) % len(ACTIVATIONS)],
+            pooling=pooling,
+            normalise=pooling is not None and (row + kind) % 2 == 1,
+            bias=row % 2 == 0,
+            fused=(row + kind) % 2 == 0,
+            causal=row == kind,
+            mask_input=row == kind + 1,
+            **LAYERS[kind],
+            vocabulary=40 if row % 2 else None,
+            positions=60 if row % 2 else None,
+            types=3 if row == 3 else 0,
+            padding_id=7 if row == 1 else None,
+        )
+        for kind in range(len(LAYERS))
+        for row, pooling in enumerate(POOLINGS)
+    }
+
+
+def build(name: str, config: EncoderConfig) -> Encoder:
+    with torch.random.fork_rng():
+        torch.manual_seed(sum(name.encode()))
+        encoder = Encoder(config).eval()
+        with torch.no_grad():
+            for parameter in encoder.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    return encoder
+
+
+def test_every_pair_is_there() -> None:
+    """Every pooling meets every kind of layer and, in blocks, every activation but one."""
+    all_ = configurations().values()
+    assert len({(one.pooling, one.norm, one.feed_forward is None) for one in all_}) == 4 * 3
+    assert len({(one.pooling, one.activation) for one in all_ if one.feed_forward}) == 4 * 2
+    assert {one.activation for one in all_ if one.feed_forward} == set(ACTIVATIONS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """These encoders are so small that threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    models = tmp_path_factory.mktemp("models")
+    for name, config in configurations().items():
+        export_family(build(name, config), name, models)
+    with serving(quick_settings(models)) as server, Client(server.address) as one:
+        yield one
+
+
+@pytest.mark.parametrize(("name", "config"), configurations().items())
+def test_served_as_in_pytorch(name: str, config: EncoderConfig, client: Client) -> None:
+    random = torch.Generator().manual_seed(3)
+    lengths = [9, 1, 17, 4]
+    encoder = build(name, config)
+    if config.vocabulary is None:
+        inputs = [torch.randn(length, config.d_model, generator=random) for length in lengths]
+    else:
+        inputs = [torch.randint(config.vocabulary, (length,), generator=random) for length in lengths]
+
+    encoding = client.encode([one.numpy() for one in inputs], model=name, attention=True)
+
+    assert encoding.output is not None
+    assert encoding.attention is not None
+    assert (encoding.pooled is None) == (config.pooling is None)
+    for index, one in enumerate(inputs):  # one at a time: there is no padding in the reference
+        with torch.inference_mode():
+            expected = encoder(one[None], need_weights=True)
+        np.testing.assert_allclose(encoding.output[index], expected.output[0].numpy(), rtol=1e-5, atol=1e-5)
+        for layer, theirs in enumerate(expected.attention):
+            np.testing.assert_allclose(encoding.attention[layer][index], theirs[0].numpy(), atol=1e-5)
+        if encoding.pooled is not None:
+            np.testing.assert_allclose(
+                encoding.pooled[index], expected.pooled[0].numpy(), rtol=1e-5, atol=1e-5
+            )

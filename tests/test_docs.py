@@ -1,0 +1,101 @@
+"""What docs/encoders.md and docs/your-own-encoder.md show works, and what they quote is said."""
+
+import ast
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers import quick_settings, serving
+
+ROOT = Path(__file__).parent.parent
+ENCODERS = (ROOT / "docs" / "encoders.md").read_text()
+OWN = (ROOT / "docs" / "your-own-encoder.md").read_text()
+ADDRESS = "127.0.0.1:8001"
+
+
+def python(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_your_own_encoder(
+    minilm_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    export, infer, text, _ = python(OWN)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+
+    exec(export, names)
+    assert "models/mine/1: off PyTorch by " in capsys.readouterr().out
+    with serving(quick_settings(tmp_path / "models")) as server:
+        exec(infer.replace(ADDRESS, server.address), names)
+    assert names["served"].output.shape == (2, 7, 64)
+
+    shutil.copy(minilm_checkpoint / "tokenizer.json", tmp_path)
+    exec(text, names)
+    assert (tmp_path / "models" / "mine-of-text" / "1" / "tokenizer.json").is_file()
+
+
+def test_bertviz(minilm_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is not installed here; this is what its `head_view` takes."""
+    seen: list[Any] = []
+    monkeypatch.setitem(sys.modules, "bertviz", SimpleNamespace(head_view=lambda *given: seen.extend(given)))
+
+    exec(python(OWN)[-1].replace(ADDRESS, minilm_address), {})
+
+    weights, tokens = seen
+    assert tokens == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+    assert [tuple(layer.shape) for layer in weights] == [(1, 12, 9, 9)] * 6
+    for layer in weights:
+        np.testing.assert_allclose(layer.sum(-1).numpy(), 1, atol=1e-5)
+
+
+def test_prompts(minilm_address: str) -> None:
+    names: dict[str, Any] = {}
+
+    (code,) = python(ENCODERS)
+    exec(code.replace(ADDRESS, minilm_address), names)
+
+    assert names["scores"].shape == (2,)
+    assert names["scores"][0] > names["scores"][1]
+
+
+def messages() -> list[str]:
+    """Every text in the sources of model and export, `…` for what is filled in."""
+    found = []
+    for path in [*(ROOT / "model").rglob("*.py"), *(ROOT / "export").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+QUOTED = re.findall(r"^\| [^|]+ \| `([^`]*…[^`]*|[^`]*: [^`]*)` \|$", ENCODERS, re.MULTILINE)
+
+
+def test_tables_quote_messages() -> None:
+    tables = ENCODERS.partition("## What is left out")[2].partition("## Presets")[0]
+    rows = [line for line in tables.splitlines() if line.startswith("| ") and not line.endswith(" |---|")]
+    assert len(QUOTED) == len(rows) - 2  # without the tables' heads
+
+
+@pytest.mark.parametrize("sentence", QUOTED)
+def test_messages_are_those_of_the_code(sentence: str) -> None:
+    pattern = ".*".join(re.escape(part) for part in sentence.split("…"))
+
+    assert any(re.search(pattern, message, re.DOTALL) for message in messages())
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", ENCODERS + OWN))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (ROOT / "docs" / link).exists()
