@@ -201,7 +201,7 @@ def test_what_is_over_the_limit_is_counted_and_not_sent(fake: Fake, generate: Ge
     assert np.isnan(seen["done"][shed]).all()
     assert not np.isnan(seen["planned"]).any()
     assert (seen.told["shed"], seen.told["errors"]) == (shed.sum(), 5)
-    np.testing.assert_array_equal(seen["planned"][:5], list(islice(poisson(100.0, 7), 5)))
+    np.testing.assert_array_equal(seen["planned"][:5], list(islice(poisson(100.0, 7, seconds=1.0), 5)))
 
 
 def test_what_cannot_be_asked_for_is_said_before_the_load(fake: Fake, begin: Begin) -> None:

@@ -115,7 +115,7 @@ class Page:
         # What is shown of the run before it must be gone: workers report a while longer.
         self.until(
             "/stats/requests",
-            lambda stats: self.text("/stats/reset", now="yes") and not stats["stats"][-1]["num_requests"],
+            lambda stats: bool(self.text("/stats/reset", now="yes")) and not answered(1)(stats),
         )
         answer = self.ask("/swarm", spawn_rate=10, **form)
         assert answer["success"], answer
@@ -416,18 +416,18 @@ def test_what_is_wrong_is_said_and_ends_the_run(
     assert "run-time limit reached" not in error
 
 
-def test_a_client_works_in_a_user_as_documented(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+def test_a_client_works_in_a_user_as_documented(minilm_address: str, locust: Locust, tmp_path: Path) -> None:
+    """With the server that the README starts, as a reader has it."""
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENTATION, re.DOTALL)
-    (tmp_path / "mine.py").write_text(code)
-    server = fake(tell_at=60)
+    (tmp_path / "mine.py").write_text(code.replace("127.0.0.1:8001", minilm_address))
     process = locust(
-        *["--host", server.address, "--headless", "--users", "12", "--spawn-rate", "100", "--json"],
+        *["--headless", "--users", "12", "--spawn-rate", "100", "--run-time", "3s", "--json"],
         file=tmp_path / "mine.py",
     )
-    out, _ = stop(process, when_reached=server)
+    out, _ = end(process)
 
     row = table(out)
-    assert (row["name"], row["num_failures"]) == ("six vectors", 0)
+    assert (row["name"], row["num_failures"]) == ("two sentences", 0)
     assert row["num_requests"] > 10
 
 
