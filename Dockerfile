@@ -138,6 +138,7 @@ LABEL org.opencontainers.image.title="polyhead load" \
       org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
 ENV LOCUST_LOCUSTFILE=/opt/polyhead/locustfile.py \
-    LOCUST_HOST=server:8001
+    LOCUST_HOST=server:8001 \
+    LOCUST_WEB_HOST=0.0.0.0
 EXPOSE 8089
 ENTRYPOINT ["locust"]

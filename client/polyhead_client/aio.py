@@ -136,7 +136,7 @@ class AsyncClient:
                         case More():
                             answer = await _next(stream)
                         case _:
-                            answer = await self._answer(wanted)
+                            answer = await self._answer(cast(Call | Pause | Together, wanted))
                 except PolyheadError as error:
                     if self._closed:  # this called it off, so nothing is to be tried again
                         raise

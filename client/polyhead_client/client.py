@@ -128,8 +128,6 @@ class Client:
                             answer = _next(stream)
                         case More():
                             answer = _next(stream)
-                        case Together():
-                            answer = self._together(wanted)
                         case _:
                             answer = self._answer(wanted, under_way)
                 except PolyheadError as error:
@@ -164,7 +162,9 @@ class Client:
                 raise
         return b""
 
-    def _answer(self, wanted: Call | Pause, under_way: "_UnderWay | None") -> bytes:
+    def _answer(self, wanted: Call | Pause | Together, under_way: "_UnderWay | None") -> bytes:
+        if isinstance(wanted, Together):
+            return self._together(wanted)
         if isinstance(wanted, Pause):
             time.sleep(wanted.seconds)
             return b""

@@ -6,15 +6,14 @@ where it should report a refusal, and hold a thread for each call (`cooperation.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import gevent
 import grpc
-from gevent.event import AsyncResult
 
 from polyhead_client.calls import Call, Stream
 from polyhead_client.channel import call_metadata, open_channel
@@ -24,7 +23,8 @@ from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_client.status import translated
 from polyhead_client.streams import open_stream
 from polyhead_load.cooperation import cooperate
-from polyhead_load.reply_head import read_timings
+from polyhead_load.likeness import Likeness
+from polyhead_load.reply_head import NO_HEAD, Head, Tensor, joined, read_head
 
 OK: int = grpc.StatusCode.OK.value[0]
 _UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
@@ -45,11 +45,21 @@ class Request:
     """What it is, for people."""
     wanted: Call | Stream
     """As the client has written it."""
+    number: int
+    """Its own, within its pool."""
+    tokens: int | None
+    """T; None for texts, of which only the server knows it."""
+    likeness: Likeness
+    """What replies to the requests of its pool are like."""
 
     @property
     def bytes(self) -> int:
         """Its size."""
         return len(self.wanted.data)
+
+    def answered(self, tensors: Sequence[Tensor]) -> str | None:
+        """Say in what a reply is unlike those before it, or None."""
+        return self.likeness.fault(self.number, self.tokens, tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +74,8 @@ class Answer:
     """What the server says of an error."""
     bytes: int = 0
     """The size of the reply."""
-    timings: Mapping[str, int] = field(default_factory=dict)
-    """The server's, in nanoseconds."""
+    head: Head = NO_HEAD
+    """What the reply says beside its tensors' contents."""
 
 
 OnAnswer: TypeAlias = Callable[[Answer], None]
@@ -103,11 +113,16 @@ class Connection:
         )
         future.add_done_callback(partial(_answered, wanted, on_answer))
 
-    def send(self, request: Request) -> Answer:
-        """Sends a request and lets others run until it has ended."""
-        waiting: AsyncResult[Answer] = AsyncResult()
-        self.start(request, waiting.set)
-        return cast(Answer, waiting.get())
+    def fetch(self, wanted: Call | Stream) -> list[bytes]:
+        """Calls for something to be computed that is not measured, and lets others run until it is there.
+
+        Returns:
+            The messages of the reply.
+
+        Raises:
+            PolyheadError: The call failed.
+        """
+        return [self.ask(wanted)] if isinstance(wanted, Call) else list(self._parts(wanted))
 
     def ask(self, wanted: Call) -> bytes:
         """Calls a procedure that is not measured.
@@ -136,23 +151,28 @@ class Connection:
             procedure = self._procedures[path] = self._channel.unary_unary(path)
         return procedure
 
-    def _stream(self, wanted: Stream, on_answer: OnAnswer) -> None:
-        """Takes a reply in parts, and throws them away."""
-        size, message = 0, b""
+    def _parts(self, wanted: Stream) -> Iterator[bytes]:
         again = Stream(rpc=wanted.rpc, data=wanted.data, deadline=Deadline.after(self._timeout))
         stream = open_stream(self._channel, again, target=self._address, metadata=self._metadata)
+        with stream.translated():
+            yield from stream.call
+
+    def _stream(self, wanted: Stream, on_answer: OnAnswer) -> None:
+        """Takes a reply in parts, and throws them away."""
+        size, head = 0, NO_HEAD
+        tensors: list[Tensor] = []
         try:
-            with stream.translated():
-                for message in stream.call:
-                    size += len(message)
+            for message in self._parts(wanted):
+                size += len(message)
+                head = read_head(message, wanted.rpc.response)
+                tensors += head.tensors
         except PolyheadError as error:
             code = _UNKNOWN if error.code is None else error.code.value[0]
             done = time.perf_counter()
             on_answer(Answer(done=done, code=code, details=error.details or "", bytes=size))
             return
         done = time.perf_counter()
-        timings = read_timings(message, wanted.rpc.response)
-        on_answer(Answer(done=done, code=OK, bytes=size, timings=timings))
+        on_answer(Answer(done=done, code=OK, bytes=size, head=Head(head.timings, joined(tensors))))
 
 
 def _answered(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
@@ -162,5 +182,4 @@ def _answered(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
         on_answer(Answer(done=done, code=code.value[0], details=future.details() or ""))
         return
     reply = future.result()
-    timings = read_timings(reply, wanted.rpc.response)
-    on_answer(Answer(done=done, code=OK, bytes=len(reply), timings=timings))
+    on_answer(Answer(done=done, code=OK, bytes=len(reply), head=read_head(reply, wanted.rpc.response)))

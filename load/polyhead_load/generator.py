@@ -20,7 +20,8 @@ def run(plan: Plan, folder: Path) -> None:
         folder: Where the records go.
 
     Raises:
-        LoadError: The server does not take such requests, or cannot be reached.
+        LoadError: The server does not take such requests, cannot be reached, or answers with something else;
+            where the load was put on, the records are written all the same.
         OSError: The records cannot be written.
     """
     if not math.isfinite(plan.seconds):
@@ -36,3 +37,5 @@ def run(plan: Plan, folder: Path) -> None:
     window = session.close()
     runner.quit()
     recorder.write(folder, window)
+    if session.fault is not None:
+        raise LoadError(session.fault)

@@ -25,12 +25,22 @@ _SHOWN = {"include_in_web_ui": True, "is_secret": False, "is_required": False, "
 _ENVIRONMENT = "POLYHEAD_LOAD_"
 _LENGTHS = ("median", "sigma", "low", "high")
 
+WEB_HOST = "127.0.0.1"
+"""Where locust's web interface listens, unless told otherwise."""
+
 ACCESS = ("server_tls", "server_ca", "client_cert", "client_key", "token_file")
 """The options of a locked server. Only who starts locust gives them."""
 
 
 def add_options(parser: "LocustArgumentParser") -> None:
-    """Adds the options, each of which may also be given as POLYHEAD_LOAD_<OPTION>."""
+    """Adds the options, each of which may also be given as POLYHEAD_LOAD_<OPTION>.
+
+    Changes one default of locust's: its web interface, which asks nobody who they are, listens on loopback.
+    """
+    parser.set_defaults(web_host=WEB_HOST)
+    for action in parser._actions:
+        if action.dest == "web_host":
+            action.help = f"Host to bind the web interface to; '*' is all interfaces. Default: {WEB_HOST}"
     group = parser.add_argument_group("polyhead", "What to ask a polyhead server for (--host) and how often.")
 
     def add(flag: str, text: str, *, shown: bool = True, **more: Any) -> None:

@@ -20,6 +20,9 @@ SHED = -1
 UNANSWERED = -2
 """The code of a request that had no answer yet when the run was ended."""
 
+MALFORMED = -3
+"""The code of a request that was answered with OK, and with something else than the requests before it."""
+
 _UNKNOWN = -1
 _NEVER = float("nan")
 _SECONDS = ("planned", "sent", "done")
@@ -64,7 +67,7 @@ class Recorder:
     def add(self, *, planned: float, sent: float, done: float, request_bytes: int, answer: Answer) -> None:
         """Records how a request ended; times are seconds from the measured start."""
         self.errors += answer.code != OK
-        timings = (answer.timings.get(name, _UNKNOWN) for name in TIMINGS)
+        timings = (answer.head.timings.get(name, _UNKNOWN) for name in TIMINGS)
         self._rows.append((planned, sent, done, answer.code, request_bytes, answer.bytes, *timings))
 
     def add_shed(self, *, planned: float, request_bytes: int) -> None:

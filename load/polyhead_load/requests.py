@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import grpc
 import numpy as np
 
 from polyhead_client.calls import Call, Operation, Stream, Together
+from polyhead_client.errors import DeadlineExceeded, PolyheadError, Unavailable
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations
 from polyhead_client.options import parse_indices
 from polyhead_load.connection import Connection, Request
 from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
+from polyhead_load.likeness import Likeness
 from polyhead_load.plan import Lengths, Plan
+from polyhead_load.reply_head import joined, read_head
 
 T = TypeVar("T")
 
@@ -29,10 +31,6 @@ _SAME_LENGTH, _LENGTHS_MIN, _LENGTHS_MAX = 16, 16, 256
 _MEMORY_BYTES = 128 << 20
 
 _INFERENCE = frozenset({"ModelInfer", "ModelStreamInfer"})
-_MAY_PASS = frozenset(
-    code.value[0]
-    for code in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-)
 
 
 class Author:
@@ -46,6 +44,8 @@ class Author:
     def __init__(self, connection: Connection, address: str) -> None:
         self._connection = connection
         self._operations = Operations(address, None)
+        self.first: Operation[Any]
+        """The one that has written the first request of the last plan, and waits for its reply."""
 
     def requests(self, plan: Plan) -> Iterator[Request]:
         """The requests of a plan, one after the other, so that others may run in between.
@@ -62,6 +62,7 @@ class Author:
         lengths = draw_lengths(plan.tokens, count * plan.batch, np.random.default_rng([plan.seed, _LENGTHS]))
         attention: Any = plan.attention
         dtype: Any = plan.dtype  # which the client checks
+        likeness = Likeness()
         for start in range(0, len(lengths), plan.batch):
             operation = self._operations.encode(
                 _inputs(plan, info, lengths[start : start + plan.batch], random),
@@ -71,14 +72,24 @@ class Author:
                 queries=None if plan.queries is None else parse_indices("queries", plan.queries),
                 dtype=dtype,
             )
-            yield Request(name=label(plan), wanted=self._written(operation))
+            wanted = self._written(operation)
+            if start:
+                operation.close()
+            else:
+                self.first = operation
+            yield Request(
+                name=label(plan),
+                wanted=wanted,
+                number=start,
+                tokens=None if plan.text else max(lengths[start : start + plan.batch]),
+                likeness=likeness,
+            )
 
     def _written(self, operation: Operation[Any]) -> Call | Stream:
         """What an operation would send to have something computed."""
         wanted = next(operation)
         while isinstance(wanted, Call) and wanted.rpc.name not in _INFERENCE:
             wanted = operation.send(self._connection.ask(wanted))
-        operation.close()
         if isinstance(wanted, Together):
             raise LoadError(
                 "batch must be one that the server takes in one request, was larger: lower --batch"
@@ -118,15 +129,38 @@ def label(plan: Plan) -> str:
     return " ".join([plan.model, *spelled, *(["text"] if plan.text else [])])
 
 
-def check_first(connection: Connection, request: Request) -> None:
-    """Sends one request, so that what is wrong with all of them is said before the load begins.
+def check_first(connection: Connection, request: Request, operation: Operation[Any]) -> None:
+    """Send one request, so that what is wrong with all of them is said before the load begins.
+
+    The client reads its reply, to the last byte; what comes later is only compared with it. Where the server
+    is too busy for the first, the next answer is what others are compared with.
+
+    Args:
+        connection: To the server.
+        request: What to send.
+        operation: The one that has written the request, and waits for its reply.
 
     Raises:
-        LoadError: The server does not take it, and never will.
+        LoadError: The server does not take it, and never will; or the reply is none.
     """
-    answer = connection.send(request)
-    if answer.code not in _MAY_PASS:
-        raise LoadError(f"{request.name} is refused: {answer.details}")
+    try:
+        messages = connection.fetch(request.wanted)
+    except (Unavailable, DeadlineExceeded):
+        return
+    except PolyheadError as error:
+        raise LoadError(f"{request.name} is refused: {error.details or error}") from error
+    try:
+        for message in messages:
+            operation.send(message)
+    except StopIteration:
+        heads = [read_head(message, request.wanted.rpc.response) for message in messages]
+        fault = request.answered(joined(tensor for head in heads for tensor in head.tensors))
+    except PolyheadError as error:
+        fault = str(error)
+    else:
+        fault = "the reply ends too early"
+    if fault is not None:
+        raise LoadError(f"{request.name} is answered with something else: {fault}")
 
 
 def _check_length(plan: Plan, info: ModelInfo) -> None:

@@ -7,8 +7,8 @@ which part of the load is its own, and they tell the master when there is nothin
 import logging
 import os
 import sys
-import time
-from functools import cache
+from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from polyhead_load.options import add_options, is_open, models_of, plan_of
 from polyhead_load.plan import ONLY_FAMILY, Plan
 from polyhead_load.records import NOTHING, Recorder
 from polyhead_load.session import ALONE, Session, Share
-from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser
+from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser, loops
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,9 +55,10 @@ class Runs:
         self._guard: Guard | None = None
 
     def set_up(self, environment: Environment, web_ui: WebUI | None, **_: Any) -> None:
-        """When locust has started: chooses the users where the command line does not."""
+        """When locust has started: says how the users of each run are chosen."""
         options: Any = environment.parsed_options
-        environment.dispatcher_class = Dispatcher
+        dispatcher: Any = partial(Dispatcher, options)
+        environment.dispatcher_class = dispatcher
         # locust keeps two digits. What it prints and writes are whole milliseconds, with the rest cut off, so
         # that below 100 ms they are rounded here, as it does itself.
         stats.bucket_response_time = _three_digits
@@ -69,9 +70,6 @@ class Runs:
             self._guard.protect(web_ui.app)
         if isinstance(environment.runner, MasterRunner):
             environment.runner.register_message(_REFUSED, self._take_refusal)
-        if not options.user_classes and not options.class_picker:
-            unwanted = ClosedLoop if is_open(options) else OpenLoop
-            environment.user_classes = [one for one in environment.user_classes if one is not unwanted]
         if is_open(options) and options.num_users is None:
             options.num_users = options.expect_workers if options.master else 1
         if options.headless:
@@ -113,8 +111,9 @@ class Runs:
         options: Any = environment.parsed_options
         if self._recorder is None or window is NOTHING:
             return
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(window.started_unix))
-        # Of another load in the same second it must not be the folder.
+        started = datetime.fromtimestamp(window.started_unix).astimezone()
+        # To the millisecond: of the load after this one, it must not be the folder.
+        stamp = started.strftime("%Y%m%d-%H%M%S.%f")[:-3]
         folder = Path(options.records) / f"{stamp}-{os.getpid()}-{self._share.index}"
         try:
             self._recorder.write(folder, window)
@@ -147,9 +146,14 @@ def _plans(environment: Environment) -> list[Plan]:
         LoadError: An option is wrong.
     """
     options: Any = environment.parsed_options
-    chosen = environment.user_classes
-    if OpenLoop in chosen and not is_open(options) and not isinstance(environment.runner, WorkerRunner):
-        raise LoadError("--rate must be given for an open loop, in requests a second")
+    chosen = loops(environment.user_classes, is_open=is_open(options))
+    if not isinstance(environment.runner, WorkerRunner):  # which has the users that its master gives it
+        if not is_open(options) and any(issubclass(one, OpenLoop) for one in chosen):
+            raise LoadError("--rate must be given for an open loop, in requests a second")
+        if is_open(options) and any(issubclass(one, ClosedLoop) for one in chosen):
+            raise LoadError(
+                f"--rate must be left out for a closed loop, was {options.rate}: choose OpenLoop for a rate"
+            )
     return [
         plan_of(options, address=environment.host, model=model)
         for model in models_of(options) or [ONLY_FAMILY]

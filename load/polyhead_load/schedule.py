@@ -1,7 +1,7 @@
 """When an open loop sends: Poisson arrivals, the same for the same seed."""
 
+import math
 from collections.abc import Iterator
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -20,15 +20,23 @@ class Arrival(NamedTuple):
     """Seconds from the measured start; less than 0 in the warm-up."""
 
 
-def poisson(rate: float, seed: int, *, stream: int = _MEASURED) -> Iterator[float]:
-    """Arrival times of a Poisson process, in seconds from 0, without end.
+def poisson(rate: float, seed: int, *, seconds: float = math.inf, stream: int = _MEASURED) -> Iterator[float]:
+    """Yield arrival times of a Poisson process, in seconds from 0.
+
+    Within a time that ends there are as many as the rate says, rounded: the process, given that number. It is
+    uniform order statistics then, so gaps and bursts stay what they were, and only the total does not vary.
+    It would, by 11 % in 4 s at 20/s, and 50 % of a capacity would be 45 or 55 % of it.
 
     Args:
         rate: Arrivals a second.
         seed: The same gives the same times.
+        seconds: When it ends; infinity is never.
         stream: Others with the same seed are independent.
     """
     random = np.random.default_rng([seed, stream])
+    if math.isfinite(seconds):
+        yield from np.sort(random.uniform(0, seconds, round(rate * seconds))).tolist()
+        return
     start = 0.0
     while True:
         times = start + np.cumsum(random.exponential(1 / rate, _CHUNK))
@@ -59,11 +67,10 @@ def schedule(
         index: Which process this is.
         count: How many there are.
     """
-    warm_up = takewhile(lambda time: time < warm_up_seconds, poisson(rate, seed, stream=_WARM_UP))
+    warm_up = poisson(rate, seed, seconds=warm_up_seconds, stream=_WARM_UP)
     for number, time in _share(warm_up, seed, index, count):
         yield Arrival(number, time - warm_up_seconds)
-    measured = takewhile(lambda time: time < seconds, poisson(rate, seed))
-    for number, time in _share(measured, seed, index, count):
+    for number, time in _share(poisson(rate, seed, seconds=seconds), seed, index, count):
         yield Arrival(number, time)
 
 

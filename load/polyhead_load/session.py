@@ -6,8 +6,8 @@ Times are seconds from the measured start, so that they are negative in the warm
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -22,21 +22,22 @@ from polyhead_load.connection import OK, Answer, Connection, Request
 from polyhead_load.errors import LoadError
 from polyhead_load.meter import Meter
 from polyhead_load.plan import Plan
-from polyhead_load.records import NOTHING, Recorder, Window
+from polyhead_load.records import MALFORMED, NOTHING, Recorder, Window
 from polyhead_load.requests import Author, check_first
 from polyhead_load.schedule import Arrival, schedule
 
 _LOG = logging.getLogger(__name__)
 
-_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+_CODES = {code.value[0]: code.name for code in grpc.StatusCode} | {MALFORMED: "malformed reply"}
+
+
+_REFUSALS = frozenset(
+    code.value[0] for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+)
 
 
 class CallFailedError(Exception):
-    """A call ended with an error, for locust's table."""
-
-
-class ShedError(Exception):
-    """A request was not sent, because too many were under way; for locust's table."""
+    """A request has no answer that counts, for locust's table."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class Session:
         self._idle = Event()
         self._idle.set()
         self._told: set[int] = set()
+        self.fault: str | None = None
+        """In what the first malformed reply was unlike those before it."""
         self._start: float | None = None
         self._meter: Meter | None = None
         self._closed = False
@@ -209,50 +212,62 @@ class Session:
     def _finish(self, one: "_UnderWay", answer: Answer) -> None:
         request, planned, sent = one.request, one.planned, one.sent
         done = answer.done - self.start
-        if planned < 0 or self._closed:
+        if self._closed:
+            return
+        if answer.code == OK and (fault := request.answered(answer.head.tensors)) is not None:
+            self.fault = self.fault or f"{request.name} was answered with something else: {fault}"
+            answer = replace(answer, code=MALFORMED, details=fault)
+        if planned < 0:
             return
         if self._recorder is not None:
             self._recorder.add(
                 planned=planned, sent=sent, done=done, request_bytes=request.bytes, answer=answer
             )
-        exception = None
-        if answer.code != OK:
-            exception = CallFailedError(_CODES.get(answer.code, str(answer.code)))
-            if answer.code not in self._told:  # once: there may be thousands
-                self._told.add(answer.code)
-                _LOG.warning("%s: %s: %s", request.name, exception, answer.details)
-        self._fire(
-            request,
-            response_time=1e3 * (done - planned),
-            response_length=answer.bytes,
-            exception=exception,
-            context={
-                "planned": planned,
-                "sent": sent,
-                "done": done,
-                "code": answer.code,
-                "request_bytes": request.bytes,
-                **answer.timings,
-            },
-        )
+        context = {
+            "planned": planned,
+            "sent": sent,
+            "done": done,
+            "code": answer.code,
+            "request_bytes": request.bytes,
+            **answer.head.timings,
+        }
+        if answer.code == OK:
+            self._fire(
+                request.wanted.rpc.name,
+                request,
+                response_time=1e3 * (done - planned),
+                response_length=answer.bytes,
+                exception=None,
+                context=context,
+            )
+            return
+        error = _CODES.get(answer.code, str(answer.code))
+        if answer.code not in self._told:  # once: there may be thousands
+            self._told.add(answer.code)
+            _LOG.warning("%s: %s: %s", request.name, error, answer.details)
+        self._fire_failed("refused" if answer.code in _REFUSALS else "failed", request, error, context)
 
     def _shed(self, request: Request, planned: float) -> None:
         if planned < 0:
             return
         if self._recorder is not None:
             self._recorder.add_shed(planned=planned, request_bytes=request.bytes)
+        error = f"{self._plan.max_in_flight} in flight"
+        self._fire_failed("not sent", request, error, {"planned": planned})
+
+    def _fire_failed(self, kind: str, request: Request, error: str, context: Mapping[str, Any]) -> None:
+        """Tell locust of a request that has no latency; such requests have a row of their own."""
         self._fire(
+            kind,
             request,
             response_time=None,  # which locust leaves out of its percentiles
             response_length=0,
-            exception=ShedError(f"not sent: {self._plan.max_in_flight} in flight"),
-            context={"planned": planned},
+            exception=CallFailedError(error),
+            context=context,
         )
 
-    def _fire(self, request: Request, **told: Any) -> None:
-        self._request_event.fire(
-            request_type=request.wanted.rpc.name, name=request.name, response=None, **told
-        )
+    def _fire(self, kind: str, request: Request, **told: Any) -> None:
+        self._request_event.fire(request_type=kind, name=request.name, response=None, **told)
 
 
 def _written(connection: Connection, plans: Sequence[Plan]) -> list[Request]:
@@ -264,7 +279,7 @@ def _written(connection: Connection, plans: Sequence[Plan]) -> list[Request]:
         for request in author.requests(plan):
             pool.append(request)
             gevent.sleep(0)  # heartbeats of a locust worker are due meanwhile
-        check_first(connection, pool[0])
+        check_first(connection, pool[0], author.first)
         pools.append(pool)
     longest = max(map(len, pools))
     return [pool[number % len(pool)] for number in range(longest) for pool in pools]

@@ -1,6 +1,7 @@
 """locust's users: a closed loop, and the dispatcher of an open one."""
 
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from locust import User, task
@@ -9,6 +10,7 @@ from locust.exception import StopUser
 
 from polyhead_client.defaults import DEFAULT_TARGET
 from polyhead_load.alarm import Alarm
+from polyhead_load.options import is_open
 from polyhead_load.schedule import Arrival
 from polyhead_load.session import Session
 
@@ -77,13 +79,30 @@ class OpenLoop(PolyheadUser):
             self.opened.wait_until_idle()
 
 
-class Dispatcher(UsersDispatcher):
-    """locust's own, but for the open loop, of which there is one in each process at once."""
+def loops(classes: Sequence[type[User]], *, is_open: bool) -> list[type[User]]:
+    """Return the classes without ours of the other kind of loop, where both kinds are there."""
+    wanted, other = (OpenLoop, ClosedLoop) if is_open else (ClosedLoop, OpenLoop)
+    if not any(issubclass(one, wanted) for one in classes):
+        return list(classes)
+    return [one for one in classes if not issubclass(one, other)]
 
-    def __init__(self, worker_nodes: Any, user_classes: list[type[User]]) -> None:
+
+class Dispatcher(UsersDispatcher):
+    """locust's own, but that each run is an open loop or a closed one, as its options say.
+
+    locust makes one for each run, when the options of the run are known. Of the open loop there is one user
+    in each process at once.
+
+    Args:
+        options: Of the run; from the web interface, those of its form.
+        worker_nodes: The processes.
+        user_classes: All that there are.
+    """
+
+    def __init__(self, options: Namespace, worker_nodes: Any, user_classes: list[type[User]]) -> None:
         OpenLoop.fixed_count = len(worker_nodes)
-        super().__init__(worker_nodes=worker_nodes, user_classes=user_classes)
-        self._all_classes = user_classes
+        self._all_classes = loops(user_classes, is_open=is_open(options))
+        super().__init__(worker_nodes=worker_nodes, user_classes=self._all_classes)
 
     def new_dispatch(
         self, target_user_count: int, spawn_rate: float, user_classes: list[type[User]] | None = None

@@ -98,6 +98,21 @@ def test_servers_have_a_health_check() -> None:
         assert any(word == "HEALTHCHECK" for word, _ in history(target))
 
 
+@pytest.mark.parametrize(
+    ("target", "variable"),
+    [
+        ("server", "POLYHEAD_SERVE_HOST"),
+        ("server", "POLYHEAD_SERVE_METRICS_HOST"),
+        ("load", "LOCUST_WEB_HOST"),
+    ],
+)
+def test_what_a_container_serves_can_be_published(target: str, variable: str) -> None:
+    """All of it listens on loopback by itself, which is the container's own."""
+    settings = " ".join(rest for word, rest in history(target) if word == "ENV").split()
+
+    assert f"{variable}=0.0.0.0" in settings
+
+
 def test_bases_have_versions() -> None:
     outside = {stage.base for stage in STAGES.values()} - set(STAGES)
 

@@ -8,6 +8,9 @@ A model's name says what it does:
     held-10-30     holds 10 requests until 30 others have been answered, and a while longer
     never          never answers
     parts          answers in two parts, and breaks off after the first for every other request
+    busy           refuses every other request at once, and takes 20 ms for the others
+    early          answers with an output that is too short for its shape
+    rubbish-KIND   answers every other request with OK, and with something else: none, shape, bytes or name
 
 The first request is answered at once by all of them: it is the one that is sent to see whether the rest will
 do. Replies carry what the server's own clock says of the service, as `compute_ns`.
@@ -19,7 +22,7 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -30,6 +33,7 @@ from polyhead_proto import messages as pb
 Context = grpc.aio.ServicerContext[Any, Any]
 
 D_MODEL, LAYERS, MAX_TOKENS, VOCABULARY = 8, 2, 64, 100
+ITEM_BYTES = {"FP32": 4, "FP16": 2, "UINT8": 1}
 _A_WHILE = 0.2
 
 
@@ -78,7 +82,7 @@ class Fake:
         self._received = self._answered = 0
         self._release = asyncio.Event()
 
-    async def serve(self, model: str) -> None:
+    async def serve(self, model: str, context: Context) -> None:
         """Takes the time that the model's name says."""
         self._received += 1
         number = self._received - 1
@@ -86,8 +90,8 @@ class Fake:
             tell("reached")
         if not number:
             return
-        kind, *numbers = model.split("-")
-        match kind, [int(one) for one in numbers]:
+        kind, *numbers = model.removesuffix(".attention").split("-")
+        match kind, [int(one) for one in numbers if one.isdecimal()]:
             case "sleep", [milliseconds]:
                 await asyncio.sleep(milliseconds / 1000)
             case "known", [milliseconds] if number % 2:
@@ -101,19 +105,20 @@ class Fake:
                     asyncio.get_running_loop().call_later(_A_WHILE, self._release.set)
             case "never", _:
                 await asyncio.Event().wait()
+            case "busy", _ if number % 2:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
+            case "busy", _:
+                await asyncio.sleep(0.02)
 
     async def infer(self, data: bytes, context: Context) -> bytes:
-        """Answers with one small tensor."""
+        """Answers with what was asked for, in zeros."""
         began = time.perf_counter_ns()
         request = pb.ModelInferRequest.FromString(data)
-        await self.serve(request.model_name)
-        shape = list(request.inputs[0].shape)
-        reply = pb.ModelInferResponse(
-            model_name=request.model_name,
-            model_version="1",
-            outputs=[{"name": "output", "datatype": "FP32", "shape": shape}],
-            raw_output_contents=[bytes(4 * math.prod(shape))],
-        )
+        await self.serve(request.model_name, context)
+        reply = pb.ModelInferResponse(model_name=request.model_name, model_version="1")
+        for output in request.outputs:
+            add_output(reply, output, request.inputs[0].shape)
+        spoil(request.model_name, self._received, reply)
         reply.parameters["compute_ns"].int64_param = time.perf_counter_ns() - began
         reply.parameters["queue_ns"].int64_param = 0
         return reply.SerializeToString()
@@ -123,14 +128,55 @@ class Fake:
         async for data in requests:
             request = pb.ModelInferRequest.FromString(data)
             assert request.parameters["parts"].bool_param
-            await self.serve(request.model_name)
-            for last in (False, True):
-                if last and not self._received % 2:
+            await self.serve(request.model_name, context)
+            batch, tokens, width = request.inputs[0].shape
+            half = tokens // 2
+            for number, (start, count) in enumerate([(0, half), (half, tokens - half)]):
+                if number and not self._received % 2:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
-                part = pb.ModelInferResponse(model_name=request.model_name, raw_output_contents=[bytes(500)])
-                if last:
+                block = {"name": "output", "datatype": "FP32", "shape": [batch, count, width]}
+                part = pb.ModelInferResponse(
+                    model_name=request.model_name,
+                    outputs=[block],
+                    raw_output_contents=[bytes(4 * batch * count * width)],
+                )
+                part.outputs[0].parameters["whole"].string_param = f"{batch},{tokens},{width}"
+                part.outputs[0].parameters["start"].string_param = f"0,{start},0"
+                part.parameters["part"].int64_param = number
+                part.parameters["triton_final_response"].bool_param = bool(number)
+                if number:
                     part.parameters["compute_ns"].int64_param = 5
                 yield pb.ModelStreamInferResponse(infer_response=part).SerializeToString()
+
+
+def add_output(reply: pb.ModelInferResponse, output: Any, shape: Sequence[int]) -> None:
+    """Adds a requested output."""
+    batch, tokens = shape[:2]
+    datatype = output.parameters["dtype"].string_param or "FP32"
+    if output.name.startswith("attention"):
+        shape = [batch, 2, tokens, tokens]
+    reply.outputs.add(name=output.name, datatype=datatype, shape=shape)
+    reply.raw_output_contents.append(bytes(ITEM_BYTES[datatype] * math.prod(shape)))
+
+
+def spoil(model: str, received: int, reply: pb.ModelInferResponse) -> None:
+    """Makes an answer what it must not be, where the model's name says so."""
+    kind = model.removeprefix("rubbish-")
+    if model == "early":
+        reply.raw_output_contents[0] = reply.raw_output_contents[0][1:]
+    if kind == model or received % 2:
+        return
+    match kind:
+        case "none":
+            reply.ClearField("outputs")
+            reply.ClearField("raw_output_contents")
+        case "shape":
+            reply.outputs[0].shape[1] += 1
+            reply.raw_output_contents[0] += bytes(4 * D_MODEL)
+        case "bytes":
+            reply.raw_output_contents[0] = b"OK"
+        case "name":
+            reply.outputs[0].name = "outcome"
 
 
 async def model_metadata(data: bytes, context: Context) -> bytes:

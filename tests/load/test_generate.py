@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.load.conftest import OTHER_CLIENT, Fake, FakeServer, Generate, Generator, plan_for
+from tests.load.conftest import OTHER_CLIENT, Fake, FakeServer, Generate, Generated, Generator, plan_for
 
 from polyhead_load import Plan
 from polyhead_load.schedule import poisson, schedule
@@ -24,7 +24,7 @@ from polyhead_load.sweep.spec import Gates
 
 Begin = Callable[[Plan], Generator]
 
-OK, DEADLINE_EXCEEDED, UNAVAILABLE, SHED = 0, 4, 14, -1
+OK, DEADLINE_EXCEEDED, UNAVAILABLE, SHED, MALFORMED = 0, 4, 14, -1, -3
 
 _TURNS = 6
 
@@ -140,10 +140,32 @@ def test_replies_in_parts_are_taken_to_the_last(fake: Fake, generate: Generate) 
 
     whole, broken = seen["code"] == OK, seen["code"] == UNAVAILABLE
     assert (whole | broken).all()
-    assert (seen["reply_bytes"][whole] > 2 * 500).all()
+    assert (seen["reply_bytes"][whole] > 4 * 4 * 8).all()
     assert (seen["compute_ns"][whole] == 5).all()
     assert broken.sum() == seen.told["errors"] > 5
-    assert (seen["reply_bytes"][broken] < 2 * 500).all()
+    assert (seen["reply_bytes"][broken] < seen["reply_bytes"][whole].min()).all()
+
+
+@pytest.mark.parametrize("kind", ["none", "shape", "bytes", "name"])
+def test_a_server_that_answers_ok_with_rubbish_fails_the_run(fake: Fake, begin: Begin, kind: str) -> None:
+    generator = begin(plan_for(fake(), f"rubbish-{kind}", seconds=0.3))
+
+    _, error = generator.process.communicate(timeout=60)
+
+    assert generator.process.returncode == 1
+    assert error.splitlines()[-1].startswith(f"rubbish-{kind} T=4 was answered with something else: ")
+    seen = Generated.read(generator.folder)
+    assert set(seen["code"].tolist()) == {OK, MALFORMED}
+    assert seen.told["errors"] == (seen["code"] == MALFORMED).sum()
+
+
+def test_a_first_reply_that_the_client_cannot_read_is_said_before_the_load(fake: Fake, begin: Begin) -> None:
+    generator = begin(plan_for(fake(), "early"))
+
+    _, error = generator.process.communicate(timeout=60)
+    assert generator.process.returncode == 1
+    assert error.startswith("early T=4 is answered with something else: malformed reply: output of shape ")
+    assert not (generator.folder / "records.npz").exists()
 
 
 def test_a_generator_that_is_asked_too_much_shows_it(fake: Fake, generate: Generate) -> None:
@@ -179,7 +201,7 @@ def test_what_is_over_the_limit_is_counted_and_not_sent(fake: Fake, generate: Ge
     assert np.isnan(seen["done"][shed]).all()
     assert not np.isnan(seen["planned"]).any()
     assert (seen.told["shed"], seen.told["errors"]) == (shed.sum(), 5)
-    np.testing.assert_array_equal(seen["planned"][:5], list(islice(poisson(100.0, 7), 5)))
+    np.testing.assert_array_equal(seen["planned"][:5], list(islice(poisson(100.0, 7, seconds=1.0), 5)))
 
 
 def test_what_cannot_be_asked_for_is_said_before_the_load(fake: Fake, begin: Begin) -> None:

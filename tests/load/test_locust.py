@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import signal
 import socket
@@ -12,16 +13,18 @@ import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from tests.load.conftest import Fake, FakeServer, Generated
 
 from polyhead_client.command import main
 from polyhead_load.command import LOCUSTFILE
-from polyhead_load.schedule import schedule
+from polyhead_load.schedule import Arrival, schedule
 
 Locust = Callable[..., "subprocess.Popen[str]"]
 
@@ -82,6 +85,65 @@ def recorded(folder: Path) -> list[Generated]:
     return [Generated.read(one) for one in sorted(folder.iterdir(), key=lambda one: one.name[-1])]
 
 
+class Page:
+    """locust's web interface, as a browser calls it."""
+
+    def __init__(self, port: int) -> None:
+        self._base = f"http://127.0.0.1:{port}"
+
+    def text(self, path: str, **form: Any) -> str:
+        data = urllib.parse.urlencode(form).encode() if form else None
+        with urllib.request.urlopen(f"{self._base}{path}", data, timeout=10) as reply:
+            return str(reply.read().decode())
+
+    def ask(self, path: str, **form: Any) -> Any:
+        return json.loads(self.text(path, **form))
+
+    def until(self, path: str, holds: Callable[[Any], bool]) -> Any:
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            try:
+                if holds(answer := self.ask(path)):
+                    return answer
+            except OSError:  # it does not listen yet
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"{path} has not come so far")
+
+    def run(self, *, until: Callable[[Any], bool], **form: Any) -> Any:
+        """Starts a run, stops it when it has come so far, and returns what was shown."""
+        # What is shown of the run before it must be gone: workers report a while longer.
+        self.until(
+            "/stats/requests",
+            lambda stats: bool(self.text("/stats/reset", now="yes")) and not answered(1)(stats),
+        )
+        answer = self.ask("/swarm", spawn_rate=10, **form)
+        assert answer["success"], answer
+        shown = self.until("/stats/requests", until)
+        assert self.ask("/stop", now="yes")["success"]
+        self.until("/stats/requests", lambda stats: stats["state"] == "stopped")
+        return shown
+
+
+@pytest.fixture
+def page(locust: Locust) -> Callable[..., Page]:
+    """Starts locust's web interface: `page("--records", "out")`."""
+
+    def started(*arguments: str) -> Page:
+        port = free_port()
+        locust("--web-port", str(port), *arguments)
+        found = Page(port)
+        found.until("/stats/requests", lambda stats: stats["state"] == "ready")
+        return found
+
+    return started
+
+
+def answered(count: int) -> Callable[[Any], bool]:
+    """So many requests are shown."""
+    return lambda stats: stats["stats"][-1]["num_requests"] >= count
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -134,9 +196,10 @@ def test_processes_share_an_open_loop(fake: Fake, locust: Locust, tmp_path: Path
     shares = recorded(tmp_path / "out")
     assert len(shares) == 2
     for index, seen in enumerate(shares):
-        expected = [arrival.planned for arrival in schedule(80, seconds=60.0, seed=7, index=index, count=2)]
+        due = schedule(80, seconds=math.inf, seed=7, index=index, count=2)
         assert len(seen["planned"]) > 10
-        np.testing.assert_array_equal(seen["planned"], expected[: len(seen["planned"])])
+        expected = [arrival.planned for arrival in islice(due, len(seen["planned"]))]
+        np.testing.assert_array_equal(seen["planned"], expected)
         assert np.isin(seen["code"], [0, UNANSWERED]).all()
 
 
@@ -184,32 +247,12 @@ def test_a_worker_says_why_it_cannot_send(fake: Fake, locust: Locust) -> None:
     assert "there is no model absent" in error
 
 
-def test_the_web_interface_starts_and_stops_an_open_loop(fake: Fake, locust: Locust, tmp_path: Path) -> None:
-    port = free_port()
-    process = locust("--web-host", "127.0.0.1", "--web-port", str(port), "--class-picker", "--records", "out")
-    base = f"http://127.0.0.1:{port}"
-
-    def ask(path: str, **form: Any) -> Any:
-        data = urllib.parse.urlencode(form).encode() if form else None
-        with urllib.request.urlopen(f"{base}{path}", data, timeout=10) as reply:
-            return json.loads(reply.read())
-
-    def until(path: str, holds: Callable[[Any], bool]) -> Any:
-        give_up = time.monotonic() + 60
-        while time.monotonic() < give_up:
-            try:
-                if holds(answer := ask(path)):
-                    return answer
-            except OSError:  # it does not listen yet
-                pass
-            time.sleep(0.1)
-        raise AssertionError(f"{path} has not come so far")
-
-    until("/stats/requests", lambda stats: stats["state"] == "ready")
-    answer = ask(
-        "/swarm",
+def test_the_web_interface_starts_and_stops_an_open_loop(
+    fake: Fake, page: Callable[..., Page], tmp_path: Path
+) -> None:
+    stats = page("--class-picker", "--records", "out").run(
+        until=lambda stats: stats["total_rps"] > 10 and len(stats["stats"]) == 3,
         user_count=1,
-        spawn_rate=1,
         host=fake().address,
         user_classes="OpenLoop",
         rate="60",
@@ -217,20 +260,125 @@ def test_the_web_interface_starts_and_stops_an_open_loop(fake: Fake, locust: Loc
         tokens="median=4,sigma=0.5,low=1,high=9",
         attention="",
     )
-    assert answer["success"], answer
-    stats = until("/stats/requests", lambda stats: stats["total_rps"] > 10 and len(stats["stats"]) == 3)
+
     assert {row["name"] for row in stats["stats"]} == {
         "identity T=~4 (1 to 9)",
         "known-1 T=~4 (1 to 9)",
         "Aggregated",
     }
     assert not stats["errors"]
-    assert ask("/stop", now="yes")["success"]
-    until("/stats/requests", lambda stats: stats["state"] == "stopped")
     (seen,) = recorded(tmp_path / "out")
     assert len(seen["planned"]) > 10
-    process.terminate()
-    end(process)
+
+
+@pytest.mark.parametrize("at_start", [[], ["--rate", "500"]], ids=["closed", "open"])
+def test_the_form_decides_which_loop_a_run_is(
+    fake: Fake, page: Callable[..., Page], tmp_path: Path, at_start: list[str]
+) -> None:
+    """Whatever locust was started with: each run is what the form says when it begins."""
+    form = {"user_count": 3, "host": fake().address}
+    ours = page("--records", "out", *at_start)
+    folders: set[Path] = set()
+    for rate in ("40", "", "90"):
+        ours.run(until=answered(30), rate=rate, **form)
+        (folder,) = set((tmp_path / "out").iterdir()) - folders
+        folders.add(folder)
+        planned = Generated.read(folder)["planned"]
+        assert len(planned) >= 30
+        if rate:
+            expected = [arrival.planned for arrival in islice(endless(float(rate)), len(planned))]
+            np.testing.assert_array_equal(planned, expected)
+        else:
+            np.testing.assert_array_equal(planned, Generated.read(folder)["sent"])
+
+
+def test_the_form_of_a_master_decides_for_its_workers(
+    fake: Fake, page: Callable[..., Page], locust: Locust, tmp_path: Path
+) -> None:
+    port = str(free_port())
+    ours = page("--master", "--master-bind-port", port, "--records", "out")
+    for _ in range(2):
+        locust("--worker", "--master-port", port)
+    ours.until("/stats/requests", lambda stats: stats["worker_count"] == 2)
+    form = {"user_count": 4, "host": fake().address, "model": "known-1"}
+
+    ours.run(until=answered(40), rate="50", **form)
+    shares = recorded(tmp_path / "out")
+    ours.run(until=answered(40), rate="", **form)
+
+    assert len(shares) == 2
+    together = np.sort(np.concatenate([seen["planned"] for seen in shares]))
+    expected = {arrival.planned for arrival in islice(endless(50.0), 2 * len(together))}
+    assert set(together.tolist()) <= expected
+    every = [Generated.read(folder) for folder in (tmp_path / "out").iterdir()]
+    closed = [seen for seen in every if (seen["planned"] == seen["sent"]).all()]
+    assert len(closed) == 2
+
+
+def endless(rate: float) -> Iterator[Arrival]:
+    """What a run without an end sends."""
+    return schedule(rate, seconds=math.inf, seed=7)
+
+
+def test_the_web_interface_listens_on_loopback_unless_told_otherwise(
+    page: Callable[..., Page], locust: Locust
+) -> None:
+    def listening(*arguments: str) -> set[str]:
+        port = free_port()
+        process = locust("--web-port", str(port), *arguments)
+        Page(port).until("/stats/requests", lambda stats: stats["state"] == "ready")
+        return {
+            one.laddr.ip
+            for one in psutil.Process(process.pid).net_connections("inet")
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+        }
+
+    assert listening() == {"127.0.0.1"}
+    assert listening("--web-host", "0.0.0.0") == {"0.0.0.0"}
+
+
+def test_only_answers_have_a_latency(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+    """Every other request is refused at once; the others take 20 ms."""
+    server = fake(tell_at=100)
+    process = locust(
+        *["--host", server.address, "--headless", "--users", "2", "--model", "busy"],
+        *["--json", "--csv", "table", "--records", "out"],
+    )
+    server.wait_until_reached()
+    process.send_signal(signal.SIGTERM)
+    out, _ = end(process, code=1)
+
+    (seen,) = recorded(tmp_path / "out")
+    rows = {row["method"]: row for row in json.loads(out[out.index("[") :])}
+    assert set(rows) == {"ModelInfer", "refused"}
+    assert rows["ModelInfer"]["num_failures"] == 0
+    assert rows["ModelInfer"]["num_requests"] == (seen["code"] == 0).sum() > 20
+    assert min(map(int, rows["ModelInfer"]["response_times"])) >= 20
+    assert (
+        rows["refused"]["num_failures"] == rows["refused"]["num_requests"] == (seen["code"] == 14).sum() > 20
+    )
+    assert rows["refused"]["response_times"] == {}
+    with (tmp_path / "table_stats.csv").open() as file:
+        shown = {(row["Type"], row["Name"]): row for row in csv.DictReader(file)}
+    assert float(shown["ModelInfer", "busy T=4"]["Min Response Time"]) >= 20
+    for column in ("50%", "99%", "Median Response Time", "Average Response Time", "Min Response Time"):
+        assert float(shown["", "Aggregated"][column]) == float(shown["ModelInfer", "busy T=4"][column])
+
+
+@pytest.mark.parametrize("how", [["--users", "2"], ["--rate", "80"]], ids=["closed", "open"])
+def test_rubbish_is_no_answer(fake: Fake, locust: Locust, how: list[str]) -> None:
+    server = fake(tell_at=40)
+    process = locust("--host", server.address, "--headless", "--model", "rubbish-bytes", "--json", *how)
+    server.wait_until_reached()
+    process.send_signal(signal.SIGTERM)
+    out, error = end(process, code=1)
+
+    rows = {row["method"]: row for row in json.loads(out[out.index("[") :])}
+    assert set(rows) == {"ModelInfer", "failed"}
+    assert rows["ModelInfer"]["num_failures"] == 0
+    assert rows["failed"]["num_requests"] == rows["failed"]["num_failures"] > 5
+    assert rows["failed"]["response_times"] == {}
+    assert re.search(r"malformed reply: .*\(2 bytes\)", error)
 
 
 def test_answers_under_way_are_waited_for_where_there_is_time(
@@ -244,8 +392,8 @@ def test_answers_under_way_are_waited_for_where_there_is_time(
     stop(process, when_reached=server)
 
     (seen,) = recorded(tmp_path / "out")
-    expected = [arrival.planned for arrival in schedule(50, seconds=60.0, seed=7)]
-    np.testing.assert_array_equal(seen["planned"], expected[: len(seen["planned"])])
+    expected = [arrival.planned for arrival in islice(endless(50.0), len(seen["planned"]))]
+    np.testing.assert_array_equal(seen["planned"], expected)
     assert not np.isnan(seen["done"]).any()
 
 
@@ -254,6 +402,7 @@ def test_answers_under_way_are_waited_for_where_there_is_time(
     [
         (["--model", "absent"], "there is no model absent"),
         (["OpenLoop"], "--rate must be given for an open loop, in requests a second"),
+        (["ClosedLoop", "--rate", "5"], "--rate must be left out for a closed loop, was 5: choose OpenLoop"),
     ],
 )
 def test_what_is_wrong_is_said_and_ends_the_run(
@@ -267,18 +416,18 @@ def test_what_is_wrong_is_said_and_ends_the_run(
     assert "run-time limit reached" not in error
 
 
-def test_a_client_works_in_a_user_as_documented(fake: Fake, locust: Locust, tmp_path: Path) -> None:
+def test_a_client_works_in_a_user_as_documented(minilm_address: str, locust: Locust, tmp_path: Path) -> None:
+    """With the server that the README starts, as a reader has it."""
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENTATION, re.DOTALL)
-    (tmp_path / "mine.py").write_text(code)
-    server = fake(tell_at=60)
+    (tmp_path / "mine.py").write_text(code.replace("127.0.0.1:8001", minilm_address))
     process = locust(
-        *["--host", server.address, "--headless", "--users", "12", "--spawn-rate", "100", "--json"],
+        *["--headless", "--users", "12", "--spawn-rate", "100", "--run-time", "3s", "--json"],
         file=tmp_path / "mine.py",
     )
-    out, _ = stop(process, when_reached=server)
+    out, _ = end(process)
 
     row = table(out)
-    assert (row["name"], row["num_failures"]) == ("six vectors", 0)
+    assert (row["name"], row["num_failures"]) == ("two sentences", 0)
     assert row["num_requests"] > 10
 
 

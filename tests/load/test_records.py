@@ -5,6 +5,7 @@ import numpy as np
 
 from polyhead_load.connection import Answer
 from polyhead_load.records import Recorder, Window
+from polyhead_load.reply_head import Head
 
 COLUMNS = {
     "planned": "float64",
@@ -24,7 +25,7 @@ WINDOW = Window(started_unix=5.0, seconds=2.0, cpu_seconds=0.25)
 
 def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -> None:
     recorder = Recorder()
-    good = Answer(done=9.0, code=0, bytes=300, timings={"queue_ns": 2**40, "parse_ns": 0})
+    good = Answer(done=9.0, code=0, bytes=300, head=Head({"queue_ns": 2**40, "parse_ns": 0}, ()))
     recorder.add(planned=0.5, sent=0.6, done=0.9, request_bytes=20, answer=good)
     recorder.add_shed(planned=0.3, request_bytes=21)
     recorder.add(planned=0.1, sent=0.1, done=0.8, request_bytes=22, answer=Answer(done=9.0, code=14))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from polyhead_load.reply_head import read_timings
+from polyhead_load.reply_head import NO_HEAD, Tensor, joined, read_head
 from polyhead_proto import messages as pb
 
 TIMINGS = {"parse_ns": 1, "tokenise_ns": 0, "queue_ns": 300, "compute_ns": 2**40, "serialise_ns": 70_000}
@@ -27,27 +27,54 @@ def reply(random: np.random.Generator, timings: dict[str, int]) -> pb.ModelInfer
 def test_timings_are_read_wherever_they_stand(timings: dict[str, int]) -> None:
     message = reply(np.random.default_rng(1), timings)
     data = message.SerializeToString()
-    tensors = pb.ModelInferResponse(raw_output_contents=message.raw_output_contents)
+    contents = list(message.raw_output_contents)
+    after = pb.ModelInferResponse(raw_output_contents=contents)
     message.ClearField("raw_output_contents")
     # Servers may write a message in pieces, in any order.
-    turned = tensors.SerializeToString() + message.SerializeToString()
+    turned = after.SerializeToString() + message.SerializeToString()
 
-    assert read_timings(data, pb.ModelInferResponse) == timings
-    assert read_timings(turned, pb.ModelInferResponse) == timings
+    tensors = tuple(
+        Tensor(output.name, "FP32", (1, 2, 300), len(content))
+        for output, content in zip(message.outputs, contents, strict=True)
+    )
+    assert read_head(data, pb.ModelInferResponse) == (timings, tensors)
+    assert read_head(turned, pb.ModelInferResponse) == (timings, tensors)
 
 
 def test_timings_are_read_from_the_last_part_of_a_stream() -> None:
     part = pb.ModelStreamInferResponse(infer_response=reply(np.random.default_rng(2), TIMINGS))
 
-    assert read_timings(part.SerializeToString(), pb.ModelStreamInferResponse) == TIMINGS
+    assert read_head(part.SerializeToString(), pb.ModelStreamInferResponse).timings == TIMINGS
 
 
-def test_what_is_no_reply_has_no_timings() -> None:
+def test_parts_of_an_output_are_put_together() -> None:
+    parts: list[Tensor] = []
+    for start in (0, 3):
+        part = pb.ModelInferResponse(
+            outputs=[{"name": "output", "datatype": "FP32", "shape": [1, 3, 8]}],
+            raw_output_contents=[bytes(4 * 3 * 8)],
+        )
+        part.outputs[0].parameters["whole"].string_param = "1,6,8"
+        part.outputs[0].parameters["start"].string_param = f"0,{start},0"
+        parts += read_head(part.SerializeToString(), pb.ModelInferResponse).tensors
+
+    assert joined(parts) == (Tensor("output", "FP32", (1, 6, 8), 4 * 6 * 8),)
+
+
+def test_an_output_without_contents_is_one() -> None:
+    message = pb.ModelInferResponse(outputs=[{"name": "output", "datatype": "FP32", "shape": [2]}])
+
+    assert read_head(message.SerializeToString(), pb.ModelInferResponse).tensors == (
+        Tensor("output", "FP32", (2,), -1),
+    )
+
+
+def test_what_is_no_reply_has_no_head() -> None:
     random = np.random.default_rng(3)
     data = reply(random, TIMINGS).SerializeToString()
 
-    assert read_timings(b"", pb.ModelInferResponse) == {}
-    assert read_timings(b"", pb.ModelStreamInferResponse) == {}
+    assert read_head(b"", pb.ModelInferResponse) == NO_HEAD
+    assert read_head(b"", pb.ModelStreamInferResponse) == NO_HEAD
     for _ in range(200):
-        assert set(read_timings(random.bytes(30), pb.ModelInferResponse)) <= set(TIMINGS)
-        read_timings(data[: random.integers(len(data))], pb.ModelInferResponse)
+        assert set(read_head(random.bytes(30), pb.ModelInferResponse).timings) <= set(TIMINGS)
+        read_head(data[: random.integers(len(data))], pb.ModelInferResponse)

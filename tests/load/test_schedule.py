@@ -53,6 +53,29 @@ def test_processes_share_a_schedule(count: int) -> None:
 
 
 def test_a_schedule_may_have_no_end() -> None:
-    endless = schedule(10.0, seconds=float("inf"), seed=1)
+    endless = [arrival.planned for arrival in islice(schedule(10.0, seconds=float("inf"), seed=1), 50)]
 
-    assert list(islice(endless, 50)) == list(schedule(10.0, seconds=100.0, seed=1))[:50]
+    assert endless == list(islice(poisson(10.0, 1), 50))
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(20.0, 4.0), (3.3, 3.0), (437.2, 0.5)])
+def test_a_schedule_has_as_many_arrivals_as_the_rate_says(rate: float, seconds: float) -> None:
+    for seed in range(50):
+        arrivals = list(schedule(rate, seconds=seconds, warm_up_seconds=1.0, seed=seed))
+        before = sum(arrival.planned < 0 for arrival in arrivals)
+
+        assert (before, len(arrivals) - before) == (round(rate), round(rate * seconds))
+
+
+def test_between_its_ends_it_is_a_poisson_process() -> None:
+    """A queue feels how arrivals bunch within a second; a number for the whole does not change that."""
+    counts = np.concatenate(
+        [
+            np.bincount(np.array(list(poisson(50.0, seed, seconds=20.0))).astype(int), minlength=20)
+            for seed in range(100)
+        ]
+    )
+    gaps = np.concatenate([np.diff(list(poisson(50.0, seed, seconds=20.0))) for seed in range(100)])
+
+    assert np.var(counts) == pytest.approx(50 * (1 - 1 / 20), rel=0.1)
+    assert np.std(gaps) == pytest.approx(1 / 50, rel=0.02)

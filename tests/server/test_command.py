@@ -12,6 +12,7 @@ import polyhead_server.workers.supervisor
 from polyhead_server import Settings
 from polyhead_server.command import app
 from polyhead_server.errors import StartError
+from polyhead_server.logs import flush
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from typing import Any
 from rich.table import Table
 
 from polyhead_load.report.rows import QUANTILES
-from polyhead_load.report.words import TOO_FEW, factor
+from polyhead_load.report.tables import narrow, stacked
+from polyhead_load.report.words import TOO_FEW, described, factor
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.intervals import Interval, independent_ratio
 from polyhead_load.sweep.spec import DIMENSIONS
@@ -148,15 +149,22 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """For the terminal."""
-    table = Table(*DIMENSIONS, "load", *(f"{name}, B / A" for name in QUANTILES), "rate, B / A", "overlap")
+    """For the terminal, in lines of at most 80 characters: what all cells have in common is left out."""
+    columns = [*DIMENSIONS, "load"]
+    varied = [at for at in range(len(columns)) if len({pair.key[at] for pair in comparison.pairs}) > 1]
+    table = narrow("B / A", "cell", "rate", "overlap", *QUANTILES)
     for pair in comparison.pairs:
         overlaps = [name for name in QUANTILES if pair.overlap[name] is not None and not pair.overlap[name]]
         table.add_row(
-            *pair.key,
-            *(factor(ratio) for ratio in pair.ratios.values()),
+            "\n".join(
+                pair.key[at] if at == 4 else described(DIMENSIONS[at], pair.key[at]) for at in varied or [0]
+            ),
             "" if pair.rate is None else f"{pair.rate:.3f}",
-            f"not in {', '.join(overlaps)}" if overlaps else "yes",
+            "not in\n" + "\n".join(overlaps) if overlaps else "yes",
+            *(
+                stacked(factor(ratio).replace(" difference", "\ndifference"))
+                for ratio in pair.ratios.values()
+            ),
         )
     return table
 

@@ -1,7 +1,7 @@
 """Under which conditions a run was measured, for the page."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polyhead_load.report.findings import Findings
@@ -59,29 +59,24 @@ def _session(facts: Mapping[str, Any]) -> str:
 
 
 def graphs(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of operators: families with the same graph share a row."""
+    """A table of operators, the most frequent first: families with the same graph share a row."""
     if "problem" in found or not found:
-        return {"problem": found.get("problem", ""), "operators": [], "rows": []}
+        return {"problem": found.get("problem", ""), "rows": []}
     rows: dict[tuple[Any, ...], list[str]] = {}
     for family, kinds in found.items():
         for kind, graph in kinds.items():
-            key = (kind, graph["kernel"], graph["optimised"], tuple(sorted(graph["operators"].items())))
-            rows.setdefault(key, []).append(family)
-    totals: dict[str, int] = {}
-    for key in rows:
-        for name, count in key[3]:
-            totals[name] = totals.get(name, 0) + count
-    operators: Sequence[str] = sorted(totals, key=lambda name: (-totals[name], name))
+            counts = sorted(graph["operators"].items(), key=lambda one: (-one[1], one[0]))
+            operators = ", ".join(f"{count} {name}" for name, count in counts)
+            rows.setdefault((kind, graph["kernel"], graph["optimised"], operators), []).append(family)
     return {
         "problem": "",
-        "operators": operators,
         "rows": [
             {
                 "families": ", ".join(families),
                 "graph": kind + ("" if optimised else ", as exported"),
                 "kernel": kernel,
-                "counts": [dict(counts).get(name, "") for name in operators],
+                "operators": operators,
             }
-            for (kind, kernel, optimised, counts), families in rows.items()
+            for (kind, kernel, optimised, operators), families in rows.items()
         ],
     }

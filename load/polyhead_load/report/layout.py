@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from polyhead_load.report.findings import Findings
 from polyhead_load.report.rows import Row
+from polyhead_load.report.words import described
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, parse_load
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
@@ -149,22 +150,6 @@ class Layout:
         if shares:
             shown |= {max(shares, key=shares.__getitem__), min(shares, key=lambda at: abs(shares[at] - 0.5))}
         return [load for load in loads if load in shown][:4]
-
-
-def described(name: Dimension, label: str) -> str:
-    """`T 128`, `attention off`."""
-    return {"tokens": f"T {label}", "batch": f"B {label}", "attention": f"attention {label}"}.get(name, label)
-
-
-def load_title(load: str) -> str:
-    """A load in words."""
-    kind, value = parse_load(load)
-    return {
-        "single": "one in flight",
-        "share": f"{load} of its own capacity",
-        "common": "the same rate for all",
-        "rate": f"{value:g} requests/s",
-    }.get(kind, load)
 
 
 @contextmanager

@@ -2,20 +2,32 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from polyhead_load.report.conditions import constants, graphs
 from polyhead_load.report.findings import Findings
-from polyhead_load.report.layout import load_title, style
+from polyhead_load.report.layout import style
 from polyhead_load.report.plots import REST, Plot, kernel_of
 from polyhead_load.report.rows import QUANTILES, Capacity, Row
 from polyhead_load.report.tables import baseline_name
-from polyhead_load.report.words import NO_DIFFERENCE, TOO_FEW, number, of, size, spread
+from polyhead_load.report.words import (
+    NO_DIFFERENCE,
+    TOO_FEW,
+    described,
+    factor,
+    load_title,
+    number,
+    of,
+    size,
+    spread,
+)
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
 from polyhead_load.sweep.spec import DIMENSIONS
 
@@ -42,6 +54,7 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["unbroken"] = unbroken
     sweep, facts = findings.sweep, findings.facts
     return environment.get_template("page.html").render(
         title=sweep.title,
@@ -86,6 +99,14 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
     )
 
 
+def unbroken(text: str) -> Markup:
+    """Keep names and intervals in one line, which browsers break at hyphens and dashes."""
+    return Markup().join(
+        Markup('<span class="whole">{}</span>').format(part) if re.search("[-–]", part) else part
+        for part in re.split(r"(\s+)", text)
+    )
+
+
 def summary(findings: Findings) -> list[str]:
     """What the numbers say, in sentences."""
     said = []
@@ -94,31 +115,7 @@ def summary(findings: Findings) -> list[str]:
             f"There are fewer than {FEWEST_BLOCKS} blocks: intervals know nothing of how the machine differs "
             "from one to the next, and nothing can be compared."
         )
-    ratios = [interval for row in findings.rows if (interval := row.ratios.get("p50"))]
-    if ratios:
-        same = sum(1.0 in interval for interval in ratios)
-        said.append(
-            f"{len(ratios)} cells were compared with {baseline_name(findings)} at p50: "
-            f"{same} show {NO_DIFFERENCE}, {sum(interval.low > 1 for interval in ratios)} are slower, "
-            f"{sum(interval.high < 1 for interval in ratios)} are faster. Were there no differences, "
-            f"about {(1 - CONFIDENCE) * len(ratios):.2g} of {len(ratios)} would still show one, by chance."
-        )
-    for pick, word in ((max, "slowest"), (min, "fastest")):
-        known = [
-            (row, interval)
-            for row in findings.rows
-            if row.load == findings.sweep.loads[0]
-            and (interval := row.ratios.get("p50"))
-            and 1.0 not in interval
-        ]
-        if known:
-            row, interval = pick(known, key=lambda one: one[1].value)
-            if (interval.value > 1) is (word == "slowest"):
-                name = ", ".join(row.labels[dimension] for dimension in findings.varied)
-                said.append(
-                    f"The {word} with {load_title(row.load)} is {name}: "
-                    f"{interval.value:.3g} times the baseline's p50 ({interval.low:.3g}–{interval.high:.3g})."
-                )
+    said += _compared(findings)
     impossible = sum(row.parts.get(REST, 0) < 0 for row in findings.rows)
     if impossible:
         said.append(
@@ -135,6 +132,38 @@ def summary(findings: Findings) -> list[str]:
             "was answered; what was not would have taken longer."
         )
     return said
+
+
+def _compared(findings: Findings) -> Iterator[str]:
+    """Say at each quantile how many differ and how many would by chance; and then each that does."""
+    for name in QUANTILES:
+        ratios = [interval for row in findings.rows if (interval := row.ratios.get(name))]
+        if ratios:
+            same = sum(1.0 in interval for interval in ratios)
+            by_chance = (1 - CONFIDENCE) * len(ratios)
+            yield (
+                f"{len(ratios)} cells were compared with {baseline_name(findings)} at {name}: "
+                f"{same} show {NO_DIFFERENCE} (this run cannot tell), "
+                f"{sum(interval.low > 1 for interval in ratios)} are slower, "
+                f"{sum(interval.high < 1 for interval in ratios)} are faster. Were there no differences, "
+                f"about {by_chance:.2g} of {len(ratios)} would still show one, by chance."
+            )
+    varied = findings.varied or ["family"]
+    # T is said wherever a ratio is: it decides how much of a cell is attention.
+    constant = "" if "tokens" in varied else f", {described('tokens', findings.sweep.labels('tokens')[0])}"
+    for load in findings.sweep.loads:
+        for name in QUANTILES:
+            differing = [
+                f"{', '.join(described(dimension, row.labels[dimension]) for dimension in varied)}: "
+                f"{factor(interval)}"
+                for row in findings.rows
+                if row.load == load and (interval := row.ratios.get(name)) and 1.0 not in interval
+            ]
+            if differing:
+                yield (
+                    f"{name} with {load_title(load)}{constant}, times that of {baseline_name(findings)}: "
+                    f"{'; '.join(differing)}."
+                )
 
 
 def _row(row: Row, findings: Findings) -> dict[str, Any]:
@@ -187,11 +216,11 @@ def _interval(interval: Interval | None) -> dict[str, str]:
 def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
     if interval is None:
         return {"value": "", "note": TOO_FEW if row.ratios else row.uncompared, "kind": ""}
-    note = f"{interval.low:.3g}–{interval.high:.3g}"
+    note = f"{interval.low:#.3g}–{interval.high:#.3g}"
     if 1.0 in interval:
         return {"value": "", "note": f"{NO_DIFFERENCE} ({note})", "kind": "same"}
     return {
-        "value": f"{interval.value:.3g}",
+        "value": f"{interval.value:#.3g}",
         "note": note,
         "kind": "slower" if interval.low > 1 else "faster",
     }

@@ -13,7 +13,6 @@ from polyhead_load.report.layout import (
     Facet,
     Layout,
     empty,
-    load_title,
     panels,
     plain_log,
     style,
@@ -21,7 +20,7 @@ from polyhead_load.report.layout import (
 )
 from polyhead_load.report.rows import Row
 from polyhead_load.report.tables import baseline_name
-from polyhead_load.report.words import TOO_FEW
+from polyhead_load.report.words import TOO_FEW, load_title
 from polyhead_load.sweep.spec import DIMENSIONS, parse_load
 
 REST = "network + client"
@@ -166,7 +165,8 @@ def _ratio(layout: Layout) -> Plot | None:
                 empty(axis, TOO_FEW)
                 continue
             axis.axhline(1, color="#555555", linewidth=0.9)
-            axis.set_ylabel("times the baseline")
+            axis.set_ylabel("times the baseline, log")
+            plain_log(axis.yaxis)  # half and twice are equally far from 1
             _name_values(axis, layout)
     for axis in grid[-1]:
         axis.set_xlabel(layout.axis)

@@ -3,22 +3,35 @@
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from polyhead_load.report.findings import Findings
 from polyhead_load.report.rows import QUANTILES, Row
-from polyhead_load.report.words import factor, milliseconds, of
+from polyhead_load.report.words import described, factor, milliseconds, of
 from polyhead_load.sweep.spec import Dimension
 
+# To measure a table; it must only be wide enough for any.
+_ANY = Console(width=10_000)
 _MS = [f"{name} ms" for name in QUANTILES]
 
 
-def terminal(findings: Findings) -> Table:
-    """The headline table."""
+def terminal(findings: Findings, *, width: int) -> Table:
+    """The headline table, in lines of at most `width` characters where that is 80 or more.
+
+    Where there is no room for a column each, loads head their rows, counts share a column, and intervals are
+    in a second line.
+    """
+    wide = _wide(findings)
+    return wide if Measurement.get(_ANY, _ANY.options, wide).maximum <= width else _narrow(findings)
+
+
+def _wide(findings: Findings) -> Table:
     varied = findings.varied or ["family"]
     ratio = f"p50 against {baseline_name(findings)}"
     columns = ["load", *varied, "blocks", "void", "overloaded", "requests", *_MS, ratio]
@@ -30,6 +43,53 @@ def terminal(findings: Findings) -> Table:
         load = row.load
         table.add_row(row.load, *(row.labels[name] for name in varied), *_cells(row, findings))
     return table
+
+
+def _narrow(findings: Findings) -> Table:
+    title = f"{findings.sweep.title}; ratios of p50 are to {baseline_name(findings)}"
+    table = narrow(title, "cell", "blocks", *_MS, "p50 ratio")
+    load = None
+    for row in findings.rows:
+        if row.load != load:
+            load = row.load
+            table.add_section()
+            table.add_row(f"[bold]{load}[/]")
+        table.add_row(_name(row, findings), *_narrow_cells(row, findings))
+    return table
+
+
+def narrow(title: str, first: str, *others: str) -> Table:
+    """A table for few characters; what the last column says may take several lines."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in others[:-1]:
+        table.add_column(name, no_wrap=True)
+    table.add_column(others[-1], min_width=13)
+    return table
+
+
+def _narrow_cells(row: Row, findings: Findings) -> list[str]:
+    counts = {"void": len(row.void), "overl.": len(row.overloaded)}
+    runs = [f"{len(row.valid)} of {findings.sweep.blocks}"] if row.valid else []
+    runs += [f"{count} {what}" for what, count in counts.items() if count]
+    if not row.valid:
+        return ["\n".join(runs)]
+    against = "baseline" if findings.is_baseline(row) else row.uncompared
+    return [
+        "\n".join(runs),
+        *(stacked(milliseconds(row.quantiles[name])) for name in QUANTILES),
+        stacked(factor(row.ratios["p50"])) if row.ratios else against,
+    ]
+
+
+def _name(row: Row, findings: Findings) -> str:
+    """What a row is of: a line for each dimension that varies."""
+    return "\n".join(described(name, row.labels[name]) for name in findings.varied or ["family"])
+
+
+def stacked(text: str) -> str:
+    """Put a number's interval in a line of its own."""
+    return text.replace(" (", "\n(")
 
 
 def reasons(findings: Findings) -> list[str]:
@@ -46,9 +106,16 @@ def reasons(findings: Findings) -> list[str]:
 
 
 def _counted(what: str, every: Iterable[str]) -> list[str]:
-    # Numbers differ from run to run, the kind of reason does not.
-    kinds = Counter(re.sub(r"[\d.,]+", "…", reason) for reason in every)
-    return [f"{what} {count} times: {reason}" for reason, count in kinds.most_common()]
+    # Numbers differ from run to run, the kind of reason does not: the first stands for its kind.
+    kinds: dict[str, list[str]] = {}
+    for reason in every:
+        kinds.setdefault(re.sub(r"\d[\d.,]*", "", reason), []).append(reason)
+    said = []
+    for reasons_ in sorted(kinds.values(), key=len, reverse=True):
+        times = "once" if len(reasons_) == 1 else f"{len(reasons_)} times"
+        such = "" if len(set(reasons_)) == 1 else ", such as"
+        said.append(f"{what} {times}{such}: {reasons_[0]}")
+    return said
 
 
 def _cells(row: Row, findings: Findings) -> list[str]:

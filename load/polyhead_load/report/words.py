@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 from polyhead_load.sweep.intervals import Interval
+from polyhead_load.sweep.spec import Dimension, parse_load
 
 TOO_FEW = "too few samples"
 NO_DIFFERENCE = "no measurable difference"
@@ -32,8 +33,8 @@ def factor(interval: Interval | None, missing: str = TOO_FEW) -> str:
     """`1.07 (1.02–1.12)`, that there is no difference, or why there is no number."""
     if interval is None:
         return missing
-    shown = f"{interval.value:.3g} ({interval.low:.3g}–{interval.high:.3g})"
-    return f"{NO_DIFFERENCE} ({interval.low:.3g}–{interval.high:.3g})" if 1.0 in interval else shown
+    reach = f"({interval.low:#.3g}–{interval.high:#.3g})"
+    return f"{NO_DIFFERENCE if 1.0 in interval else f'{interval.value:#.3g}'} {reach}"
 
 
 def of(count: int, whole: int) -> str:
@@ -49,3 +50,19 @@ def size(bytes_: float | None) -> str:
         if bytes_ >= factor_:
             return f"{number(bytes_ / factor_)} {unit}"
     return f"{bytes_:.0f} B"
+
+
+def described(name: Dimension, label: str) -> str:
+    """`T 128`, `attention off`."""
+    return {"tokens": f"T {label}", "batch": f"B {label}", "attention": f"attention {label}"}.get(name, label)
+
+
+def load_title(load: str) -> str:
+    """A load in words."""
+    kind, value = parse_load(load)
+    return {
+        "single": "one in flight",
+        "share": f"{load} of its own capacity",
+        "common": "the same rate for all",
+        "rate": f"{value:g} requests/s",
+    }.get(kind, load)

@@ -73,6 +73,7 @@ def sweep(
     from rich.console import Console
 
     from polyhead_load.report.writing import write_report
+    from polyhead_load.sweep.errors import SweepError
     from polyhead_load.sweep.progress import Bar
     from polyhead_load.sweep.reading import read_sweep
     from polyhead_load.sweep.sweeping import run_sweep
@@ -81,22 +82,32 @@ def sweep(
     only = None if loads is None else tuple(loads.split(","))
     changes = {"blocks": blocks, "seconds": seconds, "seed": seed, "arrivals": arrivals}
     name, what = read_sweep(sweep, **changes, loads=only, serve=flags)
+    path = out or _RUNS / name
     # A server of ours must not outlive us.
     signal.signal(signal.SIGTERM, _end)
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]
-    with Bar(Console(stderr=True)) as bar:
-        folder = run_sweep(
-            what,
-            out or _RUNS / name,
-            models=models,
-            address=address,
-            access=access,
-            command=command,
-            bar=bar,
-        )
-        bar.say("writing the report")
-        findings, page = write_report(folder)
+    try:
+        with Bar(Console(stderr=True)) as bar:
+            folder = run_sweep(
+                what,
+                path,
+                models=models,
+                address=address,
+                access=access,
+                command=command,
+                bar=bar,
+            )
+            bar.say("writing the report")
+            findings, page = write_report(folder)
+    except (KeyboardInterrupt, SystemExit):
+        sys.stderr.write(f"{_kept(path)}\n")
+        raise
     _show(findings, page)
+    if not any(row.valid for row in findings.rows):
+        raise SweepError(
+            "no run counts, so nothing was measured: the reasons are above; when they are gone, "
+            "give the same command again"
+        )
 
 
 @app.command
@@ -180,10 +191,23 @@ def _show(findings: "Findings", page: Path) -> None:
     from polyhead_load.report.tables import reasons, terminal
 
     console = _console()
-    console.print(terminal(findings))
+    console.print(terminal(findings, width=console.width))
     for reason in reasons(findings):
         console.print(reason, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{page}, and report.json, report.csv, plots/ beside it", highlight=False)
+
+
+def _kept(path: Path) -> str:
+    """Say what is there of a sweep that is cut off, and how to go on."""
+    from polyhead_load.sweep.folder import RunFolder
+
+    count = len(RunFolder(path).journal().measurements)
+    if not count:
+        return "interrupted before the first run: give the same command again to begin anew"
+    return (
+        f"interrupted: {count} runs are kept in {path}; give the same command again to go on, or "
+        f"`polyhead sweep report {shlex.quote(str(path))}` to see what they say"
+    )
 
 
 def _console() -> "Console":

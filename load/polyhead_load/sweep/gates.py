@@ -19,6 +19,7 @@ from polyhead_load.sweep.spec import Gates
 _BACKLOG = 10
 _SURE = 0.99
 _LATE = 0.01
+_MALFORMED = -3
 
 
 def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> tuple[str, ...]:
@@ -46,8 +47,8 @@ def _of_harness(run: Run, plan: Plan, gates: Gates, usage: Usage | None) -> Iter
     cpu = float(run.facts["cpu_seconds"]) / seconds if seconds > 0 else 0.0
     if cpu > gates.generator_cpu:
         yield (
-            f"the generator used {cpu:.0%} of a core, at most {gates.generator_cpu:.0%} leaves it time "
-            "to send and to look at the clock"
+            f"the generator used {cpu:.0%} of a core (limit: {gates.generator_cpu:.0%}), "
+            "too much to send and to take the time punctually"
         )
     if usage is not None:
         yield from _foreign(usage, gates)
@@ -58,9 +59,9 @@ def _of_harness(run: Run, plan: Plan, gates: Gates, usage: Usage | None) -> Iter
 def _foreign(usage: Usage, gates: Gates) -> Iterator[str]:
     most = gates.foreign_cpu
     if usage.foreign is not None and usage.foreign > most:
-        yield f"other processes used {usage.foreign:.2f} cores meanwhile, at most {most:.2f} may be"
+        yield f"other processes used {usage.foreign:.2f} cores meanwhile (limit: {most:.2f})"
     if usage.steal is not None and usage.steal > most:
-        yield f"the machine's host took {usage.steal:.2f} cores away (steal), at most {most:.2f} may be"
+        yield f"the machine's host took {usage.steal:.2f} cores away, as steal (limit: {most:.2f})"
 
 
 def _of_server(run: Run, plan: Plan, gates: Gates) -> Iterator[str]:
@@ -82,6 +83,8 @@ def _failures(records: Records) -> Iterator[str]:
         of = f"{count} of {len(records.code)} requests"
         if code == -1:
             yield f"{of} were not sent: too many were in flight"
+        elif code == _MALFORMED:
+            yield f"{of} were answered with something else"
         else:
             yield f"{of} failed with {_status(code)}"
 
@@ -92,7 +95,7 @@ def _lag(records: Records, gates: Gates) -> Iterator[str]:
     late, sent = int((records.lag_ms > allowed).sum()), len(records.lag_ms)
     # One of a hundred may be late, and a few more by chance.
     if late > stats.binom.ppf(_SURE, sent, _LATE):
-        yield f"{late} of {sent} requests left more than {allowed:.2f} ms late, {_LATE:.0%} may"
+        yield f"{late} of {sent} requests left more than {allowed:.2f} ms late (limit: {_LATE:.0%})"
 
 
 def _backlog(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
@@ -101,7 +104,7 @@ def _backlog(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
     most = max(_BACKLOG, gates.backlog * len(records.planned))
     if waiting > most:
         yield (
-            f"{waiting} requests were still unanswered when the last was sent, at most {most:.0f} may be: "
+            f"{waiting} requests were still unanswered when the last was sent (limit: {most:.0f}): "
             f"{plan.rate:.3g} a second are more than the server can answer"
         )
 

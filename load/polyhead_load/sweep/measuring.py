@@ -140,7 +140,7 @@ def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
         "generator_priority": run.facts.get("priority"),
         "requests": len(records.planned),
         "shed": int((records.code == -1).sum()),
-        "errors": int((records.code > 0).sum()),
+        "errors": int(((records.code != 0) & (records.code != -1)).sum()),
     }
     latency = records.latency_ms
     if not len(latency):

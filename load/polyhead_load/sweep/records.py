@@ -25,7 +25,8 @@ class Records:
     sent: NDArray[np.float64]
     done: NDArray[np.float64]
     code: NDArray[np.int16]
-    """gRPC's status; -1 was not sent, because too many were in flight."""
+    """gRPC's status; -1 was not sent, because too many were in flight; -3 was answered with something
+    else."""
     request_bytes: NDArray[np.int64]
     reply_bytes: NDArray[np.int64]
     parse_ns: NDArray[np.int64]

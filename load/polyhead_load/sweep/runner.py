@@ -23,14 +23,17 @@ Group = tuple[str, ...]
 _DEATHS = 3
 """Of a server, one after the other and under the same family: more tries would end likewise."""
 
+_AROUND_SECONDS = 2.5
+"""About what a run takes beside its own time: to warm up, and to start the generator."""
+
 StartServer = Callable[[Group], AbstractContextManager[Server]]
 
 
 class Watcher(Protocol):
     """Is told how far a sweep is."""
 
-    def begin(self, runs: int, seconds: float) -> None:
-        """So many runs are to come, in about so many seconds."""
+    def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
+        """So many runs are to come, in about so many seconds; at most, were all of them tried again."""
 
     def turn(self, turn: Turn) -> None:
         """The run that comes now."""
@@ -94,8 +97,8 @@ class Runner:
         Raises:
             SweepError: It cannot go on; what was measured is kept.
         """
-        runs = self.missing
-        self._watcher.begin(runs, runs * (1.15 * self._sweep.seconds + 2.5))
+        runs, each = self.missing, 1.15 * self._sweep.seconds + _AROUND_SECONDS
+        self._watcher.begin(runs, runs * each, (runs + self._retries) * each)
         for block, of_block in self._blocks():
             if block == 1:
                 self._rates.fix(self._journal.measurements)
@@ -106,6 +109,12 @@ class Runner:
             if self._own:
                 # Addresses, hashes and allocations differ from one process to the next: so must the blocks.
                 self._stop()
+
+    @property
+    def _retries(self) -> int:
+        """How often at most what is missing is tried again."""
+        cells = [(cell, block) for block, of_block in self._blocks() for cell in of_block]
+        return self._sweep.retries * sum(self._missing(cell, block) > 0 for cell, block in cells)
 
     @property
     def missing(self) -> int:

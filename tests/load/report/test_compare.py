@@ -1,6 +1,7 @@
 """Two runs against each other."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,11 @@ def test_what_differs_and_what_does_not(tmp_path: Path) -> None:
     assert 0 < reach < 0.3
     assert comparison.sentences()[0].startswith("p50: in 1 of 2 cells the ratio's interval contains 1 (it")
     shown = io.StringIO()
-    Console(width=200, file=shown).print(comparison_table(comparison))
-    assert "no measurable difference" in shown.getvalue()
-    assert "not in p50" in shown.getvalue()
+    Console(width=80, file=shown).print(comparison_table(comparison))
+    words = " ".join(shown.getvalue().split())
+    assert re.search(r"tiny yes +no measurable", words)
+    assert re.search(r"tiny-tokens not in +1\.\d\d", words)
+    assert all(line.count("(") == line.count(")") for line in shown.getvalue().splitlines())
 
 
 def test_too_few_samples_agree_with_nothing(tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """What measurements come to."""
 
+import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_load.report.findings import find
 from polyhead_load.report.page import summary
-from polyhead_load.report.tables import as_json, reasons
+from polyhead_load.report.tables import as_json, reasons, terminal
 from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
@@ -112,7 +115,7 @@ def test_overloaded_runs_count_and_are_counted(tmp_path: Path) -> None:
     assert (len(row.valid), len(row.overloaded), len(other.overloaded)) == (3, 2, 0)
     assert row.requests == other.requests
     assert [one.block for one in findings.overloaded] == [1, 2]
-    assert "overloaded 2 times: … of … requests were not sent" in reasons(findings)
+    assert "overloaded 2 times: 7 of 400 requests were not sent" in reasons(findings)
     assert any("the server did not keep up: 2. They count" in sentence for sentence in summary(findings))
     assert [one["overloaded_runs"] for one in as_json(findings)["rows"]] == [2, 0]
 
@@ -185,3 +188,71 @@ def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
     assert parts["network + client"] < 0
     assert sum(value for name, value in parts.items() if name != "total") == pytest.approx(parts["total"])
     assert any("took longer than the answer did: 2." in sentence for sentence in summary(findings))
+
+
+def test_a_reason_stands_for_all_of_its_kind(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["50%"]))
+    said = {
+        ("tiny", 1): "other processes used 0.31 cores meanwhile (limit: 0.15)",
+        ("tiny", 2): "other processes used 1 cores meanwhile (limit: 0.15)",
+        ("tiny", 3): "the server ended meanwhile",
+    }
+    rewritten(
+        folder,
+        lambda one: (
+            one.model_copy(update={"void": (said[one.family, one.block],)}) if one.family == "tiny" else one
+        ),
+    )
+
+    assert reasons(find(folder))[:2] == [
+        "void 2 times, such as: other processes used 0.31 cores meanwhile (limit: 0.15)",
+        "void once: the server ended meanwhile",
+    ]
+
+
+def test_every_quantile_and_every_load_that_shows_a_difference_is_said(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=["single", "50%"], blocks=5), slower={"tiny-tokens": 1.3})
+
+    said = summary(find(folder))
+
+    for name in ("p50", "p95", "p99"):
+        (counted,) = (one for one in said if f"compared with family tiny at {name}: " in one)
+        assert counted.startswith("2 cells were")
+        assert counted.endswith("about 0.1 of 2 would still show one, by chance.")
+        for load in ("one in flight", "50% of its own capacity"):
+            (one,) = (one for one in said if one.startswith(f"{name} with {load}, T 4, times that of"))
+            assert re.search(r": tiny-tokens: 1\.\d\d \(1\.\d\d–1\.\d\d\)\.$", one)
+
+
+@pytest.mark.parametrize("load", ["single", "50%"])
+def test_what_this_run_cannot_tell_is_no_difference(tmp_path: Path, load: str) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(loads=[load], blocks=5), seed=3)
+
+    said = summary(find(folder))
+
+    assert sum("1 show no measurable difference (this run cannot tell)" in one for one in said) == 3
+    assert not any("times that of" in one for one in said)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.4])
+def test_the_table_fits_into_80_columns(tmp_path: Path, slower: float) -> None:
+    names: dict[str, dict[str, int]] = {"heads-h1": {}, "payload-768": {}}
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep(families=names, loads=["single", "50%"]), slower={"payload-768": slower})
+
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(terminal(find(folder), width=80))
+
+    lines = shown.getvalue().splitlines()
+    for name in names:  # each in one piece, with its number beside it
+        found = [line for line in lines if line.split()[:4][:1] == [name]]
+        assert len(found) == 2
+        assert all(re.search(rf"{name} +3 of 3 +\d\.\d\d", line) for line in found)
+    assert all(line.count("(") == line.count(")") for line in lines)
+    assert "…" not in shown.getvalue()
+    wide = io.StringIO()
+    Console(file=wide, width=200).print(terminal(find(folder), width=200))
+    assert re.search(r"heads-h1 +│ 3 of 3 ", wide.getvalue())

@@ -1,9 +1,12 @@
 """How two cells compare."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from polyhead_load.report.ratios import blocks_ratio, fewest_answers
+from polyhead_load.sweep.intervals import Values
 
 
 def test_a_known_ratio_is_found_whatever_a_block_does() -> None:
@@ -30,6 +33,38 @@ def test_fewer_answers_do_not_make_a_tail_look_shorter() -> None:
         found.append(np.log(ratio.value))
 
     assert abs(np.mean(found)) < 0.05
+
+
+@pytest.mark.parametrize("load", [0.5, 0.85])
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+def test_intervals_of_the_same_against_the_same_hold_1_as_often_as_they_say(
+    share: float, load: float
+) -> None:
+    """Of a queue: a few bad moments make its p99, and requests depend on each other."""
+    random = np.random.default_rng(5)
+    rounds = 400
+    covered = 0
+    for _ in range(rounds):
+        slow = np.exp(0.03 * random.standard_normal(5))
+        ours, base = ([effect * queue(400, load, random) for effect in slow] for _ in range(2))
+        ratio = blocks_ratio(ours, base, share)
+        assert ratio is not None
+        covered += 1.0 in ratio
+    sys.stdout.write(f"at {load:.0%} of the capacity, p{100 * share:g}: {covered / rounds:.3f}\n")
+    # The jackknife alone held it in 86 % at p99. Two standard errors of 400 rounds are 0.022.
+    assert covered / rounds >= 0.928
+
+
+def queue(count: int, load: float, random: np.random.Generator) -> Values:
+    """Return latencies of one server, with lognormal service times around 1 and Poisson arrivals.
+
+    A request waits for what is left of those before it (Lindley's recursion, written out over all of them).
+    """
+    service = np.exp(0.2 * random.standard_normal(count))
+    arrival = np.cumsum(random.exponential(1 / load, count))
+    done = np.cumsum(service)
+    ahead = np.concatenate([[0.0], done[:-1]])
+    return np.asarray(done + np.maximum.accumulate(arrival - ahead) - arrival)
 
 
 def test_too_little_is_no_ratio() -> None:

@@ -21,7 +21,8 @@ def test_intervals() -> None:
 
 def test_ratios() -> None:
     assert factor(Interval(value=1.071, low=1.02, high=1.12)) == "1.07 (1.02–1.12)"
-    assert factor(Interval(value=1.071, low=0.98, high=1.12)) == "no measurable difference (0.98–1.12)"
+    assert factor(Interval(value=1.071, low=0.98, high=1.12)) == "no measurable difference (0.980–1.12)"
+    assert factor(Interval(value=1.3, low=1.001, high=1.7)) == "1.30 (1.00–1.70)"
 
 
 def test_sizes() -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
+from polyhead_load.report.findings import find
+from polyhead_load.report.page import unbroken
+from polyhead_load.report.plots import draw
 from polyhead_load.report.writing import write_report
 from polyhead_load.sweep.folder import RunFolder
 
@@ -85,11 +88,33 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
         "Small &lt;encoders&gt;",
         "polyhead sweep &lt;small&gt;",
         "1,234 parameters",
-        "tiny, tiny-tokens",
+        'tiny, <span class="whole">tiny-tokens</span>',
+        "4 MatMul",
     ):
         assert part in text
     assert "skipped: its export takes about 10 GiB" in text
     assert re.search(r"2 cells were compared with family tiny at p50: 0 show .*, 2 are slower, 0 are", text)
+
+
+def test_names_and_intervals_stay_in_one_line(folder: RunFolder) -> None:
+    """Browsers break both at their hyphens and dashes."""
+    _, path = write_report(folder)
+
+    shown = re.sub(
+        r"<(style|pre)>.*?</\1>|<dd>.*?</dd>|<title>.*?</title>", "", path.read_text(), flags=re.DOTALL
+    )
+    whole = re.sub(r'<span class="whole">[^<]*</span>', "", shown)
+    text = re.sub(r"<[^>]*>", " ", whole)
+
+    assert "tiny-tokens" in re.sub(r"<[^>]*>", "", shown)
+    assert not re.findall(r"tiny-\w+|[\d.]+–[\d.]+", text)
+    assert unbroken("a-b <c>") == '<span class="whole">a-b</span> &lt;c&gt;'
+
+
+def test_half_and_twice_are_equally_far_from_the_baseline(folder: RunFolder) -> None:
+    (ratio,) = (plot for plot in draw(find(folder)) if plot.name == "ratio")
+
+    assert {axis.get_yscale() for axis in ratio.figure.axes} == {"log"}
 
 
 def test_the_files_beside_it(folder: RunFolder) -> None:

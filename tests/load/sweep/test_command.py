@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
+from polyhead_client.command import main
 from polyhead_load.report.writing import write_report
 from polyhead_load.sweep.command import app
 from polyhead_load.sweep.errors import SweepError
+from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.reading import presets
 from polyhead_load.sweep.spec import Sweep
 
@@ -86,6 +88,52 @@ def test_refusals(
     with pytest.raises(SweepError, match=message):
         call(*arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_who_interrupts_a_sweep_is_told_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_sweep(what: Sweep, out: Path, **_: object) -> None:
+        if out.name == "run":
+            measured(RunFolder(out), what)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
+    file = tmp_path / "two.toml"
+    file.write_text(SWEEP)
+    for out in ("run", "nothing"):
+        assert main(["sweep", str(file), "--out", str(tmp_path / out)]) == 130
+
+    kept, nothing = capsys.readouterr().err.splitlines()
+    path = tmp_path / "run"
+    assert kept == (
+        f"interrupted: 4 runs are kept in {path}; give the same command again to go on, or "
+        f"`polyhead sweep report {path}` to see what they say"
+    )
+    assert nothing == "interrupted before the first run: give the same command again to begin anew"
+
+
+def test_a_sweep_in_which_every_run_is_void_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_sweep(what: Sweep, out: Path, **_: object) -> RunFolder:
+        folder = RunFolder(out)
+        measured(folder, what)
+        every = [one.model_copy(update={"void": ("it rained",)}) for one in folder.journal().measurements]
+        lines = [one.model_dump_json(exclude_defaults=True) for one in every]
+        (out / "cells.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        return folder
+
+    monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
+    file = tmp_path / "two.toml"
+    file.write_text(SWEEP)
+
+    assert main(["sweep", str(file), "--out", str(tmp_path / "out")]) == 1
+
+    said = capsys.readouterr()
+    assert "it rained" in said.out
+    assert "polyhead sweep: no run counts, so nothing was measured" in said.err
+    assert (tmp_path / "out" / "report.html").is_file()
 
 
 def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

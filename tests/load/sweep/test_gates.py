@@ -46,15 +46,15 @@ def test_what_the_server_refuses_is_a_result_and_not_void(records: Records, mess
 
 def test_late_requests_void_an_open_loop() -> None:
     assert reasons(make_run(make_records(lag_ms=1.2)), a_plan(), GATES) == (
-        "400 of 400 requests left more than 1.00 ms late, 1% may",
+        "400 of 400 requests left more than 1.00 ms late (limit: 1%)",
     )
 
 
 @pytest.mark.parametrize(
     ("usage", "message"),
     [
-        (Usage(foreign=0.2, steal=0.0), "other processes used 0.20 cores meanwhile, at most 0.15 may be"),
-        (Usage(foreign=0.1, steal=0.5), "the machine's host took 0.50 cores away (steal), at most 0.15"),
+        (Usage(foreign=0.2, steal=0.0), "other processes used 0.20 cores meanwhile (limit: 0.15)"),
+        (Usage(foreign=0.1, steal=0.5), "the machine's host took 0.50 cores away, as steal (limit: 0.15)"),
         (Usage(foreign=-0.05, steal=0.0), None),
         (Usage(foreign=None, steal=None), None),
     ],
@@ -96,7 +96,7 @@ def test_the_lag_of_a_closed_loop_is_its_own_affair() -> None:
 def test_a_busy_generator_voids_the_run() -> None:
     (reason,) = reasons(make_run(make_records(), cpu_seconds=3.4), a_plan(), GATES)
 
-    assert reason.startswith("the generator used 85% of a core, at most 80%")
+    assert reason.startswith("the generator used 85% of a core (limit: 80%)")
 
 
 def test_nothing_answered() -> None:
@@ -121,7 +121,7 @@ def test_a_queue_that_only_grows_is_overload() -> None:
 
     (reason,) = overload(make_run(late), a_plan(), GATES)
 
-    assert "were still unanswered when the last was sent, at most 20 may be" in reason
+    assert "were still unanswered when the last was sent (limit: 20)" in reason
 
 
 @pytest.mark.parametrize("mode", ["open", "closed"])

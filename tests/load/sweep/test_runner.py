@@ -32,11 +32,12 @@ class Watching:
 
     def __init__(self) -> None:
         self.runs = 0
+        self.seconds = self.most_seconds = 0.0
         self.turns: list[Turn] = []
         self.ended: list[Measurement | None] = []
 
-    def begin(self, runs: int, seconds: float) -> None:
-        self.runs = runs
+    def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
+        self.runs, self.seconds, self.most_seconds = runs, seconds, most_seconds
 
     def turn(self, turn: Turn) -> None:
         self.turns.append(turn)
@@ -243,6 +244,19 @@ def test_void_runs_are_tried_again_and_stay_in_the_journal(there: InThread, tmp_
         (2, 2, False),
     ]
     assert "the generator used" in lab.measurements[0].void[0]
+
+
+def test_the_time_that_is_said_counts_retries(there: InThread, tmp_path: Path) -> None:
+    said = []
+    for retries in (0, 1):
+        sweep = quick(families={"tiny": {}}, loads=["single"], retries=retries)
+        lab = Lab(sweep, new_folder(tmp_path / str(retries)), there)
+        lab.run([("tiny",)])
+        said.append((lab.watching.seconds, lab.watching.most_seconds))
+
+    (once, at_most), (again, at_most_again) = said
+    assert once == at_most == again > 0
+    assert at_most_again == 2 * once
 
 
 def test_what_the_server_did_is_not_tried_away(there: InThread, tmp_path: Path) -> None:
