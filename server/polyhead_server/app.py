@@ -329,7 +329,6 @@ async def create_server(
         device,
         packed=settings.weights == "packed",
         memory_limit=settings.gpu_memory,
-        graphs=settings.cuda_graphs and device.provider != CPU,
     )
     server = Server(settings, device=device, found=found, registry=Registry(board=place.board), place=place)
     return server, server.port
@@ -337,10 +336,8 @@ async def create_server(
 
 def _default_runs(device: Device, threads: int) -> int:
     """How many batches of a model are computed at once where nobody says."""
-    if device.provider == CPU:
-        return concurrent_runs(threads)
-    # On a GPU a second run's copies pass while the first computes. CUDA graphs run one at a time.
-    return 1 if device.graphs else 2
+    # On a GPU a second run's copies pass while the first computes.
+    return concurrent_runs(threads) if device.provider == CPU else 2
 
 
 def _tuning(settings: Settings) -> Tuning:
