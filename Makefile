@@ -55,7 +55,7 @@ dist: $(VENV)/dev  ## Build sdist and wheel into dist, install the wheel into a 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
 	$(BIN)/python benchmarks/serving.py
 
-gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU in eight minutes; PARTS="parity table" picks some
+gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
 
 agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures

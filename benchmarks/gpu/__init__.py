@@ -1,4 +1,4 @@
-"""`make gpu-check`: what a GPU does with polyhead's graphs, in seven parts that each run on their own.
+"""What `make gpu-check` measures, a module for each part.
 
-Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers.
+Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, F feed-forward width.
 """

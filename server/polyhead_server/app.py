@@ -38,8 +38,6 @@ from polyhead_server.threads import available_cpus, concurrent_runs
 from polyhead_server.tls import server_credentials
 from polyhead_server.tracing import open_tracer
 from polyhead_server.tuning import Tuning
-from polyhead_server.workers.agreement import Agreement
-from polyhead_server.workers.orders import Orders, as_agreed
 
 _LAST_ANSWERS_SECONDS = 1.0
 _CLOSING_SECONDS = 1.0
@@ -54,8 +52,6 @@ class Place:
 
     board: Board | None = None
     """Where all of them count; None is a board of its own."""
-    agreement: Agreement | None = None
-    """What all of them are to serve, where callers load and unload."""
     shared: bool = False
     """The others listen on its port, too."""
     late: bool = False
@@ -115,9 +111,6 @@ class Server:
             build=self._build,
             retired=inference.forget,
         )
-        self._orders = (
-            None if place.agreement is None else Orders(place.agreement, self.reconciler, late=place.late)
-        )
         self._found = found
         self.reconciler.declare(found)
         self._reconciling: asyncio.Task[None] | None = None
@@ -129,7 +122,7 @@ class Server:
             settings,
             budget=self._budget,
             observation=Observation(self._tracer),
-            management=Management(self._orders or self.reconciler, settings),
+            management=Management(self.reconciler, settings),
         )
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
         add_reflection(self._grpc)
@@ -164,8 +157,6 @@ class Server:
             Whether every accepted request was finished.
         """
         self.lifecycle.drain()
-        if self._orders is not None:
-            self._orders.leave()
         finished = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -209,13 +200,9 @@ class Server:
         await self.reconciler.reconcile(self._found)
         if self._settings.repository_mode == "none":
             await self.reconciler.wait_for_any()
-        if self._orders is not None:
-            await self._orders.begin()
         self._finish_loading()
         if self._settings.repository_mode == "poll":
             await self.reconciler.watch(self._settings.poll_seconds)
-        elif self._orders is not None:
-            await self._orders.follow()
 
     def _load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         """Runs in a thread."""
@@ -328,14 +315,11 @@ async def create_server(
             "who may load and unload models needs a token"
         )
     found = await look(settings.models, may_be_empty=settings.repository_mode != "none")
-    if place.agreement is not None:
-        found = as_agreed(found, place.agreement)
     device = choose(settings.device)
     device = replace(
         device,
         packed=settings.weights == "packed",
         memory_limit=settings.gpu_memory,
-        graphs=settings.cuda_graphs and device.provider != CPU,
     )
     server = Server(settings, device=device, found=found, registry=Registry(board=place.board), place=place)
     return server, server.port
@@ -343,10 +327,8 @@ async def create_server(
 
 def _default_runs(device: Device, threads: int) -> int:
     """How many batches of a model are computed at once where nobody says."""
-    if device.provider == CPU:
-        return concurrent_runs(threads)
-    # On a GPU a second run's copies pass while the first computes. CUDA graphs run one at a time.
-    return 1 if device.graphs else 2
+    # On a GPU a second run's copies pass while the first computes.
+    return concurrent_runs(threads) if device.provider == CPU else 2
 
 
 def _tuning(settings: Settings) -> Tuning:

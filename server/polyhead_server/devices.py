@@ -37,8 +37,6 @@ class Device:
     """The GPU's number, among those that CUDA_VISIBLE_DEVICES leaves."""
     memory_limit: int = 0
     """Bytes of the GPU's memory that each graph's weights and runs may take; 0 is no limit."""
-    graphs: bool = False
-    """Sizes that come often are captured as CUDA graphs, and replayed."""
     packed: bool = True
     """Each session copies its weights into the form that its kernels read best; else it maps the file."""
 
@@ -50,8 +48,6 @@ class Device:
         options = dict(self.options)
         if self.memory_limit:
             options["gpu_mem_limit"] = str(self.memory_limit)
-        if self.graphs:
-            options["enable_cuda_graph"] = "1"
         return [(self.provider, options), CPU]
 
 

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from polyhead_server.desired import Family, Version
 from polyhead_server.errors import (
     NotLoadedError,
     SlowError,
@@ -58,11 +57,6 @@ class _Served:
     digest: str
     models: Mapping[str, Model]
 
-    @property
-    def version(self) -> Version:
-        """What it is known by elsewhere."""
-        return Version(digest=self.digest, models=tuple(sorted(self.models)))
-
 
 @dataclass
 class _Family:
@@ -71,8 +65,6 @@ class _Family:
     served: dict[int, _Served] = field(default_factory=dict)
     failed: dict[int, tuple[str, str]] = field(default_factory=dict)
     """State of the files, and why they could not be loaded."""
-    unloaded: dict[int, Version] = field(default_factory=dict)
-    """What was in service when it was unloaded."""
     missing: set[int] = field(default_factory=set)
     """Versions in service that were not there when the repository was last looked at."""
 
@@ -211,60 +203,6 @@ class Reconciler:
                     f"model {quoted(name)} is no family here; there are {listed(self._families)}"
                 )
             self._unload(name, family)
-
-    def held(self) -> dict[str, Family]:
-        """The families of which something is in service, or was when they were unloaded."""
-        held = {}
-        for name, family in self._families.items():
-            if family.served:
-                versions = {number: served.version for number, served in family.served.items()}
-                held[name] = Family(loaded=True, versions=versions)
-            elif family.unloaded:
-                held[name] = Family(loaded=False, versions=dict(family.unloaded))
-        return held
-
-    async def follow(self, name: str, wanted: Family) -> None:
-        """Takes over of one family exactly what another server of the same repository has.
-
-        Raises:
-            NotLoadedError: The repository has that no more, or it cannot be loaded; what was served still is.
-            SlowError: It takes too long, and goes on.
-        """
-        async with self._one_at_a_time:
-            self._check_idle(name)
-            await self._in_time(name, self._come_to(name, wanted), self._load_seconds)
-
-    async def _come_to(self, name: str, wanted: Family) -> None:
-        family = self._families.setdefault(name, _Family())
-        if not wanted.loaded:
-            self._unload(name, family)
-            family.unloaded = dict(wanted.versions)
-            for number, version in wanted.versions.items():
-                for model in version.models:
-                    self._registry.fail(model, number, _UNLOADED)
-            return
-        new = {
-            number: digest
-            for number, digest in wanted.digests.items()
-            if number not in family.served or family.served[number].digest != digest
-        }
-        if new:
-            versions, _ = await in_thread(lambda: scan_family(self._models / name))
-            exact = [one for one in versions if new.get(one.version) == one.manifest.digest]
-            if gone := new.keys() - {one.version for one in exact}:
-                raise NotLoadedError(
-                    f"version {listed(sorted(gone))} is in the repository no more as it was loaded"
-                )
-            family.failed.clear()
-            for one in exact:
-                await self._take(family, one)
-            if self._closed:
-                return
-            _check(name, family)
-        for number in family.served.keys() - wanted.versions.keys():
-            self._retire(name, number)
-            LOGGER.info("%s version %d is not served any more", name, number)
-        self._forget_what_is_gone(name, set(wanted.versions), list(wanted.versions))
 
     async def close(self) -> None:
         """Ends what is still computed on models that are out of service."""
@@ -417,8 +355,6 @@ class Reconciler:
             LOGGER.error("model %s version %d is not served: %s", family, version, reason)
 
     def _unload(self, name: str, family: _Family) -> None:
-        if family.served:
-            family.unloaded = {number: served.version for number, served in family.served.items()}
         for number, served in list(family.served.items()):
             self._retire(name, number)
             for model in served.models:

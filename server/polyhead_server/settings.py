@@ -92,7 +92,7 @@ class Settings:
 
     runs: Annotated[int, Parameter(validator=Number(gte=0))] = 0
     """Batches of one model that are computed at once. 0 chooses: 2, or a quarter of the threads where that
-    is more; 1 where there is one thread. On a GPU 2, or 1 with cuda-graphs."""
+    is more; 1 where there is one thread. On a GPU 2."""
 
     weights: Literal["packed", "mapped"] = "packed"
     """packed: each graph keeps a copy of its weights as its kernels read them best. mapped: the graphs of an
@@ -100,10 +100,6 @@ class Settings:
 
     gpu_memory: Annotated[int, _SizeOrNone] = 0
     """Most memory of a GPU that each graph may take for weights and runs, in each worker. 0 is no limit."""
-
-    cuda_graphs: bool = False
-    """On a GPU, replay runs of sizes that come often as CUDA graphs: small batches take less time, and each
-    such size keeps memory."""
 
     max_request_bytes: Annotated[int, _MessageSize] = 64 * 2**20
     """Largest request message, in bytes or as 64MiB."""

@@ -67,7 +67,6 @@ def tune(
             # Another process of this device may have measured meanwhile.
             measured = _remembered(tuning, key) or _measure(engine, signature, tuning, key, beside)
     _warm_up(engine, measured.points)
-    engine.serve()
     return CostTable(
         measured.points, rows=lambda tokens: _most_rows(signature, tokens, tuning), gains=measured.gains
     )
@@ -150,7 +149,7 @@ def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning, *, 
     return Key(
         manifest=hashlib.sha256(manifest).hexdigest(),
         graph=signature.graph,
-        provider=f"{engine.provider} with CUDA graphs" if device.graphs else engine.provider,
+        provider=engine.provider,
         library=ort.__version__,
         processor=f"{processor()}, {card_name(device.card)}" if on_card else processor(),
         cpus=available_cpus(),

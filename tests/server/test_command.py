@@ -39,9 +39,9 @@ def test_flags_are_read(served: list[Settings]) -> None:
 
 
 def test_settings_of_a_gpu(served: list[Settings]) -> None:
-    run("--models", "m", "--device", "cuda:1", "--gpu-memory", "2GiB", "--cuda-graphs")
+    run("--models", "m", "--device", "cuda:1", "--gpu-memory", "2GiB")
 
-    assert served == [Settings(models=Path("m"), device="cuda:1", gpu_memory=2 * 2**30, cuda_graphs=True)]
+    assert served == [Settings(models=Path("m"), device="cuda:1", gpu_memory=2 * 2**30)]
 
 
 def test_each_of_several_cards_has_workers(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import onnxruntime as ort
 import pytest
 from tests.servers import quick_settings
 
@@ -13,7 +14,6 @@ import polyhead_server.process
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server import Server, create_server
-from polyhead_server.engine.runs import PlainRuns
 from polyhead_server.process import LOST, serve
 
 X = np.ones((1, 3, 16), np.float32)
@@ -38,7 +38,7 @@ def test_the_caller_may_try_elsewhere_and_the_process_ends(
         server, port = await made
         await server.loaded()
         assert server.lifecycle.ready
-        monkeypatch.setattr(PlainRuns, "run", fail)
+        monkeypatch.setattr(ort.InferenceSession, "run", fail)
         request = pb.ModelInferRequest(model_name="tiny.attention", raw_input_contents=[X.tobytes()])
         request.inputs.add(name="x", datatype="FP32", shape=X.shape)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", [("grpc.enable_retries", 0)]) as channel:

@@ -48,13 +48,12 @@ def test_a_card_is_named_by_its_number() -> None:
 
 def test_what_cuda_sessions_are_created_with() -> None:
     (_, plain), fallback = on_cuda("").providers
-    (_, limited), _ = replace(on_cuda(""), memory_limit=2**30, graphs=True).providers
+    (_, limited), _ = replace(on_cuda(""), memory_limit=2**30).providers
 
     assert fallback == CPU
     assert plain["use_tf32"] == "0"
     assert "gpu_mem_limit" not in plain
-    assert "enable_cuda_graph" not in plain
-    assert (limited["gpu_mem_limit"], limited["enable_cuda_graph"]) == ("1073741824", "1")
+    assert limited["gpu_mem_limit"] == "1073741824"
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

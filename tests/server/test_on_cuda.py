@@ -1,4 +1,4 @@
-"""A server that believes to be on CUDA: its sessions say so, and the CPU's memory stands for a card's."""
+"""A server that believes to be on CUDA: its sessions say so, and compute on the CPU."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,14 +13,13 @@ from tests.servers import quick_settings
 
 from polyhead_server import create_server
 from polyhead_server.devices import CPU, CUDA, choose_device
-from polyhead_server.engine.memory import HostMemory
 
 Options = dict[str, str]
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
-    """CUDA, whose provider and whose memory are the CPU's; the provider options of all sessions."""
+    """CUDA, computed by the CPU; the provider options of all sessions."""
     seen: list[Options] = []
 
     class Session(ort.InferenceSession):  # type: ignore[misc]
@@ -37,19 +36,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
             return everything_on(CUDA)
 
     monkeypatch.setattr(ort, "InferenceSession", Session)
-    monkeypatch.setattr("polyhead_server.engine.runs.CudaMemory", lambda _card: HostMemory())
     choose = partial(choose_device, problem=lambda _card: None)
     monkeypatch.setattr("tests.servers.create_server", partial(create_server, choose=choose))
     return seen
 
 
-@pytest.fixture(params=[False, True])
-def on_cuda(repository: Path, opened: list[Options], request: pytest.FixtureRequest) -> Iterator[Running]:
-    settings = quick_settings(
-        repository, device="cuda:1", gpu_memory=2**30, cuda_graphs=request.param, threads=2
-    )
-    with running(settings) as one:
-        assert all(("enable_cuda_graph" in options) == request.param for options in opened)
+@pytest.fixture
+def on_cuda(repository: Path, opened: list[Options]) -> Iterator[Running]:
+    with running(quick_settings(repository, device="cuda:1", gpu_memory=2**30, threads=2)) as one:
         yield one
 
 

@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from polyhead_server.desired import Family
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
 from polyhead_server.loading import Failed, Loaded
 from polyhead_server.logs import LOGGER
@@ -445,74 +444,6 @@ def test_a_load_that_fails_says_why_and_what_is_served_still(run: Run) -> None:
                 await world.reconciler.load("a")
         assert world.loads == [1, 2, 2]
         assert world.serving() == {"a": [1], "a.attention": [1]}
-
-    run(story)
-
-
-async def held_with(world: World, *versions: int) -> Family:
-    """What a server holds of the family that has loaded these versions."""
-    other = World(world.source, world.models)
-    away = [path for path in (world.models / "a").iterdir() if int(path.name) not in versions]
-    for path in away:
-        path.rename(world.models / f".{path.name}")
-    await other.start()
-    for path in away:
-        (world.models / f".{path.name}").rename(path)
-    return other.reconciler.held()["a"]
-
-
-def test_what_another_has_is_taken_over_whatever_else_is_there(run: Run) -> None:
-    async def story(world: World) -> None:
-        for version in (1, 2, 3):
-            world.write(version)
-        await world.start()
-        assert world.serving() == {"a": [3], "a.attention": [3]}
-        wanted = await held_with(world, 2)
-        for _ in range(2):
-            await world.reconciler.follow("a", wanted)
-
-        assert world.serving() == {"a": [2], "a.attention": [2]}
-        assert world.reconciler.held() == {"a": wanted}
-        assert world.loads == [3, 2]
-        assert len(world.retired) == 2
-
-    run(story)
-
-
-def test_what_another_has_unloaded_is_unloaded(run: Run) -> None:
-    async def story(world: World) -> None:
-        world.write(1)
-        wanted = await held_with(world, 1)
-        unloaded = Family(loaded=False, versions=wanted.versions)
-        for _ in range(2):  # it never was in service here, and then it was
-            await world.reconciler.follow("a", unloaded)
-            assert world.index() == [
-                ("a", 1, State.UNAVAILABLE, "it was unloaded"),
-                ("a.attention", 1, State.UNAVAILABLE, "it was unloaded"),
-            ]
-            assert world.reconciler.held() == {"a": unloaded}
-            await world.reconciler.follow("a", wanted)
-            assert world.serving() == {"a": [1], "a.attention": [1]}
-
-    run(story)
-
-
-def test_what_cannot_be_had_as_another_has_it_leaves_what_is_served(run: Run) -> None:
-    async def story(world: World) -> None:
-        world.write(1)
-        await world.start()
-        world.write(2)
-        wanted = await held_with(world, 2)
-        world.broken = {"a.attention 2": "no memory"}
-        with pytest.raises(NotLoadedError, match=r"version 1 is served\): version 2: no memory"):
-            await world.reconciler.follow("a", wanted)
-        world.broken = {}
-        world.write(2, parameters=2)
-        with pytest.raises(NotLoadedError, match="version 2 is in the repository no more as it was loaded"):
-            await world.reconciler.follow("a", wanted)
-
-        assert world.serving() == {"a": [1], "a.attention": [1]}
-        assert world.retired == []
 
     run(story)
 

@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import onnxruntime as ort
 import pytest
 
-from polyhead_server.devices import Device, on_cpu, on_cuda
+from polyhead_server.devices import on_cpu, on_cuda
 from polyhead_server.engine import Arrays, Engine
-from polyhead_server.engine.captured import CapturedRuns
-from polyhead_server.engine.memory import HostMemory
 from polyhead_server.repository import read_manifest
-from polyhead_server.signature import Signature, signature_of
+from polyhead_server.signature import signature_of
 from polyhead_server.tuning import Tuning, tune
 
 
@@ -54,34 +51,6 @@ def test_memory_bounds_a_batch(repository: Path) -> None:
     table = tune(engine, signature, threads=1, tuning=Tuning(seconds=0.01, max_working_bytes=limit))
 
     assert len(table.rows(16)) == 4
-
-
-def test_no_cuda_graph_is_captured_before_callers_come(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
-    signature = signature_of(manifest, "fast")
-    made: list[CapturedRuns] = []
-
-    def runs_of(session: ort.InferenceSession, signature: Signature, _device: Device) -> CapturedRuns:
-        made.append(CapturedRuns(session, signature, HostMemory()))
-        return made[-1]
-
-    monkeypatch.setattr("polyhead_server.engine.engine.runs_of", runs_of)
-    tuning = Tuning(seconds=0.1, cache=tmp_path)
-    for _measured_then_remembered in range(2):
-        engine = Engine(
-            repository / "tiny" / "1" / "model.onnx", signature=signature, device=on_cpu(""), threads=1
-        )
-        tune(engine, signature, threads=1, tuning=tuning)
-        runs = made.pop()
-        assert runs.captured == []
-
-        for _ in range(2):
-            engine.run(engine.example(3, 5), engine.outputs)
-
-        assert runs.captured == [(3, 8)]
-        engine.close()
 
 
 def test_what_is_measured_on_a_card_is_about_that_card_and_those_who_share_it(

@@ -1,6 +1,7 @@
 """One onnxruntime session of one graph, loaded, checked and warm."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -11,9 +12,8 @@ from numpy.typing import NDArray
 
 from polyhead_server.arena import Arena
 from polyhead_server.devices import CPU, Device
-from polyhead_server.engine.failures import translate
+from polyhead_server.engine.failures import ask_device, translate
 from polyhead_server.engine.runner import Arrays
-from polyhead_server.engine.runs import runs_of
 from polyhead_server.engine.session import open_session
 from polyhead_server.engine.shapes import DTYPES, shape_of
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
@@ -47,8 +47,9 @@ class Engine:
         threads: int,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        session, self.device = open_session(path, device=device, threads=threads)
-        self.provider: str = session.get_providers()[0]
+        self.device = device
+        self._session = open_session(path, device=device, threads=threads)
+        self.provider: str = self._session.get_providers()[0]
         self._signature = signature
         self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
         self._running: set[Any] = set()
@@ -56,10 +57,9 @@ class Engine:
         self._stopped = False
         self._lock = Lock()
         self._lost = lost
-        self._check_names(path.name, session)
-        self._runs = runs_of(session, signature, self.device)
-        self._arenas = _arenas(self.device)
-        del session  # `close` drops the last one
+        self._check_names(path.name)
+        # The arena that runs take memory from, as onnxruntime names it; None where it cannot be shrunk.
+        self._arena_name: str | None = "cpu:0" if device.provider == CPU else f"gpu:{device.card}"
         try:
             self._warm_up(path.name)
             self._try_shrinking()
@@ -85,13 +85,14 @@ class Engine:
         with self._lock:
             if self._stopped:
                 raise EngineError(f"{self._signature.name} is stopped")
-            if self._arena.begin(taken) and self._arenas:
-                options.add_run_config_entry(_SHRINK, self._arenas)
+            if self._arena.begin(taken) and self._arena_name:
+                options.add_run_config_entry(_SHRINK, self._arena_name)
             self._running.add(options)
         try:
-            return self._runs.run(feeds, outputs, options)
+            values = self._session.run(list(outputs), dict(feeds), options)
+            return dict(zip(outputs, values, strict=True))
         except Exception as error:
-            failure = translate(error, self._signature.name, self._runs.check)
+            failure = translate(error, self._signature.name, partial(ask_device, self.device))
             if isinstance(failure, TooLargeError):
                 self.shrink()  # the halves of what was too large
             if isinstance(failure, DeviceLostError):
@@ -117,14 +118,10 @@ class Engine:
         with self._lock:
             self._arena.forget()
 
-    def serve(self) -> None:
-        """From now on runs are callers'; those before were to measure and to warm up."""
-        self._runs.serve()
-
     def close(self) -> None:
-        """Stops, and gives back the device's memory. Blocks while a CUDA graph is captured elsewhere."""
+        """Stop, and drop the session with the device's memory. No run is in progress, and none follows."""
         self.stop()
-        self._runs.close()
+        self._session = None
 
     def stop(self) -> None:
         """Ends the runs in progress at their next operator, and lets no other begin: all raise."""
@@ -135,20 +132,20 @@ class Engine:
 
     def _try_shrinking(self) -> None:
         """Shrinks the device's arena once. Where onnxruntime knows none by that name, such runs fail."""
-        if self.device.provider == CPU or not self._arenas:
+        if self.device.provider == CPU:
             return
         self.shrink()
         try:
             self.run(self.example(1, 1), self.outputs)
         except EngineError as error:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
-            self._arenas = None
+            self._arena_name = None
 
-    def _check_names(self, file: str, session: ort.InferenceSession) -> None:
+    def _check_names(self, file: str) -> None:
         graph = self._signature.manifest.graphs[self._signature.graph]
         for what, values, tensors in (
-            ("inputs", session.get_inputs(), self._signature.manifest.inputs),
-            ("outputs", session.get_outputs(), graph.outputs),
+            ("inputs", self._session.get_inputs(), self._signature.manifest.inputs),
+            ("outputs", self._session.get_outputs(), graph.outputs),
         ):
             are, must = {value.name for value in values}, {tensor.name for tensor in tensors}
             if are != must:
@@ -174,11 +171,3 @@ class Engine:
                     f"{file}: {tensor.name} must be {tensor.datatype} {list(shape)} "
                     f"at B={batch}, T={tokens}, was {value.dtype} {list(value.shape)}"
                 )
-
-
-def _arenas(device: Device) -> str | None:
-    """The arena that runs take memory from, as onnxruntime names it; None where it must stay as it is."""
-    if device.provider == CPU:
-        return "cpu:0"
-    # What was captured reads and writes the same addresses for good.
-    return None if device.graphs else f"gpu:{device.card}"

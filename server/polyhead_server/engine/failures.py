@@ -3,6 +3,10 @@
 import re
 from collections.abc import Callable
 
+import numpy as np
+import onnxruntime as ort
+
+from polyhead_server.devices import CPU, Device
 from polyhead_server.errors import DeviceLostError, EngineError, ServerError, TooLargeError
 
 _OUT_OF_MEMORY = (
@@ -42,6 +46,16 @@ def translate(error: Exception, name: str, check: Callable[[], None] = lambda: N
     if is_out_of_memory(error):
         return TooLargeError("the request needs more memory than there is: send fewer or shorter sequences")
     return EngineError(f"{name} failed: {error}")
+
+
+def ask_device(device: Device) -> None:
+    """Copy a number to a GPU and back.
+
+    Raises:
+        RuntimeError: The GPU cannot be used any more; in CUDA's words.
+    """
+    if device.provider != CPU:
+        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), device.name, device.card).numpy()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

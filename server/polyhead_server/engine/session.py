@@ -1,20 +1,17 @@
 """Opens an onnxruntime session that is where it must be, as a whole."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime as ort
 
 from polyhead_server.devices import CPU, Device, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
-from polyhead_server.engine.gate import GATE
 from polyhead_server.engine.placement import placed, slow_on_cpu, spell
 from polyhead_server.errors import DeviceError, RepositoryError
-from polyhead_server.logs import LOGGER
 
 
-def open_session(path: Path, *, device: Device, threads: int) -> tuple[ort.InferenceSession, Device]:
-    """A session of a graph, and the device as it is used: without CUDA graphs where they cannot be.
+def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSession:
+    """Open a session of a graph.
 
     Args:
         path: The graph's file; its weights lie beside it.
@@ -36,7 +33,7 @@ def open_session(path: Path, *, device: Device, threads: int) -> tuple[ort.Infer
     if device.provider != CPU:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        session, device = _create(path, options, device)
+        session = ort.InferenceSession(str(path), options, providers=device.providers)
     except Exception as error:
         if is_out_of_memory(error):
             raise RepositoryError(f"{path.name} needs more memory than there is") from error
@@ -45,21 +42,7 @@ def open_session(path: Path, *, device: Device, threads: int) -> tuple[ort.Infer
     check_provider(session.get_providers(), device)
     if device.provider != CPU:
         _check_placement(path.name, session, device)
-    return session, device
-
-
-def _create(path: Path, options: ort.SessionOptions, device: Device) -> tuple[ort.InferenceSession, Device]:
-    if not device.graphs:
-        return ort.InferenceSession(str(path), options, providers=device.providers), device
-    with GATE.together():
-        try:
-            return ort.InferenceSession(str(path), options, providers=device.providers), device
-        except Exception as error:
-            # Not every graph can be captured; all the same it can be run.
-            without = replace(device, graphs=False)
-            session = ort.InferenceSession(str(path), options, providers=without.providers)
-            LOGGER.warning("%s runs without CUDA graphs: %s", path.name, error)
-            return session, without
+    return session
 
 
 def _check_placement(file: str, session: ort.InferenceSession, device: Device) -> None:

@@ -16,8 +16,6 @@ class Assignment:
     """Its number, from 0."""
     files: tuple[int, ...]
     """Every worker's file of counters."""
-    agreement: int | None
-    """The file that says what all of them are to serve, where callers load and unload."""
     late: bool
     """It replaces one that has ended, and listens only when it has loaded."""
 

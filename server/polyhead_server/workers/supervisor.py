@@ -20,7 +20,6 @@ from polyhead_server.metrics import Exporter, collectors
 from polyhead_server.openness import warn_of_openness
 from polyhead_server.settings import Settings
 from polyhead_server.threads import available_cpus
-from polyhead_server.workers.agreement import Agreement
 from polyhead_server.workers.assignment import READY, Assignment
 from polyhead_server.workers.port import reserve
 
@@ -39,7 +38,6 @@ class Supervisor:
     Args:
         settings: The server's; the port is one that is reserved.
         board: Where the workers count.
-        agreement: What all of them are to serve, where callers load and unload.
         cards: The GPUs that the workers spread over; none leaves the device to each.
     """
 
@@ -47,7 +45,6 @@ class Supervisor:
         self,
         settings: Settings,
         board: Board,
-        agreement: Agreement | None = None,
         cards: Sequence[int] = (),
     ) -> None:
         self.processes: dict[int, int] = {}
@@ -55,7 +52,6 @@ class Supervisor:
         self.restarts = [0] * settings.workers
         self._settings = settings
         self._board = board
-        self._agreement = agreement
         self._cards = cards
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
@@ -143,12 +139,11 @@ class Supervisor:
         return ready, settled, code, _spell(code)
 
     async def _start(self, worker: int, *, late: bool) -> Process:
-        agreement = None if self._agreement is None else self._agreement.file
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "polyhead_server.workers.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            pass_fds=(*self._board.files, *(() if agreement is None else (agreement,))),
+            pass_fds=self._board.files,
             # Ctrl-C goes to all processes of a terminal's session; workers hear of it from here.
             start_new_session=True,
         )
@@ -159,7 +154,6 @@ class Supervisor:
             settings=settings_of(worker, self._settings, self._cards),
             worker=worker,
             files=self._board.files,
-            agreement=agreement,
             late=late,
         )
         assert process.stdin is not None  # noqa: S101 - a pipe, as was asked for
@@ -182,8 +176,6 @@ class Supervisor:
         del self._running[worker]
         del self.processes[worker]
         self._board.settle(worker)
-        if self._agreement is not None:
-            self._agreement.leave(worker)
 
     def _fail(self, reason: str) -> None:
         if not self._failed.done():
@@ -224,15 +216,18 @@ def supervise(settings: Settings, cards: Sequence[int] = ()) -> int:
 async def _supervise(settings: Settings, cards: Sequence[int]) -> int:
     warn_of_openness(settings)
     settings = replace(settings, workers=settings.workers * max(1, len(cards)))
+    if settings.repository_mode == "explicit":
+        raise StartError(
+            f"--repository-mode explicit must have one worker, was {settings.workers}: a call "
+            "reaches only one of them; use --repository-mode poll, which every worker follows"
+        )
     with ExitStack() as stack:
         port = stack.enter_context(reserve(settings.host, settings.port)).getsockname()[1]
         threads = settings.threads or max(1, available_cpus() // settings.workers)
         settings = replace(settings, port=port, threads=threads)
         board = Board.create(settings.workers, mine=None)
         stack.callback(board.close)
-        explicit = settings.repository_mode == "explicit"
-        agreement = Agreement.create(settings.workers) if explicit else None
-        supervisor = Supervisor(settings, board, agreement, cards)
+        supervisor = Supervisor(settings, board, cards)
         if settings.metrics:
             told = collectors(board, supervisor.processes, supervisor.restarts)
             exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port, board=board)

@@ -27,13 +27,9 @@ def main() -> int:
     from polyhead_server.app import Place
     from polyhead_server.counters.board import Board
     from polyhead_server.process import Leash, run
-    from polyhead_server.workers.agreement import Agreement
 
     place = Place(
         board=Board(assignment.files, assignment.worker),
-        agreement=None
-        if assignment.agreement is None
-        else Agreement(assignment.agreement, len(assignment.files), assignment.worker),
         shared=True,
         late=assignment.late,
     )

@@ -1,9 +1,8 @@
 """Which attention kernel the names of kernels betray."""
 
 import pytest
-from tests.benchmarks.gpu.conftest import RunPart
 
-from gpu.kernels import classify, kernels_said
+from gpu.kernels import classify
 
 
 @pytest.mark.parametrize(
@@ -20,31 +19,3 @@ from gpu.kernels import classify, kernels_said
 )
 def test_names_tell_the_kind(kernels: list[str], kind: str) -> None:
     assert classify(kernels) == kind
-
-
-def test_every_kernel_that_was_named_counts_and_silence_is_told() -> None:
-    said = "Operator=A SdpaKernel=CUDNN_FLASH\nOperator=A SdpaKernel=MATH\nOperator=A SdpaKernel=MATH\n"
-
-    assert kernels_said(said) == "CUDNN_FLASH, MATH"
-    assert kernels_said("a warning") == "nothing"
-
-
-def test_every_form_has_a_row_and_those_that_run_are_right(run: RunPart) -> None:
-    rows = run("kernels").of("form")
-
-    assert {row["form"].split(",")[0] for row in rows} == {
-        "MultiHeadAttention",
-        "contrib Attention",
-        "Attention (opset 23)",
-        "Attention (opset 24)",
-        "explicit",
-    }
-    served = {"operator": "contrib Attention", "layout": "projected", "mask": "lengths"}
-    assert any(row.items() >= served.items() for row in rows)  # it is what a target looks at
-    broken = [row for row in rows if "problem" in row]
-    assert {row["layout"] for row in broken} == {"packed"}  # the CPU has no kernel for it
-    assert {row["said"] for row in rows if row["operator"] in {"Attention", "explicit"}} == {None}
-    for row in rows:
-        if row not in broken:
-            assert row["difference"] < 1e-5
-            assert row["ms"] > 0

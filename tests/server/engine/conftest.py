@@ -26,7 +26,7 @@ def open_graph(repository: Path) -> Open:
     def opened(family: str, graph: GraphName) -> Opened:
         folder = repository / family / "1"
         manifest = read_manifest(folder, family=family, version=1)
-        session, _ = open_session(folder / manifest.graphs[graph].file, device=on_cpu(""), threads=1)
+        session = open_session(folder / manifest.graphs[graph].file, device=on_cpu(""), threads=1)
         return session, signature_of(manifest, graph)
 
     return opened

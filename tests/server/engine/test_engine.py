@@ -14,9 +14,6 @@ import pytest
 
 from polyhead_server.devices import CPU, CUDA, Device, on_cpu, on_cuda
 from polyhead_server.engine import Arrays, Engine
-from polyhead_server.engine.bound import BoundRuns
-from polyhead_server.engine.memory import HostMemory
-from polyhead_server.engine.runs import PlainRuns
 from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.repository import GraphName, Manifest, read_manifest
 from polyhead_server.signature import signature_of
@@ -68,7 +65,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine(repository, manifest(repository))
-    session = one._runs._session  # type: ignore[attr-defined]
+    session = one._session
     shrunk: list[bool] = []
 
     class Watched:
@@ -81,7 +78,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
             values: list[Any] = session.run(names, inputs, options)
             return values
 
-    monkeypatch.setattr(one._runs, "_session", Watched())
+    monkeypatch.setattr(one, "_session", Watched())
     monkeypatch.setattr("polyhead_server.arena._KEPT_BYTES", 100_000)
     for tokens in (5, 64, 64, 5, 5):
         one.run(feeds(tokens=tokens), ["output"])
@@ -202,21 +199,6 @@ def test_a_graph_that_is_on_the_device_in_part_is_refused(
         engine(repository, manifest(repository), device=on_cuda(""))
 
 
-def test_on_a_device_it_runs_over_bound_buffers(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = manifest(repository)
-    plain = engine(repository, one).run(feeds(3, 7), ["output"])["output"]
-    monkeypatch.setattr(
-        "polyhead_server.engine.engine.runs_of",
-        lambda session, signature, _device: BoundRuns(session, signature, HostMemory()),
-    )
-    bound = engine(repository, one)
-
-    np.testing.assert_allclose(bound.run(feeds(3, 7), ["output"])["output"], plain, atol=1e-6)
-    bound.stop()
-    with pytest.raises(EngineError, match="stopped"):
-        bound.run(feeds(), ["output"])
-
-
 def test_a_lost_device_is_told_once_for_each_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[bool] = []
     one = engine(repository, manifest(repository), lost=lambda: told.append(True))
@@ -224,128 +206,98 @@ def test_a_lost_device_is_told_once_for_each_run(repository: Path, monkeypatch: 
     def fail(*_arguments: object) -> None:
         raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0")
 
-    monkeypatch.setattr(one._runs, "run", fail)
+    monkeypatch.setattr(one._session, "run", fail)
     with pytest.raises(DeviceLostError):
         one.run(feeds(), ["output"])
 
     assert told == [True]
 
 
-class RefusingRuns(PlainRuns):
-    """Runs on the CPU that remember which arena they were to shrink, and fail where they are told to."""
+class Refusing(ort.InferenceSession):  # type: ignore[misc]
+    """Runs on the CPU, remembers which arena it was to shrink, and fails where it is told to."""
 
-    def __init__(self, session: ort.InferenceSession) -> None:
-        super().__init__(session)
+    refuses = "nothing"
+    words = ""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, providers=[CPU])
         self.shrunk: list[str | None] = []
-        self.refuses = "nothing"
-        self.words = ""
-        self.closed = False
 
-    def run(self, feeds: Arrays, outputs: Sequence[str], options: ort.RunOptions) -> Arrays:
+    def run(self, outputs: Sequence[str], feeds: Arrays, options: ort.RunOptions) -> list[Any]:
         try:
-            arenas = options.get_run_config_entry("memory.enable_memory_arena_shrinkage")
+            arena = options.get_run_config_entry("memory.enable_memory_arena_shrinkage")
         except RuntimeError:
-            arenas = None
-        self.shrunk.append(arenas)
-        if self.words or arenas == self.refuses:
-            raise RuntimeError(self.words or f"no arena in the memory arena shrink list: {arenas}")
-        return super().run(feeds, outputs, ort.RunOptions())
-
-    def check(self) -> None:
-        if "CUBLAS" in self.words:
-            raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
-
-    def close(self) -> None:
-        self.closed = True
+            arena = None
+        self.shrunk.append(arena)
+        if self.words or arena == self.refuses:
+            raise RuntimeError(self.words or f"no arena in the memory arena shrink list: {arena}")
+        return super().run(outputs, feeds)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ort.InferenceSession, Device]]:
-    """Sessions are on the CPU, and engines believe that they are on card 1."""
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Refusing]:
+    """Sessions are on the CPU, and engines believe that they are on a GPU."""
+    sessions: list[Refusing] = []
 
-    def opened(path: Path, *, device: Device, threads: int) -> tuple[ort.InferenceSession, Device]:
-        return ort.InferenceSession(str(path), providers=[CPU]), device
+    def open_session(path: Path, **_options: object) -> Refusing:
+        sessions.append(Refusing(str(path)))
+        return sessions[-1]
 
-    monkeypatch.setattr("polyhead_server.engine.engine.open_session", opened)
-    return opened
+    monkeypatch.setattr("polyhead_server.engine.engine.open_session", open_session)
+    return sessions
 
 
 @pytest.mark.parametrize(
-    ("graphs", "refuses", "expected"),
-    [
-        (False, "nothing", [None, "gpu:1", None, "gpu:1"]),
-        (False, "gpu:1", [None, "gpu:1", None, None]),
-        (True, "nothing", [None, None, None]),
-    ],
+    ("refuses", "expected"),
+    [("nothing", [None, "gpu:1", None, "gpu:1"]), ("gpu:1", [None, "gpu:1", None, None])],
 )
-def test_a_cards_arena_is_shrunk_where_that_can_be_done(
+def test_the_arena_of_a_gpu_is_shrunk_where_that_can_be_done(
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
-    on_card: object,
-    graphs: bool,
+    opened: list[Refusing],
     refuses: str,
     expected: list[str | None],
 ) -> None:
-    made: list[RefusingRuns] = []
-
-    def runs_of(session: ort.InferenceSession, *_rest: object) -> RefusingRuns:
-        made.append(RefusingRuns(session))
-        made[-1].refuses = refuses
-        return made[-1]
-
-    monkeypatch.setattr("polyhead_server.engine.engine.runs_of", runs_of)
-    one = engine(repository, manifest(repository), device=replace(on_cuda("", 1), graphs=graphs))
+    monkeypatch.setattr(Refusing, "refuses", refuses)
+    one = engine(repository, manifest(repository), device=on_cuda("", 1))
     one.run(feeds(), ["output"])
     one.shrink()
     one.run(feeds(), ["output"])
 
-    assert made[0].shrunk == expected
+    assert opened[0].shrunk == expected
 
 
-def test_after_a_lack_of_memory_the_arena_is_shrunk(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, on_card: object
-) -> None:
-    monkeypatch.setattr(
-        "polyhead_server.engine.engine.runs_of", lambda session, *_rest: RefusingRuns(session)
-    )
+def test_after_a_lack_of_memory_the_arena_is_shrunk(repository: Path, opened: list[Refusing]) -> None:
     one = engine(repository, manifest(repository), device=on_cuda(""))
-    runs = one._runs
-    assert isinstance(runs, RefusingRuns)
-    runs.words = "CUDA failure 2: out of memory"
+    opened[0].words = "CUDA failure 2: out of memory"
     with pytest.raises(TooLargeError):
         one.run(feeds(), ["output"])
-    runs.words = ""
+    opened[0].words = ""
     one.run(feeds(), ["output"])
 
-    assert runs.shrunk[-2:] == [None, "gpu:0"]
+    assert opened[0].shrunk[-2:] == [None, "gpu:0"]
 
 
 def test_what_a_library_calls_a_failed_product_may_be_a_lost_device(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, on_card: object
+    repository: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Refusing]
 ) -> None:
-    monkeypatch.setattr(
-        "polyhead_server.engine.engine.runs_of", lambda session, *_rest: RefusingRuns(session)
-    )
+    def ask(device: Device) -> None:
+        assert device.card == 2
+        raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
+
+    monkeypatch.setattr("polyhead_server.engine.engine.ask_device", ask)
     told: list[bool] = []
-    one = engine(repository, manifest(repository), device=on_cuda(""), lost=lambda: told.append(True))
-    runs = one._runs
-    assert isinstance(runs, RefusingRuns)
-    runs.words = "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED"
+    one = engine(repository, manifest(repository), device=on_cuda("", 2), lost=lambda: told.append(True))
+    opened[0].words = "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED"
     with pytest.raises(DeviceLostError):
         one.run(feeds(), ["output"])
 
     assert told == [True]
 
 
-def test_an_engine_that_is_closed_holds_nothing_and_runs_no_more(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "polyhead_server.engine.engine.runs_of",
-        lambda session, signature, _device: BoundRuns(session, signature, HostMemory()),
-    )
+def test_an_engine_that_is_closed_holds_nothing_and_runs_no_more(repository: Path) -> None:
     one = engine(repository, manifest(repository))
-    session = weakref.ref(one._runs._session)  # type: ignore[attr-defined]
+    session = weakref.ref(one._session)
     one.close()
     gc.collect()
 

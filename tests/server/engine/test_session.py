@@ -1,6 +1,5 @@
 """Opening sessions; what of a graph must be where is tried in `test_engine`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,39 +7,14 @@ import onnxruntime as ort
 import pytest
 from tests.server.conftest import everything_on
 
-from polyhead_server.devices import CPU, CUDA, on_cuda
+from polyhead_server.devices import CPU, CUDA, on_cpu, on_cuda
 from polyhead_server.engine.session import open_session
 from polyhead_server.errors import DeviceError, RepositoryError
 
 
-def test_a_graph_that_cannot_be_captured_is_run_without(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Session(ort.InferenceSession):  # type: ignore[misc]
-        """Is on the CPU and says that it is on CUDA, where not all of its nodes can be captured."""
-
-        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any]) -> None:
-            if "enable_cuda_graph" in providers[0][1]:
-                raise RuntimeError("cannot use the graph capture feature")
-            super().__init__(path, options, [CPU])
-
-        def get_providers(self) -> list[str]:
-            return [CUDA, CPU]
-
-        def get_provider_graph_assignment_info(self) -> list[Any]:
-            return everything_on(CUDA)
-
-    monkeypatch.setattr(ort, "InferenceSession", Session)
-    graph = repository / "tiny" / "1" / "model.onnx"
-    device = replace(on_cuda(""), graphs=True)
-
-    session, used = open_session(graph, device=device, threads=1)
-    assert session.get_providers()[0] == CUDA
-    assert used == replace(device, graphs=False)
-    assert "model.onnx runs without CUDA graphs: cannot use the graph capture feature" in caplog.text
-
+def test_what_is_no_graph_is_refused(repository: Path) -> None:
     with pytest.raises(RepositoryError, match=r"weights\.bin cannot be loaded by onnxruntime"):
-        open_session(graph.with_name("weights.bin"), device=device, threads=1)
+        open_session(repository / "tiny" / "1" / "weights.bin", device=on_cpu(""), threads=1)
 
 
 @pytest.mark.parametrize("recorded", [[], everything_on("AnotherExecutionProvider")])

@@ -267,6 +267,15 @@ def test_a_port_that_is_taken_is_a_clear_error(start: "Start") -> None:
     assert f"cannot serve: cannot listen on 127.0.0.1:{port}: Address already in use" in workers.log
 
 
+def test_loading_by_call_needs_a_single_worker(start: "Start", tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a-token-for-management")
+    workers = start("--repository-mode", "explicit", "--management-token-file", str(tmp_path / "token"))
+
+    assert workers.end() == 1
+    assert "--repository-mode explicit must have one worker, was 2" in workers.log
+    assert "use --repository-mode poll" in workers.log
+
+
 def test_when_the_system_gives_no_process_it_is_asked_again(
     repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

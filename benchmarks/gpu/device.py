@@ -1,0 +1,115 @@
+"""The device that is measured: a GPU as PyTorch sees it, or the CPU to try the code."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from statistics import median
+from typing import Any, Literal
+
+import onnxruntime as ort
+import torch
+
+
+class NoDeviceError(Exception):
+    """There is no GPU to measure; the message says what is missing."""
+
+
+class Device:
+    """A device and its clock.
+
+    Args:
+        kind: `cuda` for the first GPU, or `cpu`.
+
+    Raises:
+        NoDeviceError: `cuda` was asked for, and PyTorch or onnxruntime cannot use it.
+    """
+
+    def __init__(self, kind: Literal["cuda", "cpu"]) -> None:
+        self.kind = kind
+        self.torch = torch.device(kind)
+        self.stream: Any = None
+        """The CUDA stream that both PyTorch and onnxruntime compute on; None on the CPU."""
+        if kind == "cpu":
+            return
+        if not torch.cuda.is_available():
+            raise NoDeviceError(
+                f"torch {torch.__version__} sees no GPU: an NVIDIA driver and a torch with CUDA are needed; "
+                "`--device cpu --tiny` tries the code without one"
+            )
+        if "CUDAExecutionProvider" not in ort.get_available_providers():
+            raise NoDeviceError(
+                f"onnxruntime {ort.__version__} was built without CUDA: install onnxruntime-gpu in its place"
+            )
+        torch.cuda.init()
+        # PyTorch has loaded its CUDA libraries by now; onnxruntime looks for the others where pip puts them.
+        ort.preload_dlls()
+        self.stream = torch.cuda.Stream()
+
+    @property
+    def name(self) -> str:
+        """What the driver calls the GPU."""
+        return "cpu" if self.kind == "cpu" else str(torch.cuda.get_device_name())
+
+    @property
+    def providers(self) -> list[Any]:
+        """What an onnxruntime session is created with. The CPU is for operators on shapes."""
+        if self.kind == "cpu":
+            return ["CPUExecutionProvider"]
+        options = {"device_id": "0", "use_tf32": "0", "user_compute_stream": str(self.stream.cuda_stream)}
+        return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """Have PyTorch compute on the stream that is timed."""
+        return nullcontext() if self.kind == "cpu" else torch.cuda.stream(self.stream)
+
+    def synchronise(self) -> None:
+        """Wait until the device has done everything."""
+        if self.kind == "cuda":
+            torch.cuda.synchronize()
+
+    def milliseconds(self, call: Callable[[], object], runs: int) -> float:
+        """Time one of `runs` calls that are queued one behind the other, by the device's own clock."""
+        if self.kind == "cpu":
+            start = time.perf_counter()
+            for _ in range(runs):
+                call()
+            return 1e3 * (time.perf_counter() - start) / runs
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with self.on_stream():
+            begin.record()
+            for _ in range(runs):
+                call()
+            end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / runs
+
+    def compare(
+        self, contenders: Mapping[str, Callable[[], object]], *, sample_ms: float, rounds: int
+    ) -> dict[str, list[float]]:
+        """Time contenders in turn, so that a clock that drops is slow for all of them.
+
+        Args:
+            contenders: What is timed, by name.
+            sample_ms: How long each is repeated for one sample.
+            rounds: Samples of each.
+
+        Returns:
+            Milliseconds of one call, a sample for each round.
+        """
+        runs = {}
+        for name, call in contenders.items():
+            self.milliseconds(call, 3)  # plans are made, memory is taken, clocks rise
+            runs[name] = max(1, min(200, int(sample_ms / max(1e-3, self.milliseconds(call, 1)))))
+        samples: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(rounds):
+            for name, call in contenders.items():
+                samples[name].append(self.milliseconds(call, runs[name]))
+        return samples
+
+
+def ratio(samples: Mapping[str, list[float]], slower: str, faster: str) -> list[float] | None:
+    """Return how many times as fast `faster` is: median, lowest and highest of the rounds."""
+    if not samples.get(slower) or not samples.get(faster):
+        return None
+    each = [one / other for one, other in zip(samples[slower], samples[faster], strict=True)]
+    return [median(each), min(each), max(each)]

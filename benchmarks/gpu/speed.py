@@ -1,0 +1,175 @@
+"""Both graphs against the same encoder in PyTorch, eager and compiled, on one stream."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from statistics import median
+
+import numpy as np
+import onnxruntime as ort
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpu.device import Device, ratio
+from gpu.families import GRAPHS, build, feeds_of, open_graph
+from gpu.plan import Check, Family, Size
+from polyhead_model import Encoder, flops
+
+FAST, ATTENTION = GRAPHS
+EAGER, COMPILED, CAPTURED = "torch eager", "torch.compile", "torch.compile, CUDA graph"
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def run(check: Check) -> None:
+    """Time every family at every size; sequences are all as long as T."""
+    for family in check.plan.timed:
+        with check.attempt(f"speed of {family.key}"):
+            sessions = {graph: open_graph(check.device, family, check.models, graph) for graph in GRAPHS}
+            encoder = build(family).fuse().to(check.device.torch, _DTYPES[family.precision]).eval()
+            for size in check.plan.speed_sizes:
+                with check.attempt(f"speed of {family.key} at B, T = {size}"):
+                    _measure(check, family, size, sessions, encoder)
+
+
+def attend_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+) -> tuple[Tensor, None]:
+    """Compute attention by PyTorch's fused operator."""
+    q, k, v = (each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in (query, key, value))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=None if mask is None else mask[:, None])
+    return context.transpose(1, 2).flatten(2), None
+
+
+class BoundGraph:
+    """A session whose inputs and outputs stay in the device's memory; a call queues one run.
+
+    Args:
+        device: Where the session is.
+        session: The session.
+        inputs: Tensors on the device, by name.
+        shapes: Shapes of the outputs that are kept, by name.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        session: ort.InferenceSession,
+        inputs: Mapping[str, Tensor],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        self.outputs = {name: torch.empty(shape, device=device.torch) for name, shape in shapes.items()}
+        self._inputs = inputs  # kept: onnxruntime has only their addresses
+        self._session = session
+        self._options = ort.RunOptions()
+        # The device's queue orders the runs; to wait after each would time the host as well.
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        self._binding = session.io_binding()
+        for name, tensor in inputs.items():
+            dtype = np.int32 if tensor.dtype == torch.int32 else np.int64
+            shape = tuple(tensor.shape)
+            self._binding.bind_input(name, device.kind, 0, dtype, shape, tensor.data_ptr())
+        for name, tensor in self.outputs.items():
+            shape = tuple(tensor.shape)
+            self._binding.bind_output(name, device.kind, 0, np.float32, shape, tensor.data_ptr())
+
+    def __call__(self) -> None:
+        """Queue one run."""
+        self._session.run_with_iobinding(self._binding, self._options)
+
+
+def _measure(
+    check: Check,
+    family: Family,
+    size: Size,
+    sessions: Mapping[str, ort.InferenceSession],
+    encoder: Encoder,
+) -> None:
+    (batch, tokens), device, config = size, check.device, family.config
+    inputs = {
+        name: torch.from_numpy(value).to(device.torch)
+        for name, value in feeds_of(config, [tokens] * batch, seed=tokens).items()
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        "output": (batch, tokens, config.d_model),
+        "pooled": (batch, config.d_model),
+    }
+    maps = {f"attention.{layer}": (batch, config.heads, tokens, tokens) for layer in range(config.layers)}
+    calls: dict[str, Callable[[], object]] = {}
+    makes: dict[str, Callable[[], Callable[[], object]]] = {
+        FAST: partial(BoundGraph, device, sessions[FAST], inputs, shapes),
+        ATTENTION: partial(BoundGraph, device, sessions[ATTENTION], inputs, shapes | maps),
+        EAGER: partial(_torch_call, encoder, inputs),
+        COMPILED: partial(_compiled_call, device, encoder, inputs),
+        CAPTURED: partial(_captured_call, device, encoder, inputs),
+    }
+    if device.kind == "cpu":
+        del makes[CAPTURED]
+    for name, make in makes.items():
+        with check.attempt(f"{name}, {family.key} at B, T = {size}"):
+            call = make()
+            device.milliseconds(call, 1)
+            calls[name] = call
+    samples = device.compare(calls, sample_ms=check.plan.sample_ms, rounds=check.plan.rounds)
+    best = min(
+        (name for name in (COMPILED, CAPTURED) if name in samples), key=lambda name: median(samples[name])
+    )
+    check.write(
+        "size",
+        family=family.key,
+        batch=batch,
+        tokens=tokens,
+        ms={name: median(each) for name, each in samples.items()},
+        against_torch=ratio(samples, best, FAST),
+        best_of_torch=best,
+        attention_costs=ratio(samples, ATTENTION, FAST),
+        teraflops=flops(config, batch, tokens) / median(samples[FAST]) / 1e9 if FAST in samples else None,
+    )
+    if device.kind == "cuda":
+        calls.clear()
+        torch.cuda.empty_cache()
+
+
+def _torch_call(encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+    def call() -> Tensor:
+        with torch.no_grad():
+            result = encoder(
+                inputs["input_ids"], token_type_ids=inputs.get("token_type_ids"), attend=attend_sdpa
+            )
+            pooled: Tensor = result.pooled
+            return pooled
+
+    return call
+
+
+def _compiled_call(device: Device, encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+    """Compile a second encoder over the same weights, for exactly this size.
+
+    The layers one by one, which share what is compiled: whole encoders take minutes for all sizes. What that
+    costs between layers, the captured graph does away with.
+    """
+    torch.compiler.reset()
+    with torch.device("meta"):
+        twin = Encoder(encoder.config)
+    twin.load_state_dict(encoder.state_dict(), assign=True)
+    backend = "inductor" if device.kind == "cuda" else "eager"  # to try the code, tracing is enough
+    for layer in twin.eval().layers:
+        layer.compile(backend=backend, dynamic=False, fullgraph=True)
+    return _torch_call(twin, inputs)
+
+
+def _captured_call(device: Device, encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
+    """Capture the compiled call as a CUDA graph: the host starts it with one launch."""
+    call = _compiled_call(device, encoder, inputs)
+    with device.on_stream():
+        for _ in range(3):
+            call()
+    device.synchronise()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=device.stream):
+        kept = call()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return kept  # the graph writes into it: it must live as long
+
+    return replay
