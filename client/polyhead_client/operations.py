@@ -21,7 +21,7 @@ from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
 from polyhead_client.inputs import Batch, Inputs, prepare
 from polyhead_client.messages import parse
-from polyhead_client.models import ATTENTION, ModelInfo, ModelStatistics, ServedModel, ServerInfo, family_of
+from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import read
 from polyhead_client.selection import Indices, Precision, Selection, select
@@ -114,9 +114,9 @@ class Operations:
             inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
         )
         name = check_name(model) or (yield from self._catalogue.family(deadline, batch.kind))
-        if attention is not None and attention is not False and not name.endswith(f".{ATTENTION}"):
-            name = f"{family_of(name)}.{ATTENTION}"
         info = yield from self._catalogue.model(name, version, deadline)
+        if attention is not None and attention is not False:
+            info = yield from self._catalogue.with_attention(info, version, deadline)
         _check_inputs(info, batch)
         selection = select(
             info,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from polyhead_client.encoding import Arrays, Encoding, Timings
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
-from polyhead_client.models import ATTENTION
 from polyhead_client.padding import Form
 from polyhead_client.selection import Selection
 from polyhead_client.tensors import to_array, to_texts
@@ -49,7 +48,7 @@ def read(
     heads = "H" if selection.heads is None else len(selection.heads)
     queries = "T" if selection.queries is None else len(selection.queries)
     weights = {
-        layer: reply.weights(f"{ATTENTION}.{layer}", "B", heads, queries, "T") for layer in selection.layers
+        layer: reply.weights(name, "B", heads, queries, "T") for layer, name in selection.layers.items()
     }
     lengths = reply.lengths() if batch.lengths is None else batch.lengths
 

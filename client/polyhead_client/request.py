@@ -4,7 +4,7 @@ from google.protobuf.message import EncodeError, Message
 
 from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
-from polyhead_client.models import ATTENTION, ModelInfo
+from polyhead_client.models import ModelInfo
 from polyhead_client.selection import Selection
 from polyhead_client.tensors import DTYPES
 from polyhead_proto import messages as pb
@@ -52,8 +52,8 @@ def build(
         outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in selection.outputs],
         raw_input_contents=[tensor.raw for tensor in batch.tensors],
     )
-    for layer in selection.layers:
-        output = message.outputs.add(name=f"{ATTENTION}.{layer}")
+    for layer in selection.layers.values():
+        output = message.outputs.add(name=layer)
         for name, value in selection.parameters.items():
             output.parameters[name].string_param = value
     size, limit = message.ByteSize(), info.max_request_bytes

@@ -6,6 +6,7 @@ Shape letters: B batch, T tokens, H heads.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 from polyhead_client.errors import InvalidRequest
@@ -24,7 +25,8 @@ class Selection:
 
     outputs: tuple[str, ...]
     """Names, those of attention aside."""
-    layers: tuple[int, ...] = ()
+    layers: Mapping[int, str] = MappingProxyType({})
+    """The layers whose attention is asked for, and the outputs that hold it."""
     heads: tuple[int, ...] | None = None
     """None: all of them."""
     queries: tuple[int, ...] | None = None
@@ -85,20 +87,20 @@ def select(
     )
 
 
-def _layers(info: ModelInfo, attention: bool | int | Sequence[int] | None) -> tuple[int, ...]:
+def _layers(info: ModelInfo, attention: bool | int | Sequence[int] | None) -> Mapping[int, str]:
     if attention is None or attention is False:
-        return ()
+        return {}
     served = info.attention_layers
     if not served:
         raise InvalidRequest(f"attention cannot be had: {info.name} has no attention outputs")
     if attention is True:
-        return served
+        return info.attention
     asked: Any = [attention] if isinstance(attention, Integral) else attention
     if isinstance(asked, str | bytes) or not _all_integers(asked):
         raise InvalidRequest(f"attention must be True or layer numbers, was {attention!r}")
     if not len(asked):
         raise InvalidRequest("attention must name at least one layer, was empty")
-    layers: list[int] = []
+    layers: dict[int, str] = {}
     for layer in asked:
         index = int(layer) + len(served) if layer < 0 else int(layer)
         if index not in served:
@@ -108,8 +110,8 @@ def _layers(info: ModelInfo, attention: bool | int | Sequence[int] | None) -> tu
             )
         if index in layers:
             raise InvalidRequest(f"attention must name each layer once, was {attention!r}")
-        layers.append(index)
-    return tuple(layers)
+        layers[index] = info.attention[index]
+    return layers
 
 
 def _indices(name: str, value: Indices | None) -> tuple[int, ...] | None:

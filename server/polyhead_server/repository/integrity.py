@@ -101,8 +101,9 @@ def _check_graph(folder: Path, graph: Graph, manifest: Manifest) -> None:
         _check_tensor(tensor, graph.file, folder, manifest)
     held = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in held]
-    _check_signature(graph.file, "inputs", inputs, manifest.inputs, strict=True)
-    _check_signature(graph.file, "outputs", list(model.graph.output), graph.outputs, strict=False)
+    sizes = manifest.sizes
+    _check_signature(graph.file, "inputs", inputs, graph.inputs, sizes, strict=True)
+    _check_signature(graph.file, "outputs", list(model.graph.output), graph.outputs, sizes, strict=False)
 
 
 Nodes = onnx.GraphProto | onnx.FunctionProto
@@ -187,7 +188,13 @@ def _item_bytes(data_type: int) -> float:
 
 
 def _check_signature(
-    file: str, what: str, values: list[onnx.ValueInfoProto], tensors: list[Tensor], *, strict: bool
+    file: str,
+    what: str,
+    values: list[onnx.ValueInfoProto],
+    tensors: list[Tensor],
+    sizes: Mapping[str, int],
+    *,
+    strict: bool,
 ) -> None:
     """Compares a graph's inputs or outputs with the manifest's. A shape may be open where not strict."""
     names = [value.name for value in values]
@@ -200,12 +207,12 @@ def _check_signature(
     for tensor in tensors:
         kind = by_name[tensor.name]
         shape = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
-        same_rank = len(shape) == len(tensor.shape)
-        agree = same_rank and all(
-            is_ == must or (not strict and is_ == -1) for is_, must in zip(shape, tensor.shape, strict=True)
+        expected = [sizes.get(letter, -1) for letter in tensor.axes]
+        agree = len(shape) == len(expected) and all(
+            is_ == must or (not strict and is_ == -1) for is_, must in zip(shape, expected, strict=True)
         )
         if kind.elem_type != _ELEMENT[tensor.datatype] or not agree:
             raise RepositoryError(
-                f"{file}: {tensor.name} must be {tensor.datatype} {tensor.shape} as in the manifest, "
+                f"{file}: {tensor.name} must be {tensor.datatype} {expected} as in the manifest, "
                 f"has element type {kind.elem_type} and shape {shape}"
             )

@@ -19,7 +19,7 @@ from polyhead_server.service.decoding import read_inputs
 from polyhead_server.service.forms import Form, Forms, Plan, effort, plan_reply
 from polyhead_server.service.outputs import Planned
 from polyhead_server.service.parts import Parts, PartWriter, own, plan_parts, write_part_head
-from polyhead_server.service.preparation import Prepared, prepare
+from polyhead_server.service.preparation import Prepared, longest, prepare
 from polyhead_server.service.reply import (
     Piece,
     check_size,
@@ -242,7 +242,7 @@ class Inference:
             arrays, queue_ns, compute_ns = await self._compute(form, prepared, plan.computed, deadline)
             ran = Ran(
                 plan=plan,
-                batch=prepared.batch,
+                batch=prepared.sizes["B"],
                 tokenise_ns=prepared.tokenise_ns,
                 content={**arrays, **prepared.extras},
                 started_ns=started_ns,
@@ -271,8 +271,8 @@ class Inference:
         work = Work(
             feeds=prepared.feeds,
             outputs=outputs,
-            batch=prepared.batch,
-            tokens=prepared.batch * prepared.tokens,
+            batch=prepared.sizes["B"],
+            tokens=prepared.sizes["B"] * longest(prepared.sizes),
             deadline=deadline,
             timeout=form.parameters.timeout,
             priority=form.parameters.priority,
@@ -291,8 +291,7 @@ def _plan_now(form: Form, prepared: Prepared) -> Plan:
     """Plans a reply whose sizes follow from the request's data."""
     return plan_reply(
         form.wanted,
-        batch=prepared.batch,
-        tokens=prepared.tokens,
+        sizes=prepared.sizes,
         signature=form.model.signature,
         tokens_bytes=len(prepared.extras.get(TOKENS, b"")),
     )
