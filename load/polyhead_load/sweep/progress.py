@@ -55,8 +55,9 @@ class Bar:
         self._runs, self._done, self._began = runs, 0, self._clock()
         self._progress.update(self._task, total=runs, completed=0, refresh=True)
         if runs:
-            again = f", up to {_minutes(most_seconds)} where runs are void" if most_seconds > seconds else ""
-            self._console.print(f"{runs} runs, about {_minutes(seconds)}{again}", highlight=False)
+            about, most = _minutes(seconds), _minutes(most_seconds)
+            again = "" if most == about else f", up to {most} where runs are void"
+            self._console.print(f"{runs} runs, about {about}{again}", highlight=False)
 
     @property
     def left(self) -> str:
