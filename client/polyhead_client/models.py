@@ -59,7 +59,7 @@ class ModelInfo:
 
     @cached_property
     def attention(self) -> Mapping[int, str]:
-        """The outputs that hold attention weights, by layer, in order; empty where the server does not say."""
+        """The outputs that hold attention weights, by layer; empty where the server does not say."""
         try:
             tensors = json.loads(self.properties.get("tensors") or "{}")
             layers = {

@@ -4,9 +4,8 @@ Shape letters: B batch, T tokens, H heads.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 from polyhead_client.errors import InvalidRequest
@@ -25,7 +24,7 @@ class Selection:
 
     outputs: tuple[str, ...]
     """Names, those of attention aside."""
-    layers: Mapping[int, str] = MappingProxyType({})
+    layers: Mapping[int, str] = field(default_factory=dict)
     """The layers whose attention is asked for, and the outputs that hold it."""
     heads: tuple[int, ...] | None = None
     """None: all of them."""

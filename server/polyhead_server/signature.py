@@ -1,13 +1,13 @@
 """What one served model takes and gives, described once by axes and roles.
 
 Batching, padding, cutting, selection, sizes and metadata all follow from the axes of its tensors. B joins
-requests; letters with a fixed size (D, H, L, …) stay as they are; every other letter (T, S, …) is padded to the
-longest of a batch, and cut again. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
+requests; letters with a fixed size (D, H, L, …) stay as they are; every other letter (T, S, …) is padded to
+the longest of a batch, and cut again. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -19,8 +19,6 @@ LENGTHS = "lengths"
 ATTENTION = "attention"
 """The role of outputs that hold attention weights."""
 
-_NO_SIZES: Mapping[str, int] = MappingProxyType({})
-
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
@@ -29,7 +27,7 @@ class TensorSpec:
     name: str
     datatype: str
     axes: tuple[str, ...]
-    sizes: Mapping[str, int] = _NO_SIZES
+    sizes: Mapping[str, int] = field(default_factory=dict)
     """Of the axes that are fixed."""
     role: str | None = None
     fill: str | bool | float | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 import pytest
+from tests.metadata import described
 
 import polyhead_client.parts
 from polyhead_client import AsyncClient, Client, InvalidRequest, ServerError, TooLarge, Unavailable
@@ -138,7 +139,13 @@ METADATA = pb.ModelMetadataResponse(
         {"name": "output", "datatype": "FP32", "shape": [-1, -1, 4]},
         {"name": "attention.0", "datatype": "FP32", "shape": [-1, 1, -1, -1]},
     ],
-    properties={"heads": "1", "d_model": "4", "max_reply_bytes": "1024", "max_stream_reply_bytes": "100000"},
+    properties={
+        "tensors": described(["attention.0"]),
+        "heads": "1",
+        "d_model": "4",
+        "max_reply_bytes": "1024",
+        "max_stream_reply_bytes": "100000",
+    },
 )
 SMALL = np.ones((1, 30, 4), np.float32)
 

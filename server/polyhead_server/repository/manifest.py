@@ -211,7 +211,7 @@ def read_manifest(folder: Path, *, family: str, version: int) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise RepositoryError("manifest.json is not valid JSON") from error
     written = fields.get("format") if isinstance(fields, dict) else None
-    if isinstance(written, int) and written != FORMAT:
+    if type(written) is int and written != FORMAT:
         what = "update polyhead" if written > FORMAT else "export it again"
         raise RepositoryError(
             f"manifest.json has format {written}; this server reads format {FORMAT}: {what}"

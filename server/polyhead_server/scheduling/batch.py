@@ -23,7 +23,7 @@ class Layout:
 
     inputs: Mapping[str, Axes]
     outputs: Mapping[str, Axes]
-    measures: tuple[tuple[str, int], ...]
+    measures: tuple[tuple[str, int], ...] = ()
     """For each letter an input, and its axis, that tells the letter's size."""
     lengths: str | None = None
     """The input that says how much of each sequence is no padding."""

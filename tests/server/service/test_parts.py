@@ -28,7 +28,7 @@ def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", **selecte
     return Planned(
         computed_bytes=0,
         wanted=Wanted(
-            spec=TensorSpec(name=name, datatype="FP32", shape=(-1,) * len(shape)),
+            spec=TensorSpec(name=name, datatype="FP32", axes=tuple("BHTT"[: len(shape)])),
             heads=selected.pop("heads", None),
             selection=Selection(),
             datatype=datatype,

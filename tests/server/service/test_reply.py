@@ -43,7 +43,7 @@ def planned(
         default or Selection(),
         signature,
     )
-    return signature, [plan(one, batch=3, tokens=7, tokens_bytes=0) for one in wanted]
+    return signature, [plan(one, sizes={"B": 3, "T": 7}, tokens_bytes=0) for one in wanted]
 
 
 def arrays(outputs: Sequence[Planned]) -> list[np.ndarray[Any, Any]]:
