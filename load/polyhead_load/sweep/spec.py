@@ -16,36 +16,12 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths
+from polyhead_model.description import check_field_names
 
 Dimension = Literal["family", "tokens", "batch", "attention"]
 """What tells one configuration from another."""
 
 DIMENSIONS: tuple[Dimension, ...] = ("family", "tokens", "batch", "attention")
-
-ENCODER_FIELDS = (
-    "d_model",
-    "heads",
-    "layers",
-    "head_width",
-    "feed_forward",
-    "norm",
-    "activation",
-    "bias",
-    "fused",
-    "causal",
-    "mask_input",
-    "dropout",
-    "layer_norm_epsilon",
-    "vocabulary",
-    "positions",
-    "padding_id",
-    "types",
-    "embedding_norm",
-    "final_norm",
-    "pooling",
-    "normalise",
-)
-"""What an encoder may be said to be; `polyhead export --encoder` reads the same names."""
 
 Encoder: TypeAlias = Mapping[str, bool | int | float | str]
 
@@ -177,9 +153,7 @@ def _check_family(name: str) -> str:
 
 
 def _check_encoder(encoder: Encoder) -> Encoder:
-    for name in encoder:
-        if name not in ENCODER_FIELDS:
-            raise ValueError(f"there is no field {name!r} of an encoder{near(name, ENCODER_FIELDS)}")
+    check_field_names(encoder)
     return encoder
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
-from polyhead_load.sweep import memory
-from polyhead_load.sweep.families import Family, provide
+from polyhead_load.sweep.families import Family, available_bytes, provide
 from polyhead_load.sweep.fingerprint import fingerprint, hashes
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.graphs import inspect, kernel
@@ -56,7 +55,7 @@ def run_sweep(
         folder.begin(sweep, {"fingerprint": _machine(command, address), "server": server, "skipped": {}})
         if address is None:
             families, facts = _provided(sweep, models, folder, bar)
-            groups = grouped(list(families.values()), int(_SHARE_OF_MEMORY * memory.available()))
+            groups = grouped(list(families.values()), int(_SHARE_OF_MEMORY * available_bytes()))
             start = partial(_own, families, folder, sweep.serve)
         else:
             families, facts = {}, {"skipped": {}, "families": {}}
