@@ -24,8 +24,9 @@ from encoders import ENCODERS, equal_lengths, export_missing, request_bytes
 from load import Load, closed_loop, send_at
 from polyhead_load import Plan
 from polyhead_load.schedule import schedule
+from polyhead_load.sweep.fingerprint import fingerprint
 from polyhead_load.sweep.intervals import Interval, paired_ratio
-from servers import fingerprint, polyhead_server
+from servers import polyhead_server
 
 _MOST = 0.05
 _SHARE = 0.5
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     ratios = {name: paired_ratio(*zip(*rounds, strict=True)) for name, rounds in cells.items()}
     console.print(table(cells, ratios))
-    facts = {"fingerprint": fingerprint(), "encoder": encoder.name, "seconds": chosen.seconds}
+    facts = {"fingerprint": fingerprint(sys.argv), "encoder": encoder.name, "seconds": chosen.seconds}
     facts["cells"] = {
         name: {"p50_ms": rounds, "ratio": None if (ratio := ratios[name]) is None else ratio.facts()}
         for name, rounds in cells.items()

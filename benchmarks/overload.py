@@ -23,16 +23,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from callers import PUSHBACK, SCRIPT
 from conditions import Condition, rows_of, table_of
-from crowd import PUSHBACK
-from crowd import __file__ as crowd_script
 from encoders import export_missing
-from load import HEALTH
+from load import HEALTH, channel_to, unary, warm_up
 from payloads import TEXTS, token_ids
-from polyhead_proto import RPCS
-from servers import Served, fingerprint, polyhead_server
+from polyhead_load.sweep.fingerprint import fingerprint
+from servers import Served, made_with, polyhead_server
 from soak import count
-from traffic import channel_to, unary
 from watch import Watch
 
 QUEUE = 64
@@ -93,7 +91,7 @@ async def crowd(served: Served, request: bytes, kind: str, callers: int, seconds
     stop = asyncio.Event()
     witnessing, watching = asyncio.create_task(witness.run(stop)), asyncio.create_task(watch.run())
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, crowd_script, "--address", served.address, "--kind", kind),
+        *(sys.executable, SCRIPT, "--address", served.address, "--kind", kind),
         *("--callers", str(callers), "--seconds", str(seconds)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -190,12 +188,10 @@ def judge(phases: Sequence[Mapping[str, Any]]) -> list[Condition]:
 
 def as_markdown(result: Mapping[str, Any]) -> str:
     """One page."""
-    made = result["fingerprint"]
     lines = [
         "# Overload",
         "",
-        f"{made['time']}, {made['cores']} cores ({made['machine']}), Python {made['python']}, grpcio "
-        f"{made['grpcio']}, polyhead {made['polyhead']}: {result['encoder']}, "
+        f"{made_with(result['fingerprint'])}: {result['encoder']}, "
         f"T = {result['tokens']}, a queue of {QUEUE} requests.",
         "",
         *rows_of(result["conditions"]),
@@ -221,8 +217,7 @@ async def run(served: Served, seconds: float) -> list[dict[str, Any]]:
     """All crowds, one after the other."""
     request = token_ids(TEXTS)
     async with channel_to(served.address) as channel:
-        for _ in range(8):
-            await unary(channel, RPCS["ModelInfer"].path)(request)
+        await warm_up(unary(channel), [request] * 8)
     phases = []
     with Progress(console=console) as progress:
         task = progress.add_task("", total=len(CROWDS))
@@ -246,7 +241,7 @@ def main() -> int:
         phases = asyncio.run(run(served, arguments.seconds))
     conditions = judge(phases)
     result = {
-        "fingerprint": fingerprint(),
+        "fingerprint": fingerprint(sys.argv),
         "encoder": TEXTS.name,
         "tokens": TEXTS.tokens,
         "conditions": [asdict(condition) for condition in conditions],

@@ -8,9 +8,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import ENCODERS, BenchEncoder, mixed_lengths, request_bytes
+from encoders import ENCODERS, BenchEncoder, infer_request, mixed_lengths, request_bytes
 from polyhead_model import EncoderConfig
-from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
 TINY, DEEP = ENCODERS[0], ENCODERS[1]
@@ -83,13 +82,7 @@ def good(
 def token_ids(encoder: BenchEncoder) -> bytes:
     """A request of one sequence of token ids."""
     ids = np.random.default_rng(0).integers(0, encoder.config.vocabulary or 1, (1, encoder.tokens))
-    request = pb.ModelInferRequest(
-        model_name=encoder.name,
-        inputs=[{"name": "input_ids", "datatype": "INT64", "shape": ids.shape}],
-        raw_input_contents=[ids.astype(np.int64).tobytes()],
-        outputs=[{"name": "pooled"}],
-    )
-    return bytes(request.SerializeToString())
+    return infer_request(encoder.name, {"input_ids": ids.astype(np.int64)}, {"pooled": None})
 
 
 def outputs_of(reply: pb.ModelInferResponse) -> Arrays:
@@ -106,11 +99,7 @@ def bad() -> list[Bad]:
 
     def changed(model: str = TINY.name, **fields: Any) -> bytes:
         x = np.zeros((1, 8, TINY.config.d_model), np.float32)
-        request = RPCS["ModelInfer"].request(
-            model_name=model,
-            inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
-            raw_input_contents=[x.tobytes()],
-        )
+        request = pb.ModelInferRequest.FromString(infer_request(model, {"x": x}, {}))
         for name, value in fields.items():
             request.ClearField(name)
             getattr(request, name).extend([value])

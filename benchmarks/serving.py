@@ -31,8 +31,10 @@ from encoders import (
     request_bytes,
 )
 from in_process import InProcess, Way, in_process
-from load import HEALTH, Load, closed_loop, health_beside, open_loop, stream_loop
-from servers import Served, cpu_seconds, fingerprint, polyhead_server
+from load import HEALTH, Load, closed_loop, health_beside, send_at, stream_loop
+from polyhead_load.schedule import poisson
+from polyhead_load.sweep.fingerprint import fingerprint
+from servers import Served, polyhead_server
 from serving_report import Cell, Sample, Target, page, table
 
 console = Console()
@@ -254,9 +256,8 @@ class Bench:
         )
         requests = request_bytes(encoder, equal_lengths(encoder, 64))
         with self._cores() as cores:
-            load = asyncio.run(
-                open_loop(self._served.address, requests, rate=full / 2, seconds=2 * self._seconds)
-            )
+            arrivals = list(poisson(full / 2, 0, seconds=2 * self._seconds))
+            load = asyncio.run(send_at(self._served.address, requests, arrivals))
         sample = Sample.of(load, cores[0], load.rate)
         return Cell(encoder.name, "open loop at half of that", None, "seq/s", Target(), [sample])
 
@@ -272,9 +273,9 @@ class Bench:
     def _cores(self) -> Iterator[list[float]]:
         """How many processors polyhead keeps busy meanwhile, from the first call to the last."""
         cores: list[float] = []
-        cpu, start = cpu_seconds(self._served.process), time.perf_counter()
+        cpu, start = self._served.cpu_seconds(), time.perf_counter()
         yield cores
-        cores.append((cpu_seconds(self._served.process) - cpu) / (time.perf_counter() - start))
+        cores.append((self._served.cpu_seconds() - cpu) / (time.perf_counter() - start))
 
     @staticmethod
     def _load(address: str, requests: list[bytes], in_flight: int, seconds: float, streams: int = 0) -> Load:
@@ -312,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 bench.measure(encoder)
             health = bench.health() if "bench-384" in chosen.encoders else {}
     console.print(table(bench.cells))
-    facts = fingerprint()
+    facts = fingerprint(sys.argv)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     result = {"fingerprint": facts, "health": health, "cells": [cell.facts() for cell in bench.cells]}
     chosen.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")

@@ -22,12 +22,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from conditions import Condition, Counted, Run, Tally, judge, table_of
 from encoders import export_missing
+from load import channel_to, unary
 from payloads import FAMILIES, MAX_REPLY_BYTES
+from polyhead_load.schedule import poisson
+from polyhead_load.sweep.fingerprint import fingerprint
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from servers import Served, cpu_seconds, fingerprint, polyhead_server
+from servers import Served, polyhead_server
 from soak_report import as_markdown, draw
-from traffic import KINDS, LIMIT_SECONDS, Traffic, channel_to, unary
+from traffic import KINDS, LIMIT_SECONDS, Traffic
 from watch import Sample, Watch, slope
 
 _KILL_EVERY_SECONDS = 8.0
@@ -58,7 +61,7 @@ async def count(served: Served) -> Counted:
 
 def used(served: Served) -> tuple[float, float]:
     """CPU seconds of the server, and of this process."""
-    return cpu_seconds(served.process), time.process_time()
+    return served.cpu_seconds(), time.process_time()
 
 
 async def calibrate(served: Served, traffic: Traffic, dice: random.Random, share: float) -> float:
@@ -75,21 +78,19 @@ def choose(dice: random.Random, calls: int) -> list[str]:
     return dice.choices(list(KINDS), [kind.weight for kind in KINDS.values()], k=calls)
 
 
-async def load(traffic: Traffic, dice: random.Random, *, rate: float, seconds: float, label: str) -> None:
+async def load(traffic: Traffic, dice: random.Random, *, rate: float, seconds: float, seed: int) -> None:
     """Sends at Poisson times, however long the replies take, and waits for them."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(label, total=seconds)
+        task = progress.add_task("soaking", total=seconds)
         start = time.perf_counter()
-        planned = dice.expovariate(rate)
         async with asyncio.TaskGroup() as sending:
-            while planned < seconds:
+            for planned in poisson(rate, seed, seconds=seconds):
                 await asyncio.sleep(max(0.0, start + planned - time.perf_counter()))
                 sending.create_task(traffic.send(choose(dice, 1)[0]))
                 progress.update(
                     task, completed=planned, description=f"{traffic.counts.total():,} calls ended"
                 )
-                planned += dice.expovariate(rate)
 
 
 async def soak(served: Served, *, seconds: float, share: float, seed: int) -> Run:
@@ -109,7 +110,7 @@ async def soak(served: Served, *, seconds: float, share: float, seed: int) -> Ru
     start, (server_cpu, client_cpu) = time.perf_counter(), used(served)
     watching = asyncio.create_task(watch.run())
     killing = asyncio.create_task(traffic.kill_clients(_KILL_EVERY_SECONDS))
-    await load(traffic, dice, rate=rate, seconds=seconds, label="soaking")
+    await load(traffic, dice, rate=rate, seconds=seconds, seed=seed)
     elapsed, (server_cpu_after, client_cpu_after) = time.perf_counter() - start, used(served)
     for task in (killing, watching):
         task.cancel()
@@ -150,7 +151,7 @@ def as_json(run: Run, conditions: Sequence[Condition], arguments: argparse.Names
         calls[kind][code] = number
     drops = run.counted_after.metrics.by("polyhead_drops_total", "reason")
     return {
-        "fingerprint": fingerprint(),
+        "fingerprint": fingerprint(sys.argv),
         "minutes": arguments.minutes,
         "seed": arguments.seed,
         "share": arguments.share,

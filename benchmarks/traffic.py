@@ -13,23 +13,15 @@ from typing import Any
 import grpc
 import numpy as np
 
-from load import HEALTH
+from callers import SCRIPT
+from load import HEALTH, channel_to, stream, unary
 from payloads import ABANDONED, Arrays, Bad, Good, bad, every_good, good, outputs_of
-from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from victim import __file__ as victim_script
 
 OK = grpc.StatusCode.OK
 TOLERANCE = 1e-5
 LIMIT_SECONDS = 60.0
 """Whoever has no answer by then is stuck."""
-
-_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +51,6 @@ KINDS = {
     # Processes of their own that end with SIGKILL, one every few seconds.
     KILLED: Kind(weight=0, expected=frozenset({"killed"})),
 }
-
-
-def channel_to(address: str) -> grpc.aio.Channel:
-    """A connection of its own."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
-
-
-def unary(channel: grpc.aio.Channel, path: str = RPCS["ModelInfer"].path) -> Any:
-    """Calls with bytes that are answered with bytes."""
-    return channel.unary_unary(path)
-
-
-def stream(channel: grpc.aio.Channel) -> Any:
-    """Calls with a stream of bytes each way."""
-    return channel.stream_stream(RPCS["ModelStreamInfer"].path)
 
 
 class Traffic:
@@ -261,7 +238,7 @@ class Traffic:
         """Starts a client, kills it in the middle of its calls, and so on until cancelled."""
         while True:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, victim_script, self._address),
+                *(sys.executable, SCRIPT, "--address", self._address, "--kind", "doomed", "--callers", "3"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )

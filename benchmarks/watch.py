@@ -1,18 +1,16 @@
 """Looks at a server from outside, once a second, and says whether its memory grows."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from servers import Served
 
 _BLOCKS = 16
-_T_95 = 2.145
-"""Student's t for 95 % at 14 degrees of freedom: 16 blocks less the line's two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +56,12 @@ def slope(seconds: Sequence[float], values: Sequence[float]) -> Slope:
     """
     times = np.array([part.mean() for part in np.array_split(np.asarray(seconds), _BLOCKS)])
     means = np.array([part.mean() for part in np.array_split(np.asarray(values), _BLOCKS)])
-    centred = times - times.mean()
-    spread = float(centred @ centred)
-    rate = float(centred @ means) / spread
-    residuals = means - means.mean() - rate * centred
-    error = math.sqrt(float(residuals @ residuals) / (_BLOCKS - 2) / spread)
+    line = stats.linregress(times, means)
+    reach = stats.t.ppf(0.975, _BLOCKS - 2) * line.stderr
     return Slope(
-        per_hour=3600 * rate,
-        low=3600 * (rate - _T_95 * error),
-        high=3600 * (rate + _T_95 * error),
+        per_hour=float(3600 * line.slope),
+        low=float(3600 * (line.slope - reach)),
+        high=float(3600 * (line.slope + reach)),
         seconds=seconds[-1] - seconds[0],
     )
 

@@ -6,11 +6,11 @@ Shape letters: B batch, T tokens.
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from polyhead_client.options import OPEN_ACCESS, Access
+from polyhead_client.options import OPEN_ACCESS, Access, parse_indices
 from polyhead_load.errors import LoadError
 
 ONLY_FAMILY = ""
@@ -113,6 +113,16 @@ class Plan:
     def longest(self) -> int:
         """The largest T."""
         return self.tokens if isinstance(self.tokens, int) else self.tokens.high
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What to ask `Client.encode` for beside the output."""
+        return {
+            "attention": True if self.attention == "all" else self.attention,
+            "heads": None if self.heads is None else parse_indices("heads", self.heads),
+            "queries": None if self.queries is None else parse_indices("queries", self.queries),
+            "dtype": self.dtype,
+        }
 
     def to_json(self) -> str:
         """The plan as JSON."""

@@ -13,7 +13,6 @@ from polyhead_client.calls import Call, Operation, Stream, Together
 from polyhead_client.errors import DeadlineExceeded, PolyheadError, Unavailable
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations
-from polyhead_client.options import parse_indices
 from polyhead_load.connection import Connection, Request
 from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
@@ -60,17 +59,12 @@ class Author:
         random = np.random.default_rng([plan.seed, _CONTENTS])
         count = _count(plan, info)
         lengths = draw_lengths(plan.tokens, count * plan.batch, np.random.default_rng([plan.seed, _LENGTHS]))
-        attention: Any = plan.attention
-        dtype: Any = plan.dtype  # which the client checks
         likeness = Likeness()
         for start in range(0, len(lengths), plan.batch):
             operation = self._operations.encode(
                 _inputs(plan, info, lengths[start : start + plan.batch], random),
                 model=plan.model,
-                attention=True if attention == "all" else attention,
-                heads=None if plan.heads is None else parse_indices("heads", plan.heads),
-                queries=None if plan.queries is None else parse_indices("queries", plan.queries),
-                dtype=dtype,
+                **plan.asked,
             )
             wanted = self._written(operation)
             if start:

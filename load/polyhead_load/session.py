@@ -18,11 +18,10 @@ from gevent.event import Event
 from locust.event import EventHook
 
 from polyhead_client.errors import PolyheadError
-from polyhead_load.connection import OK, Answer, Connection, Request
+from polyhead_load.connection import Answer, Connection, Request
 from polyhead_load.errors import LoadError
-from polyhead_load.meter import Meter
 from polyhead_load.plan import Plan
-from polyhead_load.records import MALFORMED, NOTHING, Recorder, Window
+from polyhead_load.records import MALFORMED, NOTHING, OK, Recorder, Window
 from polyhead_load.requests import Author, check_first
 from polyhead_load.schedule import Arrival, schedule
 
@@ -62,6 +61,41 @@ class _UnderWay:
     holds up the next one, which shows in that one's send lag."""
     then: Callable[[], object] | None = None
     """Called when it has one: somebody waits."""
+
+
+class Meter:
+    """The processor time of this process between two moments.
+
+    Args:
+        start: The first, by `time.perf_counter`.
+        seconds: How long after it the second is; or it is when the meter is stopped.
+    """
+
+    def __init__(self, start: float, seconds: float) -> None:
+        self._began: tuple[float, float, float] | None = None
+        self._ended: tuple[float, float] | None = None
+        self._greenlets = [_at(start, self._begin), _at(start + seconds, self._end)]
+
+    def stop(self) -> Window:
+        """What was measured."""
+        gevent.killall(self._greenlets)
+        if self._began is None:
+            return NOTHING
+        self._end()
+        (unix, wall, cpu), (wall_end, cpu_end) = self._began, self._ended or (0, 0)
+        return Window(started_unix=unix, seconds=wall_end - wall, cpu_seconds=cpu_end - cpu)
+
+    def _begin(self) -> None:
+        self._began = (time.time(), time.perf_counter(), time.process_time())
+
+    def _end(self) -> None:
+        self._ended = self._ended or (time.perf_counter(), time.process_time())
+
+
+def _at(moment: float, call: Callable[[], None]) -> "gevent.Greenlet[[], None]":
+    """Calls at a moment of `time.perf_counter`, which may be infinitely far."""
+    delay = min(max(0.0, moment - time.perf_counter()), 1e6)
+    return gevent.spawn_later(delay, call)
 
 
 class Session:

@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.table import Table
 
-from polyhead_load.report.rows import QUANTILES
+from polyhead_load.errors import SweepError
+from polyhead_load.report.findings import QUANTILES
 from polyhead_load.report.tables import narrow, stacked
 from polyhead_load.report.words import TOO_FEW, described, factor
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.intervals import Interval, independent_ratio
 from polyhead_load.sweep.spec import DIMENSIONS
 

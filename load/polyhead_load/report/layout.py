@@ -14,8 +14,7 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from polyhead_load.report.findings import Findings
-from polyhead_load.report.rows import Row
+from polyhead_load.report.findings import Findings, Row
 from polyhead_load.report.words import described
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, parse_load
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from polyhead_load.report.findings import Findings
+from polyhead_load.report.findings import Findings, Row
 from polyhead_load.report.layout import (
     Facet,
     Layout,
@@ -18,7 +18,6 @@ from polyhead_load.report.layout import (
     style,
     wrapped,
 )
-from polyhead_load.report.rows import Row
 from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import TOO_FEW, load_title
 from polyhead_load.sweep.spec import DIMENSIONS, parse_load

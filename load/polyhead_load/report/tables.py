@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from polyhead_load.report.findings import Findings
-from polyhead_load.report.rows import QUANTILES, Row
-from polyhead_load.report.words import described, factor, milliseconds, of
+from polyhead_load.report.findings import QUANTILES, Findings, Row
+from polyhead_load.report.words import TOO_FEW, described, factor, milliseconds, of
 from polyhead_load.sweep.spec import Dimension
 
 # To measure a table; it must only be wide enough for any.
@@ -199,7 +198,7 @@ def _row_facts(row: Row, findings: Findings) -> dict[str, Any]:
 
 
 def _facts(interval: Any) -> Any:
-    return "too few samples" if interval is None else interval.facts()
+    return TOO_FEW if interval is None else interval.facts()
 
 
 def _flat(facts: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The cells of a sweep, the rates that they are called at, and the plan of each run."""
+"""The cells of a sweep, and the plan of each run."""
 
 import math
 import zlib
@@ -81,37 +81,6 @@ def needs_capacity(sweep: Sweep) -> bool:
     return any(parse_load(load).kind in {"share", "common"} for load in sweep.loads)
 
 
-def rate_of(cell: Cell, sweep: Sweep, capacities: Mapping[Configuration, float]) -> float | None:
-    """Requests a second in an open loop; None where the cell is a closed loop.
-
-    Args:
-        cell: Of the sweep.
-        sweep: The sweep.
-        capacities: Requests a second, of those configurations that could be measured.
-
-    Raises:
-        KeyError: The cell needs a capacity that is not there.
-    """
-    load = parse_load(cell.load)
-    match load.kind:
-        case "share":
-            return load.value * capacities[cell.configuration]
-        case "common":
-            # Those that differ from this one in nothing but what is compared.
-            return sweep.common * min(
-                capacity
-                for other, capacity in {
-                    cell.configuration: capacities[cell.configuration],
-                    **capacities,
-                }.items()
-                if _same_otherwise(other, cell.configuration, sweep)
-            )
-        case "rate":
-            return load.value
-        case _:
-            return None
-
-
 def plan_of(
     cell: Cell,
     sweep: Sweep,
@@ -156,15 +125,6 @@ def comparison(configuration: Configuration, sweep: Sweep) -> str:
     """Names those that differ from this one in nothing but what is compared: they share the common rate."""
     compared, labels = sweep.compared, configuration.labels
     return ", ".join(f"{name} {labels[name]}" for name in labels if name not in compared)
-
-
-def _same_otherwise(one: Configuration, other: Configuration, sweep: Sweep) -> bool:
-    compared = sweep.compared
-    return all(
-        value == other.labels[dimension]
-        for dimension, value in one.labels.items()
-        if dimension not in compared
-    )
 
 
 def _seed(cell: Cell, sweep: Sweep, block: int) -> int:

@@ -72,8 +72,8 @@ def sweep(
     """
     from rich.console import Console
 
-    from polyhead_load.report.writing import write_report
-    from polyhead_load.sweep.errors import SweepError
+    from polyhead_load.errors import SweepError
+    from polyhead_load.report.page import write_report
     from polyhead_load.sweep.progress import Bar
     from polyhead_load.sweep.reading import read_sweep
     from polyhead_load.sweep.sweeping import run_sweep
@@ -119,7 +119,7 @@ def report(run: Path, /) -> None:
     run
         The run's folder.
     """
-    from polyhead_load.report.writing import write_report
+    from polyhead_load.report.page import write_report
     from polyhead_load.sweep.folder import RunFolder
 
     _show(*write_report(RunFolder(run)))
@@ -138,8 +138,8 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
     json
         Write JSON.
     """
+    from polyhead_load.errors import SweepError
     from polyhead_load.report import compare as comparing
-    from polyhead_load.sweep.errors import SweepError
 
     comparison = comparing.compare(comparing.read_report(a), comparing.read_report(b))
     if not comparison.pairs:
@@ -169,7 +169,7 @@ def presets(name: str | None = None, /) -> None:
     """
     from rich.console import Console
 
-    from polyhead_load.sweep.errors import SweepError
+    from polyhead_load.errors import SweepError
     from polyhead_load.sweep.reading import presets as known
     from polyhead_load.sweep.reading import read_sweep
     from polyhead_load.sweep.spec import near

@@ -20,9 +20,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
+from polyhead_load.records import Records
 from polyhead_load.sweep.journal import FILE, Journal, no_room
-from polyhead_load.sweep.records import Records
 from polyhead_load.sweep.spec import Sweep
 
 _OF_A_SESSION = ("command", "began", "load before", "clock")

@@ -11,15 +11,14 @@ import numpy as np
 from scipy import stats
 
 from polyhead_load.plan import Plan
+from polyhead_load.records import MALFORMED, OK, SHED, Records, Run
 from polyhead_load.sweep.intervals import Interval, quantile_interval
 from polyhead_load.sweep.machine import Usage
-from polyhead_load.sweep.records import Records, Run
 from polyhead_load.sweep.spec import Gates
 
 _BACKLOG = 10
 _SURE = 0.99
 _LATE = 0.01
-_MALFORMED = -3
 
 
 def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> tuple[str, ...]:
@@ -78,12 +77,12 @@ def _of_server(run: Run, plan: Plan, gates: Gates) -> Iterator[str]:
 
 
 def _failures(records: Records) -> Iterator[str]:
-    codes, counts = np.unique(records.code[records.code != 0], return_counts=True)
+    codes, counts = np.unique(records.code[records.code != OK], return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
         of = f"{count} of {len(records.code)} requests"
-        if code == -1:
+        if code == SHED:
             yield f"{of} were not sent: too many were in flight"
-        elif code == _MALFORMED:
+        elif code == MALFORMED:
             yield f"{of} were answered with something else"
         else:
             yield f"{of} failed with {_status(code)}"

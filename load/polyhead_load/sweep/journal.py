@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 
 FILE = "cells.jsonl"
 

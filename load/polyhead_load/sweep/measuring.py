@@ -11,13 +11,13 @@ import numpy as np
 
 from polyhead_client import Client
 from polyhead_load.plan import Plan
+from polyhead_load.records import OK, SHED, Records, Run
 from polyhead_load.sweep.cells import CAPACITY, Cell
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.gates import overload, reasons, unchecked
 from polyhead_load.sweep.journal import Measurement, no_room
 from polyhead_load.sweep.machine import Moment
 from polyhead_load.sweep.processes import ProcessError
-from polyhead_load.sweep.records import Records, Run
 from polyhead_load.sweep.server import Server
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp, warm_up
@@ -139,8 +139,8 @@ def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
         "warm_up_seconds": warm.seconds,
         "generator_priority": run.facts.get("priority"),
         "requests": len(records.planned),
-        "shed": int((records.code == -1).sum()),
-        "errors": int(((records.code != 0) & (records.code != -1)).sum()),
+        "shed": int((records.code == SHED).sum()),
+        "errors": int(((records.code != OK) & (records.code != SHED)).sum()),
     }
     latency = records.latency_ms
     if not len(latency):

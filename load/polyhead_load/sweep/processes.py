@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from polyhead_load.errors import SweepError
 from polyhead_load.plan import Plan
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.records import Run
 from polyhead_load.sweep.journal import no_room
-from polyhead_load.sweep.records import Run
 
 # The script `polyhead` need not be on the path, or be this environment's.
 POLYHEAD = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.spec import DIMENSIONS, Attention, Gates, Sweep, near
 
 _PRESETS = files("polyhead_load.sweep") / "presets"

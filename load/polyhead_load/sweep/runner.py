@@ -4,14 +4,15 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Protocol, Self
+from typing import Self
 
 from polyhead_client import InvalidRequest, NotFound, PolyheadError, TooLarge
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.cells import CAPACITY, Cell, cells, comparison, plan_of
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
 from polyhead_load.sweep.measuring import Generate, Turn, WarmingUp, measure, now
+from polyhead_load.sweep.progress import Bar
 from polyhead_load.sweep.rates import Rates
 from polyhead_load.sweep.server import Server
 from polyhead_load.sweep.spec import Sweep, parse_load
@@ -29,22 +30,6 @@ _AROUND_SECONDS = 2.5
 StartServer = Callable[[Group], AbstractContextManager[Server]]
 
 
-class Watcher(Protocol):
-    """Is told how far a sweep is."""
-
-    def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
-        """So many runs are to come, in about so many seconds; at most, were all of them tried again."""
-
-    def turn(self, turn: Turn) -> None:
-        """The run that comes now."""
-
-    def done(self, measurement: Measurement | None) -> None:
-        """The last one has ended; None is one that was skipped."""
-
-    def skipped(self, what: str, why: str) -> None:
-        """What will not be measured."""
-
-
 class Runner:
     """Measures what a run's folder does not hold yet.
 
@@ -55,7 +40,7 @@ class Runner:
         start: Starts a server of a group.
         own: A server that has ended can be started anew.
         generate: Runs the generator.
-        watcher: Is told how far it is.
+        bar: Shows how far it is.
         warm: Warms up.
     """
 
@@ -68,7 +53,7 @@ class Runner:
         start: StartServer,
         own: bool,
         generate: Generate,
-        watcher: Watcher,
+        bar: Bar,
         warm: WarmingUp = warm_up,
     ) -> None:
         self._sweep = sweep
@@ -77,7 +62,7 @@ class Runner:
         self._start = start
         self._own = own
         self._generate = generate
-        self._watcher = watcher
+        self._bar = bar
         self._warm = warm
         self._journal = folder.journal()
         self._rates = Rates(sweep, folder)
@@ -98,7 +83,7 @@ class Runner:
             SweepError: It cannot go on; what was measured is kept.
         """
         runs, each = self.missing, 1.15 * self._sweep.seconds + _AROUND_SECONDS
-        self._watcher.begin(runs, runs * each, (runs + self._retries) * each)
+        self._bar.begin(runs, runs * each, (runs + self._retries) * each)
         for block, of_block in self._blocks():
             if block == 1:
                 self._rates.fix(self._journal.measurements)
@@ -162,11 +147,11 @@ class Runner:
         attempt = 1 + len(self._of(cell, block))
         turn = Turn(cell=cell, block=block, attempt=attempt)
         self._tries[block, cell] += 1
-        self._watcher.turn(turn)
+        self._bar.turn(turn)
         measurement = self._measure(turn)
         if measurement is not None:
             self._journal.append(measurement)
-        self._watcher.done(measurement)
+        self._bar.done(measurement)
         if self._serving is None or self._serving[1].alive():
             self._deaths.pop(cell.configuration.family, None)
             return
@@ -251,7 +236,7 @@ class Runner:
 
     def _skip(self, what: str, why: str) -> None:
         self.skipped[what] = why
-        self._watcher.skipped(what, why)
+        self._bar.skipped(what, why)
 
     # ---- The server -----------------------------------------------------------------------------------
 

@@ -50,7 +50,9 @@ def run_sweep(
         version = RunningServer(address, access).version  # before the folder is made
         server = f"at {address}, version {version}"
     else:
-        server = f"its own: polyhead {' '.join(serve_arguments('MODELS', 'PORT', sweep.serve))}"
+        server = (
+            f"its own: polyhead {' '.join(serve_arguments('MODELS', 'PORT', ['--no-metrics', *sweep.serve]))}"
+        )
     with folder.locked():
         folder.begin(sweep, {"fingerprint": _machine(command, address), "server": server, "skipped": {}})
         if address is None:
@@ -62,7 +64,7 @@ def run_sweep(
             groups = [tuple(sweep.families)]
             start = partial(_running, address, access)
         with Runner(
-            sweep, folder, groups, start=start, own=address is None, generate=generate, watcher=bar
+            sweep, folder, groups, start=start, own=address is None, generate=generate, bar=bar
         ) as runner:
             _measure(runner, folder, facts, bar)
         facts = folder.read()[1]

@@ -8,9 +8,9 @@ import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_client.command import main
-from polyhead_load.report.writing import write_report
+from polyhead_load.errors import SweepError
+from polyhead_load.report.page import write_report
 from polyhead_load.sweep.command import app
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.reading import presets
 from polyhead_load.sweep.spec import Sweep

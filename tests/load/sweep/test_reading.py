@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from polyhead_load.errors import SweepError
 from polyhead_load.plan import Lengths
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.reading import presets, read_sweep
 from polyhead_load.sweep.spec import Sweep
 from polyhead_model import PRESETS, EncoderConfig
