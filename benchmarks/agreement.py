@@ -37,7 +37,7 @@ if not console.is_terminal:
 
 
 def generated(plan: Plan) -> list[float]:
-    """The latencies that the generator measures, in milliseconds."""
+    """Return the latencies that the generator measures, in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="polyhead-agreement-") as name:
         folder = Path(name)
         (folder / "plan.json").write_text(plan.to_json())
@@ -51,7 +51,7 @@ def generated(plan: Plan) -> list[float]:
 
 
 def others(plan: Plan, requests: Sequence[bytes]) -> list[float]:
-    """The latencies that the other generator measures, likewise."""
+    """Return the latencies that the other generator measures, likewise."""
     if plan.rate is None:
         run = closed_loop(plan.address, requests, in_flight=1, seconds=plan.seconds)
     else:
@@ -64,7 +64,7 @@ def others(plan: Plan, requests: Sequence[bytes]) -> list[float]:
 
 
 def compared(plan: Plan, requests: Sequence[bytes], rounds: int) -> list[tuple[float, float]]:
-    """The p50 of the generator and of the other, in each round."""
+    """Return the p50 of the generator and of the other, in each round."""
     found: list[tuple[float, float]] = []
     for number in range(rounds):
         # The same arrivals for both, and others in each round.
@@ -78,7 +78,7 @@ def compared(plan: Plan, requests: Sequence[bytes], rounds: int) -> list[tuple[f
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the comparison."""
+    """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
     parser.add_argument("--out", type=Path, default=Path("build/bench/agreement.json"))
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def table(cells: dict[str, list[tuple[float, float]]], ratios: dict[str, Interval | None]) -> Table:
-    """For the terminal."""
+    """Return a table for the terminal."""
     shown = Table("load", "rounds", "generator, p50 ms", "the other, p50 ms", "ratio (95 %)")
     for name, rounds in cells.items():
         ours, other = np.median(rounds, axis=0)

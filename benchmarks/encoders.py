@@ -46,7 +46,7 @@ _MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
 
 
 def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
-    """Exports, with random weights, those of the encoders that are not in the repository yet."""
+    """Export, with random weights, those of the encoders that are not in the repository yet."""
     for encoder in encoders:
         if not (models / encoder.name / "1").exists():
             torch.manual_seed(0)
@@ -54,7 +54,7 @@ def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
 
 
 def equal_lengths(encoder: BenchEncoder, count: int) -> list[int]:
-    """`count` requests, all T tokens long."""
+    """Return `count` lengths, all T tokens."""
     return [encoder.tokens] * count
 
 
@@ -69,7 +69,7 @@ def sequences(encoder: BenchEncoder, lengths: Sequence[int], *, seed: int = 0) -
 
 
 def feed_of(batch: Sequence[NDArray[np.float32]]) -> dict[str, NDArray[np.generic]]:
-    """Pads sequences [T_i, D] to one input of the graph."""
+    """Pad sequences [T_i, D] to one input of the graph."""
     lengths = np.array([len(sequence) for sequence in batch], dtype=np.int32)
     x = np.zeros((len(batch), int(lengths.max()), batch[0].shape[1]), dtype=np.float32)
     for row, sequence in zip(x, batch, strict=True):
@@ -85,7 +85,7 @@ def request_bytes(
     attention: Sequence[int] | None = None,
     dtype: str | None = None,
 ) -> list[bytes]:
-    """Requests of `batch` sequences each, for the outputs that a client would name.
+    """Return requests of `batch` sequences each, for the outputs that a client would name.
 
     Args:
         encoder: Whose.
@@ -133,7 +133,7 @@ def reply_bytes(
     attention: Sequence[int] | None = None,
     dtype: str | None = None,
 ) -> int:
-    """The size of the tensors in a reply."""
+    """Return the size of the tensors in a reply."""
     config, width = encoder.config, 1 if dtype == "UINT8" else 4
     weights = len(attention or ()) * config.heads * tokens**2
     return batch * (4 * tokens * config.d_model + width * weights)

@@ -55,7 +55,7 @@ class Load:
         return len(self.latencies_ms) / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
-        """A percentile of the latencies."""
+        """Return a percentile of the latencies."""
         return float(np.percentile(self.latencies_ms, percent))
 
 
@@ -75,7 +75,7 @@ def stream(channel: grpc.aio.Channel) -> Any:
 
 
 async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WARM_SECONDS) -> None:
-    """Makes a few calls, again and again where the server cannot take them yet.
+    """Make a few calls, again and again where the server cannot take them yet.
 
     Raises:
         grpc.aio.AioRpcError: A call failed otherwise, or still when the time was over.
@@ -96,7 +96,7 @@ async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WA
 async def closed_loop(
     address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float, path: str = INFER
 ) -> Load:
-    """Keeps `in_flight` requests under way: each is followed by the next as soon as it is answered."""
+    """Keep `in_flight` requests under way: each is followed by the next as soon as it is answered."""
     async with channel_to(address) as channel:
         call: Call = unary(channel, path)
         await warm_up(call, requests)
@@ -124,7 +124,7 @@ async def closed_loop(
 async def stream_loop(
     address: str, requests: Sequence[bytes], *, streams: int, in_flight: int, seconds: float
 ) -> Load:
-    """As `closed_loop`, with the requests shared out to streams; the answers of each come in order."""
+    """Do as `closed_loop`, with the requests shared out to streams; answers of a stream come in order."""
     latencies: list[float] = []
     async with channel_to(address) as channel:
         open_stream: Streams = stream(channel)
@@ -157,7 +157,7 @@ async def stream_loop(
 
 
 async def send_at(address: str, requests: Sequence[bytes], arrivals: Sequence[float]) -> Load:
-    """Sends at these seconds from the start, however long the replies take; a latency counts from them."""
+    """Send at these seconds from the start, however long the replies take; a latency counts from them."""
     async with channel_to(address) as channel:
         call: Call = unary(channel)
         await warm_up(call, requests)
@@ -193,6 +193,6 @@ def _load(latencies: list[float], seconds: float, errors: int, cpu: float) -> Lo
 async def health_beside(
     address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float
 ) -> tuple[Load, Load]:
-    """Health checks, one after the other, while `in_flight` requests are under way; both loads."""
+    """Send health checks, one after the other, while `in_flight` requests are under way; both loads."""
     checks = closed_loop(address, [b""], in_flight=1, seconds=seconds, path=HEALTH)
     return await asyncio.gather(checks, closed_loop(address, requests, in_flight=in_flight, seconds=seconds))

@@ -16,7 +16,7 @@ TINY, DEEP = ENCODERS[0], ENCODERS[1]
 ABANDONED = BenchEncoder(
     name="soak-abandoned", config=EncoderConfig(d_model=384, heads=12, layers=2, feed_forward=1536), tokens=64
 )
-"""Serves the callers who leave, and them only: what became of their calls nobody can count on both sides."""
+"""Serves only the callers who leave: client and server cannot both count what became of their calls."""
 
 TEXTS = BenchEncoder(
     name="soak-tokens",
@@ -65,7 +65,7 @@ def good(
     attention: Sequence[int] | None = None,
     parts: bool = False,
 ) -> list[Good]:
-    """Requests of `batch` sequences each."""
+    """Return requests of `batch` sequences each."""
     in_parts = pb.ModelInferRequest(parameters={"parts": pb.InferParameter(bool_param=True)})
     return [
         # Messages that are put one after the other are merged.
@@ -80,13 +80,13 @@ def good(
 
 
 def token_ids(encoder: BenchEncoder) -> bytes:
-    """A request of one sequence of token ids."""
+    """Return a request of one sequence of token ids."""
     ids = np.random.default_rng(0).integers(0, encoder.config.vocabulary or 1, (1, encoder.tokens))
     return infer_request(encoder.name, {"input_ids": ids.astype(np.int64)}, {"pooled": None})
 
 
 def outputs_of(reply: pb.ModelInferResponse) -> Arrays:
-    """The tensors of a reply, all FP32."""
+    """Return the tensors of a reply, all FP32."""
     return [
         np.frombuffer(raw, np.float32).reshape(output.shape)
         for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
@@ -94,7 +94,7 @@ def outputs_of(reply: pb.ModelInferResponse) -> Arrays:
 
 
 def bad() -> list[Bad]:
-    """One request of each kind that is refused."""
+    """Return one request of each kind that is refused."""
     invalid = grpc.StatusCode.INVALID_ARGUMENT
 
     def changed(model: str = TINY.name, **fields: Any) -> bytes:
@@ -131,7 +131,7 @@ def bad() -> list[Bad]:
 
 
 def every_good() -> dict[str, list[Good]]:
-    """The good requests by how they are sent."""
+    """Return the good requests by how they are sent."""
     layers = range(DEEP.config.layers)
     return {
         "unary": [

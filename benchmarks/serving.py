@@ -43,12 +43,12 @@ if not console.is_terminal:
 
 _SMALL = "bench-256"
 _TYPICAL_TOKENS = 32
-"""Of mixed lengths: what the echo of their replies is sized for."""
+"""The length that the echo of mixed lengths is sized for."""
 
 
 @contextmanager
 def echo_server(size: int) -> Iterator[str]:
-    """The floor, for replies of `size` bytes."""
+    """Start the floor, for replies of `size` bytes."""
     command = [sys.executable, echo_script, "--reply-bytes", str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -81,7 +81,7 @@ class Bench:
         self.cells: list[Cell] = []
 
     def measure(self, encoder: BenchEncoder) -> None:
-        """All cells of one encoder."""
+        """Measure all cells of one encoder."""
         total = 13 if encoder.name == _SMALL else 10
         task = self._progress.add_task(f"{encoder.name}: limits", total=total)
         with ExitStack() as stack:
@@ -105,7 +105,7 @@ class Bench:
             self._progress.update(task, description=encoder.name, completed=total)
 
     def health(self) -> dict[str, float]:
-        """How long health checks take while attention replies of 16 MiB leave, and while nothing does."""
+        """Measure health checks beside attention replies of 16 MiB, and on an idle server."""
         encoder = next(each for each in ENCODERS if each.name == "bench-384")
         layers = list(range(encoder.config.layers))
         requests = request_bytes(encoder, [240] * 2, attention=layers)
@@ -172,7 +172,7 @@ class Bench:
         *,
         streams: int = 0,
     ) -> Cell:
-        """One in flight."""
+        """Measure one request in flight."""
         samples = []
         with echo_server(size) as echo:
             for _ in range(self._rounds):
@@ -199,7 +199,7 @@ class Bench:
         sequences: int = 1,
         streams: int = 0,
     ) -> Cell:
-        """Several in flight."""
+        """Measure several requests in flight."""
         samples = []
         process, ways = limit
         with echo_server(size) as echo:
@@ -220,7 +220,7 @@ class Bench:
         return Cell(encoder.name, _named(traffic, streams), in_flight, "seq/s", target, samples)
 
     def _attention(self, encoder: BenchEncoder, limit: InProcess) -> list[Cell]:
-        """What attention in the reply costs, against the same without, one in flight."""
+        """Measure what attention in the reply costs, against the same without, one in flight."""
         layers = list(range(encoder.config.layers))
         asked = (
             ("one layer's attention", [0], None, Target()),
@@ -248,7 +248,7 @@ class Bench:
         ]
 
     def _open(self, encoder: BenchEncoder) -> Cell:
-        """Poisson arrivals at half of what it answered with 32 in flight."""
+        """Measure Poisson arrivals at half of the rate with 32 in flight."""
         (full,) = (
             cell.middle("polyhead")
             for cell in self.cells
@@ -262,7 +262,7 @@ class Bench:
         return Cell(encoder.name, "open loop at half of that", None, "seq/s", Target(), [sample])
 
     def _serve(self, requests: list[bytes], in_flight: int, streams: int = 0) -> tuple[Load, float]:
-        """One sample of polyhead, and the processors that it kept busy."""
+        """Return one sample of polyhead, and the processors that it kept busy."""
         # Unmeasured first: connections, caches and clocks come up to speed.
         self._load(self._served.address, requests, in_flight, self._seconds / 5, streams)
         with self._cores() as cores:
@@ -271,7 +271,7 @@ class Bench:
 
     @contextmanager
     def _cores(self) -> Iterator[list[float]]:
-        """How many processors polyhead keeps busy meanwhile, from the first call to the last."""
+        """Measure how many processors polyhead keeps busy, from the first call to the last."""
         cores: list[float] = []
         cpu, start = self._served.cpu_seconds(), time.perf_counter()
         yield cores
@@ -279,7 +279,7 @@ class Bench:
 
     @staticmethod
     def _load(address: str, requests: list[bytes], in_flight: int, seconds: float, streams: int = 0) -> Load:
-        """Calls, or requests of so many streams."""
+        """Call, or send requests over so many streams."""
         if streams:
             return asyncio.run(
                 stream_loop(address, requests, streams=streams, in_flight=in_flight, seconds=seconds)
@@ -292,7 +292,7 @@ def _named(traffic: str, streams: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
     parser.add_argument("--out", type=Path, default=Path("build/bench/serving"), help="without its ending")

@@ -41,7 +41,7 @@ console = Console()
 
 
 async def count(served: Served) -> Counted:
-    """Reads metrics and statistics."""
+    """Read metrics and statistics."""
     rpc = RPCS["ModelStatistics"]
     async with channel_to(served.address) as channel:
         data = await unary(channel, rpc.path)(b"")
@@ -60,12 +60,12 @@ async def count(served: Served) -> Counted:
 
 
 def used(served: Served) -> tuple[float, float]:
-    """CPU seconds of the server, and of this process."""
+    """Return the CPU seconds of the server, and of this process."""
     return served.cpu_seconds(), time.process_time()
 
 
 async def calibrate(served: Served, traffic: Traffic, dice: random.Random, share: float) -> float:
-    """Calls a second that keep a share of the machine busy."""
+    """Return the calls a second that keep a share of the machine busy."""
     start = sum(used(served))
     for kind in choose(dice, _CALIBRATION_CALLS):
         await traffic.send(kind)
@@ -74,12 +74,12 @@ async def calibrate(served: Served, traffic: Traffic, dice: random.Random, share
 
 
 def choose(dice: random.Random, calls: int) -> list[str]:
-    """Kinds of traffic, by their weights."""
+    """Draw kinds of traffic by their weights."""
     return dice.choices(list(KINDS), [kind.weight for kind in KINDS.values()], k=calls)
 
 
 async def load(traffic: Traffic, dice: random.Random, *, rate: float, seconds: float, seed: int) -> None:
-    """Sends at Poisson times, however long the replies take, and waits for them."""
+    """Send at Poisson times, however long the replies take, and wait for them."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("soaking", total=seconds)
@@ -94,7 +94,7 @@ async def load(traffic: Traffic, dice: random.Random, *, rate: float, seconds: f
 
 
 async def soak(served: Served, *, seconds: float, share: float, seed: int) -> Run:
-    """Runs the load and watches."""
+    """Run the load, and watch the server."""
     dice = random.Random(seed)
     traffic = Traffic(served.address, dice)
     counted_before = await count(served)
@@ -135,7 +135,7 @@ async def soak(served: Served, *, seconds: float, share: float, seed: int) -> Ru
 
 
 async def settled(watch: Watch) -> Sample:
-    """The server as it is when nobody calls: once nothing is in flight, or when that takes too long."""
+    """Return a sample once nothing is in flight, or when that takes too long."""
     for _ in range(round(LIMIT_SECONDS)):
         await asyncio.sleep(1)
         sample = await watch.look()
@@ -145,7 +145,7 @@ async def settled(watch: Watch) -> Sample:
 
 
 def as_json(run: Run, conditions: Sequence[Condition], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The run, as data."""
+    """Return the run, as data."""
     calls: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
     for (kind, code), number in sorted(run.traffic.counts.items()):
         calls[kind][code] = number
@@ -168,7 +168,7 @@ def as_json(run: Run, conditions: Sequence[Condition], arguments: argparse.Names
 
 
 def main() -> int:
-    """Soaks, reports, and tells by its exit code whether everything held."""
+    """Soak a server, report, and return 0 where everything held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--share", type=float, default=0.4, help="of the machine, clients included")

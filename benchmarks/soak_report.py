@@ -13,7 +13,7 @@ _INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#d9822b", "#999999"
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """One page."""
+    """Return the result as a page in Markdown."""
     memory = result["memory"]
     lines = [
         "# Soak",
@@ -39,7 +39,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Memory, requests in flight and rate over time."""
+    """Draw memory, requests in flight and rate over time."""
     from matplotlib.figure import Figure
 
     samples = result["samples"]

@@ -49,7 +49,7 @@ class Slope:
 
 
 def slope(seconds: Sequence[float], values: Sequence[float]) -> Slope:
-    """Fits a line.
+    """Fit a line.
 
     Neighbouring samples are alike, which would make a plain interval far too narrow: the line goes through
     the means of 16 stretches of time.
@@ -81,13 +81,13 @@ class Watch:
         self._start = time.perf_counter()
 
     async def run(self) -> None:
-        """Takes a sample every second."""
+        """Take a sample every second."""
         for number in range(1_000_000):
             await asyncio.sleep(max(0.0, self._start + number - time.perf_counter()))
             self.samples.append(await self.look())
 
     async def look(self) -> Sample:
-        """Takes one sample."""
+        """Take one sample."""
         awaited, answered, refused = self._client()
         metrics = await asyncio.to_thread(self._served.metrics)
         process = self._served.process

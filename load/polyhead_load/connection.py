@@ -50,7 +50,7 @@ in parts hold one each: there are enough for the default of --max-in-flight."""
 
 @cache
 def cooperate() -> None:
-    """Makes gRPC work in gevent's manner, once in a process and before its first channel.
+    """Make gRPC cooperate with gevent, once in a process and before its first channel.
 
     Raises:
         LoadError: The standard library waits in its own manner; `import locust` changes that.
@@ -130,7 +130,7 @@ class Connection:
         self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
     def start(self, request: Request, on_answer: OnAnswer) -> None:
-        """Sends a request and returns; `on_answer` is called when it has ended, however it has."""
+        """Send a request and return; `on_answer` is called when it has ended, however it has."""
         wanted = request.wanted
         if isinstance(wanted, Stream):
             gevent.spawn(self._stream, wanted, on_answer)
@@ -141,7 +141,7 @@ class Connection:
         future.add_done_callback(partial(_answered, wanted, on_answer))
 
     def fetch(self, wanted: Call | Stream) -> list[bytes]:
-        """Calls for something to be computed that is not measured, and lets others run until it is there.
+        """Fetch a result that is not measured; other greenlets run meanwhile.
 
         Returns:
             The messages of the reply.
@@ -152,7 +152,7 @@ class Connection:
         return [self.ask(wanted)] if isinstance(wanted, Call) else list(self._parts(wanted))
 
     def ask(self, wanted: Call) -> bytes:
-        """Calls a procedure that is not measured.
+        """Call a procedure that is not measured.
 
         Raises:
             PolyheadError: The call failed.
@@ -162,7 +162,7 @@ class Connection:
             return self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout, metadata=self._metadata)
 
     def close(self) -> None:
-        """Closes the channel; what is under way is cancelled."""
+        """Close the channel; what is under way is cancelled."""
         self._channel.close()
 
     def __enter__(self) -> "Connection":
@@ -185,7 +185,7 @@ class Connection:
             yield from stream.call
 
     def _stream(self, wanted: Stream, on_answer: OnAnswer) -> None:
-        """Takes a reply in parts, and throws them away."""
+        """Receive a reply in parts, and discard them."""
         size, head = 0, NO_HEAD
         tensors: list[Tensor] = []
         try:

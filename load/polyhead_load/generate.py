@@ -40,7 +40,7 @@ def generate(*, plan: Path, out: Path) -> int:
 
 
 def run(plan: Plan, folder: Path) -> None:
-    """Puts the load on, waits for the last answer, and writes the records.
+    """Put the load on, wait for the last answer, and write the records.
 
     Args:
         plan: The load.
@@ -59,7 +59,7 @@ def run(plan: Plan, folder: Path) -> None:
     from polyhead_load.users import ClosedLoop, OpenLoop, PolyheadUser
 
     if not math.isfinite(plan.seconds):
-        raise LoadError(f"seconds must be finite, was {plan.seconds}: nobody would end the run")
+        raise LoadError(f"seconds must be finite, was {plan.seconds}: the run would never end")
     folder.mkdir(parents=True, exist_ok=True)
     environment = Environment(user_classes=[OpenLoop if plan.mode == "open" else ClosedLoop])
     recorder = Recorder()

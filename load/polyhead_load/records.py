@@ -49,7 +49,7 @@ class Window:
     started_unix: float
     seconds: float
     cpu_seconds: float
-    """Of this process, all its threads."""
+    """CPU time of this process, all its threads."""
 
 
 NOTHING = Window(started_unix=0, seconds=0, cpu_seconds=0)
@@ -72,18 +72,18 @@ class Recorder:
         return len(self._rows)
 
     def add(self, *, planned: float, sent: float, done: float, request_bytes: int, answer: "Answer") -> None:
-        """Records how a request ended; times are seconds from the measured start."""
+        """Record how a request ended; times are seconds from the measured start."""
         self.errors += answer.code != OK
         timings = (answer.head.timings.get(name, _UNKNOWN) for name in TIMINGS)
         self._rows.append((planned, sent, done, answer.code, request_bytes, answer.bytes, *timings))
 
     def add_shed(self, *, planned: float, request_bytes: int) -> None:
-        """Records a request that was not sent."""
+        """Record a request that was not sent."""
         self.shed += 1
         self._add_without_answer(planned, _NEVER, SHED, request_bytes)
 
     def add_unanswered(self, *, planned: float, sent: float, request_bytes: int) -> None:
-        """Records a request that was still under way at the end."""
+        """Record a request that was still under way at the end."""
         self.unanswered += 1
         self._add_without_answer(planned, sent, UNANSWERED, request_bytes)
 
@@ -92,7 +92,7 @@ class Recorder:
         self._rows.append((planned, sent, _NEVER, code, request_bytes, 0, *timings))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The columns, in the order in which the requests were planned."""
+        """Return the columns, in the order in which the requests were planned."""
         rows = sorted(self._rows, key=lambda row: row[0])
         columns = zip(*rows, strict=True) if rows else [()] * len(_COLUMNS)
         return {
@@ -101,7 +101,7 @@ class Recorder:
         }
 
     def write(self, folder: Path, window: Window) -> None:
-        """Writes `records.npz`, and then `generator.json`: where that is, all is.
+        """Write `records.npz`, and then `generator.json`: where that is, all is.
 
         Raises:
             OSError: The files cannot be written.
@@ -110,7 +110,7 @@ class Recorder:
         with (folder / "records.npz").open("wb") as file:
             columns: Any = self.arrays()
             np.savez(file, **columns)
-        told = {
+        facts = {
             "seconds": window.seconds,
             "cpu_seconds": window.cpu_seconds,
             "planned": len(self),
@@ -120,7 +120,7 @@ class Recorder:
             "versions": {"python": python_version()} | {name: version(name) for name in _VERSIONS},
             "started_unix": window.started_unix,
         }
-        (folder / "generator.json").write_text(json.dumps(told, indent=1) + "\n")
+        (folder / "generator.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 SERVER_PARTS = ("parse", "queue", "compute", "serialise")
@@ -147,7 +147,7 @@ class Records:
 
     @classmethod
     def read(cls, path: Path) -> "Records":
-        """Reads what the generator, or `write`, wrote.
+        """Read what the generator, or `write`, wrote.
 
         Raises:
             SweepError: It is damaged.
@@ -160,7 +160,7 @@ class Records:
             raise SweepError(f"{path} must be the records of a run, is damaged: {error}") from error
 
     def write(self, path: Path) -> None:
-        """Writes an .npz file, all of it or nothing."""
+        """Write an .npz file, all of it or nothing."""
         partial = path.with_name(f".{path.name}")
         try:
             with partial.open("wb") as file:
@@ -191,7 +191,7 @@ class Records:
         return lag[~np.isnan(lag)]
 
     def parts_ms(self) -> Mapping[str, float]:
-        """The mean latency, and the parts that add up to it; only the total where the server says nothing."""
+        """Return the mean latency and the parts that add up to it; the total alone where the server gives none."""
         good = self.answered
         if not good.any():
             return {}
@@ -215,7 +215,7 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
-        """Reads the generator's folder.
+        """Read the generator's folder.
 
         Raises:
             SweepError: A file is damaged.

@@ -47,7 +47,7 @@ class Author:
         """The one that has written the first request of the last plan, and waits for its reply."""
 
     def requests(self, plan: Plan) -> Iterator[Request]:
-        """The requests of a plan, one after the other, so that others may run in between.
+        """Yield the requests of a plan, one after the other, so that others may run in between.
 
         Raises:
             LoadError: The model does not take them.
@@ -80,7 +80,7 @@ class Author:
             )
 
     def _written(self, operation: Operation[Any]) -> Call | Stream:
-        """What an operation would send to have something computed."""
+        """Return what an operation would send to have something computed."""
         wanted = next(operation)
         while isinstance(wanted, Call) and wanted.rpc.name not in _INFERENCE:
             wanted = operation.send(self._connection.ask(wanted))
@@ -93,7 +93,7 @@ class Author:
         return wanted
 
     def _run(self, operation: Operation[T]) -> T:
-        """Carries out an operation that only calls."""
+        """Carry out an operation that only calls."""
         try:
             wanted = next(operation)
             while isinstance(wanted, Call):
@@ -105,7 +105,7 @@ class Author:
 
 
 def label(plan: Plan) -> str:
-    """What a plan asks for, in one line."""
+    """Return what a plan asks for, in one line."""
     tokens = plan.tokens
     size = (
         f"~{tokens.median:g} ({tokens.low} to {tokens.high})" if isinstance(tokens, Lengths) else f"{tokens}"
@@ -168,7 +168,7 @@ def _check_length(plan: Plan, info: ModelInfo) -> None:
 
 
 def _count(plan: Plan, info: ModelInfo) -> int:
-    """How many different requests there are."""
+    """Return how many different requests there are."""
     if isinstance(plan.tokens, Lengths):
         size = 4 * plan.batch * plan.tokens.median * (info.d_model or 1)
         return int(np.clip(_MEMORY_BYTES // size, _LENGTHS_MIN, _LENGTHS_MAX))

@@ -37,7 +37,7 @@ class Capacity:
 
     @classmethod
     def of(cls, runs: Sequence[Measurement]) -> "Capacity | None":
-        """Of the runs that count; None where none does."""
+        """Sum up the runs that count; None where none does."""
         counted = [one for one in runs if not one.void and one.achieved]
         values = [one.achieved for one in counted if one.achieved]
         if not values:
@@ -45,7 +45,7 @@ class Capacity:
         return cls(value=median(values), low=min(values), high=max(values), runs=counted)
 
     def facts(self) -> dict[str, float | int]:
-        """For JSON."""
+        """Return it as JSON values."""
         return {
             "requests_per_second": self.value,
             "low": self.low,
@@ -71,9 +71,9 @@ class Row:
     blocks: Mapping[int, Values] = field(default_factory=dict)
     """Block → latencies."""
     send_lag_p99_ms: float | None = None
-    """Of all requests of an open loop that were sent."""
+    """The p99 of the send lag of all requests of an open loop."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Of the mean latency; they add up to `total`."""
+    """Parts of the mean latency; they add up to `total`."""
     ecdf: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     """Latencies at equal steps of the share, from 0 to 1."""
 
@@ -88,7 +88,7 @@ class Row:
         return sum(one.requests for one in self.valid)
 
     def mean(self, name: str) -> float | None:
-        """Of a field of the valid runs; None where none has it."""
+        """Return the mean of a field of the valid runs; None where none has it."""
         values = [value for one in self.valid if (value := getattr(one, name)) is not None]
         return float(np.mean(values)) if values else None
 
@@ -139,17 +139,17 @@ class Findings:
         return [dimension for dimension in DIMENSIONS if len(self.sweep.labels(dimension)) > 1]
 
     def is_baseline(self, row: Row) -> bool:
-        """Whether the row is one that others are compared with."""
+        """Return whether the row is one that others are compared with."""
         compared = self.sweep.compared
         return bool(compared) and all(row.labels[name] == value for name, value in compared.items())
 
     def baseline_of(self, row: Row) -> tuple[str, ...]:
-        """The key of the cell that a row is compared with."""
+        """Return the key of the cell that a row is compared with."""
         return *{**row.labels, **self.sweep.compared}.values(), row.load
 
 
 def find(folder: RunFolder) -> Findings:
-    """Reads a run's folder.
+    """Read a run's folder.
 
     Raises:
         SweepError: It is none, or its records are damaged or missing.
@@ -201,7 +201,7 @@ def _row(of_cell: Sequence[Measurement], folder: RunFolder) -> Row:
 
 
 def _parts(records: Sequence[Records]) -> Mapping[str, float]:
-    """The mean over all requests; without the server's parts where it left one out."""
+    """Return the mean over all requests; without the server's parts where it left one out."""
     found = [(parts, int(each.answered.sum())) for each in records if (parts := each.parts_ms())]
     if not found:
         return {}
@@ -239,7 +239,7 @@ def _compared(row: Row, baseline: Row | None) -> Row:
 
 
 def _alike(one: Measurement, other: Measurement) -> bool:
-    """Whether two runs under a load that is the same for all had the same rate."""
+    """Return whether two runs under a load that is the same for all had the same rate."""
     if parse_load(one.load).kind not in {"common", "rate"} or not one.rate or not other.rate:
         return True
     return abs(one.rate / other.rate - 1) <= _SAME_RATE

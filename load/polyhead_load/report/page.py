@@ -36,7 +36,7 @@ from polyhead_load.sweep.spec import DIMENSIONS
 
 
 def write_report(folder: RunFolder) -> tuple[Findings, Path]:
-    """Writes report.html, report.json, report.csv and the pictures.
+    """Write report.html, report.json, report.csv and the pictures.
 
     Returns:
         What was found, and the path of the page.
@@ -60,7 +60,7 @@ def write_report(folder: RunFolder) -> tuple[Findings, Path]:
 
 
 def svg(plot: Plot) -> str:
-    """A picture as SVG, the same for the same numbers."""
+    """Return a picture as SVG, the same for the same numbers."""
     text = io.StringIO()
     with style():
         plot.figure.savefig(text, format="svg", metadata={"Date": None})
@@ -68,7 +68,7 @@ def svg(plot: Plot) -> str:
 
 
 def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
-    """The page as HTML.
+    """Return the page as HTML.
 
     Args:
         findings: Of the run.
@@ -135,7 +135,7 @@ def unbroken(text: str) -> Markup:
 
 
 def summary(findings: Findings) -> list[str]:
-    """What the numbers say, in sentences."""
+    """Return the findings in sentences."""
     said = []
     if findings.sweep.blocks < FEWEST_BLOCKS:
         said.append(
@@ -217,7 +217,7 @@ def _row(row: Row, findings: Findings) -> dict[str, Any]:
 
 
 def _capacity(key: Sequence[str], capacity: Capacity, findings: Findings) -> dict[str, Any]:
-    """A configuration's, and what its runs say of the harness."""
+    """Return a configuration's capacity, and what its runs say of the harness."""
     labels = dict(zip(DIMENSIONS, key, strict=True))
 
     def mean(name: str) -> float | None:
@@ -258,7 +258,7 @@ def _share(value: float | None) -> str:
 
 
 def _constants(findings: Findings) -> list[tuple[str, str]]:
-    """What is the same in all cells, and how it was measured."""
+    """Return what is the same in all cells, and how it was measured."""
     sweep, facts = findings.sweep, findings.facts
     same = {
         name: ", ".join(sweep.labels(name))
@@ -292,7 +292,7 @@ def _valid(findings: Findings) -> list[Measurement]:
 
 
 def _unchecked(findings: Findings) -> str:
-    """Gates that some runs had too few answers for."""
+    """Name the gates that some runs had too few answers for."""
     counts = Counter(gate for one in _valid(findings) for gate in one.unchecked)
     runs = len(_valid(findings))
     return ", ".join(f"{gate}: in {count} of {runs} runs, too few answers" for gate, count in counts.items())
@@ -308,7 +308,7 @@ def _session(facts: Mapping[str, Any]) -> str:
 
 
 def _graphs(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of operators, the most frequent first: families with the same graph share a row."""
+    """Return a table of operators, the most frequent first: families with the same graph share a row."""
     if "problem" in found or not found:
         return {"problem": found.get("problem", ""), "rows": []}
     rows: dict[tuple[Any, ...], list[str]] = {}

@@ -203,7 +203,7 @@ def _kept(path: Path) -> str:
 
     count = len(RunFolder(path).journal().measurements)
     if not count:
-        return "interrupted before the first run: give the same command again to begin anew"
+        return "interrupted before the first run: give the same command again to start over"
     return (
         f"interrupted: {count} runs are kept in {path}; give the same command again to go on, or "
         f"`polyhead sweep report {shlex.quote(str(path))}` to see what they say"
@@ -211,7 +211,7 @@ def _kept(path: Path) -> str:
 
 
 def _console() -> "Console":
-    """Wide enough for a table where there is no terminal."""
+    """Return a console that is wide enough for a table where there is no terminal."""
     from rich.console import Console
 
     console = Console()

@@ -32,7 +32,7 @@ class Family:
 
     name: str
     folder: Path
-    """Of its newest version."""
+    """The folder of its newest version."""
     manifest: Mapping[str, Any]
 
     @cached_property
@@ -108,7 +108,7 @@ def provide(
 
 
 def find_family(models: Path, name: str) -> Family | None:
-    """The newest complete version of a family in a repository."""
+    """Return the newest complete version of a family in a repository."""
     versions = sorted(
         (int(entry.name), entry)
         for entry in (models / name).glob("[1-9]*")

@@ -22,7 +22,7 @@ _LATE = 0.01
 
 
 def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> tuple[str, ...]:
-    """Why a run is void, of the harness and its machine; nothing where it is valid.
+    """Return why a run is void, of the harness and its machine; nothing where it is valid.
 
     Args:
         run: What the generator left.
@@ -34,7 +34,7 @@ def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> t
 
 
 def overload(run: Run, plan: Plan, gates: Gates) -> tuple[str, ...]:
-    """In what the server did not keep up, or did not stay the same; nothing where it did."""
+    """Return in what the server did not keep up or did not stay the same; nothing where it did."""
     return tuple(_of_server(run, plan, gates))
 
 
@@ -109,7 +109,7 @@ def _backlog(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
 
 
 def _drift(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
-    """The last third against the first, where the difference is beyond chance.
+    """Compare the last third with the first, where the difference is beyond chance.
 
     In an open loop the latency depends on how requests happen to arrive; what the server says of its own
     computing does not.
@@ -127,7 +127,7 @@ def _drift(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
 
 
 def unchecked(run: Run, plan: Plan) -> tuple[str, ...]:
-    """Gates that there was too little to check with: drift takes some 24 answers."""
+    """Return the gates that there was too little to check with: drift takes some 24 answers."""
     known = run.records.answered.any() and _thirds(run.records, plan) is not None
     return () if known else ("drift",)
 

@@ -38,16 +38,16 @@ class Interval:
         return self.low <= number <= self.high
 
     def overlaps(self, other: "Interval") -> bool:
-        """Whether both have something in common."""
+        """Return whether both have something in common."""
         return self.low <= other.high and other.low <= self.high
 
     def facts(self) -> dict[str, float]:
-        """For JSON."""
+        """Return it as JSON values."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
 def quantile_interval(values: Values, share: float, *, confidence: float = CONFIDENCE) -> Interval | None:
-    """A quantile of independent values, by order statistics.
+    """Return a quantile of independent values, by order statistics.
 
     Args:
         values: [N], in any order.
@@ -70,7 +70,7 @@ def quantile_interval(values: Values, share: float, *, confidence: float = CONFI
 
 
 def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
-    """A quantile of several blocks' values together; None where there are too few values.
+    """Return a quantile of several blocks' values together; None where there are too few values.
 
     The interval holds that of the order statistics, and from three blocks on also that of their quantiles.
     """
@@ -85,7 +85,7 @@ def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
 
 
 def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
-    """The ratio of values that were measured in the same blocks; None for fewer than three.
+    """Return the ratio of values that were measured in the same blocks; None for fewer than three.
 
     What slows a whole block down is in both, and cancels.
     """
@@ -97,7 +97,7 @@ def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval 
 
 
 def fewest_answers(share: float) -> int:
-    """How many a block must have for its quantile to be more than its largest value: for p99, 100."""
+    """Return how many a block must have for its quantile to be more than its largest value: for p99, 100."""
     return round(1 / (1 - share))
 
 
@@ -145,7 +145,7 @@ def blocks_ratio(ours: Sequence[Values], baselines: Sequence[Values], share: flo
 
 
 def independent_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
-    """The ratio of values of two runs (Welch's t of logarithms); None for fewer than three blocks."""
+    """Return the ratio of values of two runs (Welch's t of logarithms); None for fewer than three blocks."""
     if min(len(ours), len(baselines)) < FEWEST_BLOCKS:
         return None
     one, other = np.log(ours), np.log(baselines)
@@ -164,7 +164,7 @@ def _mean_of_logs(values: Sequence[float]) -> Interval:
 
 
 def _around(middle: float, error: float, freedom: float) -> Interval:
-    """Student's t about a logarithm, as an interval of what it is the logarithm of."""
+    """Return the interval of Student's t about a logarithm, on the scale of its number."""
     reach: Any = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
     return Interval(value=math.exp(middle), low=math.exp(middle - reach), high=math.exp(middle + reach))
 

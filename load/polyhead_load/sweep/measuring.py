@@ -41,7 +41,7 @@ class Turn:
     attempt: int
 
     def measurement(self, started: str, **found: object) -> Measurement:
-        """What is written down about it."""
+        """Return the run's line of the journal."""
         return Measurement.model_validate(
             {
                 **self.cell.configuration.labels,
@@ -61,7 +61,7 @@ class Turn:
 
 
 def now() -> str:
-    """In UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -75,7 +75,7 @@ def measure(
     generate: Generate,
     warm: WarmingUp = warm_up,
 ) -> Measurement:
-    """Measures once.
+    """Measure once.
 
     Args:
         turn: What.
@@ -125,7 +125,7 @@ def measure(
 
 
 def _long_enough(plan: Plan, turn: Turn, warm: WarmUp) -> Plan:
-    """A capacity takes a hundred answers, by the pace of the warm-up; within reason."""
+    """Lengthen a capacity run to a hundred answers, by the pace of the warm-up, within reason."""
     if turn.cell.load != CAPACITY or not warm.seconds:
         return plan
     needed = _CAPACITY_ANSWERS * warm.seconds / warm.requests
@@ -161,7 +161,7 @@ def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
 
 
 def throughput(records: Records, plan: Plan) -> float:
-    """Answers a second, between the first of them and the last.
+    """Return answers a second, between the first of them and the last.
 
     Of a closed loop only those within the window: behind it, fewer and fewer are in flight.
     """

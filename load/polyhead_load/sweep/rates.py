@@ -11,7 +11,7 @@ from polyhead_load.sweep.spec import Sweep, parse_load
 
 
 def capacities_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], float]:
-    """Configuration → the median of its capacities, in requests a second."""
+    """Return configuration → the median of its capacities, in requests a second."""
     found: dict[tuple[str, ...], list[float]] = {}
     for one in measurements:
         if one.block == 0 and one.settled and one.achieved:
@@ -22,7 +22,7 @@ def capacities_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], 
 class Rates:
     """What `sweep.json` says of rates, and adds what is missing there.
 
-    A run that is gone on with calls at the rates of its beginning, even where a capacity was measured anew.
+    A resumed run keeps the rates that it began with, even where a capacity is measured again.
 
     Args:
         sweep: Whose.
@@ -51,7 +51,7 @@ class Rates:
             self._folder.note({"rates": rates})
 
     def knows(self, configuration: Configuration) -> bool:
-        """Whether it has a capacity."""
+        """Return whether it has a capacity."""
         return str(configuration) in self._capacities
 
     def of(self, cell: Cell) -> float | None:

@@ -1,4 +1,4 @@
-"""Runs a sweep: block after block, each cell once in each, in an order drawn anew."""
+"""Run a sweep: block after block, each cell once in each block, in random order."""
 
 import random
 from collections import Counter
@@ -22,7 +22,7 @@ Group = tuple[str, ...]
 """Families that are served together."""
 
 _DEATHS = 3
-"""Of a server, one after the other and under the same family: more tries would end likewise."""
+"""Crashes of a server in a row, under the same family, after which more tries would end likewise."""
 
 _AROUND_SECONDS = 2.5
 """About what a run takes beside its own time: to warm up, and to start the generator."""
@@ -38,9 +38,9 @@ class Runner:
         folder: The run's.
         groups: Which families are served together. A family that is in none is not measured.
         start: Starts a server of a group.
-        own: A server that has ended can be started anew.
+        own: Whether a server that has ended can be started again.
         generate: Runs the generator.
-        bar: Shows how far it is.
+        bar: Shows the progress.
         warm: Warms up.
     """
 
@@ -77,7 +77,7 @@ class Runner:
         """Family → what the server says about it."""
 
     def run(self) -> None:
-        """Measures all that is missing.
+        """Measure all that is missing.
 
         Raises:
             SweepError: It cannot go on; what was measured is kept.
@@ -119,13 +119,13 @@ class Runner:
         return [(0, capacities), *((block, others) for block in range(1, self._sweep.blocks + 1))]
 
     def _times(self, block: int) -> int:
-        """How often a block measures each cell."""
+        """Return how often a block measures each cell."""
         return self._sweep.capacity_runs if block == 0 else 1
 
     def _pass(self, block: int, of_block: Sequence[Cell]) -> None:
-        """Each cell of the block that is missing, once.
+        """Measure each cell of the block that is missing, once.
 
-        Cells that are compared with each other come one after the other, in an order drawn anew.
+        Cells that are compared with each other come one after the other, in random order.
         """
         tries = sum(self._tries.values())
         order = random.Random(f"{self._sweep.seed} {block} {tries}")  # noqa: S311 - an order, no secret
@@ -169,7 +169,7 @@ class Runner:
             )
 
     def _measure(self, turn: Turn) -> Measurement | None:
-        """None where the cell, or all of its family's, cannot be measured at all."""
+        """Measure; return None where the cell, or its whole family, cannot be measured at all."""
         cell = turn.cell
         started = now()
         server = self._serve(cell)
@@ -215,13 +215,13 @@ class Runner:
         return [one for one in self._journal.measurements if one.block == block and one.cell == key]
 
     def _missing(self, cell: Cell, block: int) -> int:
-        """How many more runs of it count."""
+        """Return how many more runs of it count."""
         if cell.configuration.family in self.skipped or str(cell.configuration) in self.skipped:
             return 0
         return max(0, self._times(block) - sum(one.settled for one in self._of(cell, block)))
 
     def _wanted(self, cell: Cell, block: int) -> bool:
-        """Whether runs of it are missing, and this sweep may still try."""
+        """Return whether runs of it are missing, and this sweep may still try."""
         tries = self._tries[block, cell]
         hopeless = (
             tries > 0
@@ -241,7 +241,7 @@ class Runner:
     # ---- The server -----------------------------------------------------------------------------------
 
     def _serve(self, cell: Cell) -> Server | None:
-        """The server of the cell's family; None where it does not start."""
+        """Return the server of the cell's family; None where it does not start."""
         group = self._group_of(cell)
         if group is None:
             return None
@@ -267,7 +267,7 @@ class Runner:
         return server
 
     def _look_around(self, group: Group, server: Server) -> None:
-        """Which families the server has not loaded, and what it says of the others."""
+        """Skip families that the server has not loaded, and keep what it says of the others."""
         with server.access.client(server.address) as client:
             index = {model.name: model for model in client.models()}
             for family in group:

@@ -42,13 +42,13 @@ class Server(Protocol):
     access: Access
 
     def alive(self) -> bool:
-        """Whether it still runs, as far as one can tell."""
+        """Return whether it still runs, as far as one can tell."""
 
     def cpu_seconds(self) -> float | None:
-        """What it has used so far; None where one cannot know."""
+        """Return the CPU seconds used so far; None where that cannot be known."""
 
     def memory_mib(self) -> float | None:
-        """What it holds; None where one cannot know."""
+        """Return the memory that it holds; None where that cannot be known."""
 
 
 class RunningServer:
@@ -59,7 +59,7 @@ class RunningServer:
         access: What it asks of its callers.
 
     Raises:
-        SweepError: Nobody answers there, or it lets nobody in who comes so.
+        SweepError: No server answers there, or it denies access.
     """
 
     def __init__(self, address: str, access: Access = OPEN_ACCESS) -> None:
@@ -75,16 +75,16 @@ class RunningServer:
                 ) from error
 
     def alive(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         with self.access.client(self.address, timeout=5) as client:
             return client.live()
 
     def cpu_seconds(self) -> float | None:
-        """It may be on another machine."""
+        """Return None: it may be on another machine."""
         return None
 
     def memory_mib(self) -> float | None:
-        """It may be on another machine."""
+        """Return None: it may be on another machine."""
         return None
 
 
@@ -103,11 +103,11 @@ class OwnServer:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     def cpu_seconds(self) -> float | None:
-        """Of the process and its workers."""
+        """Sum the process and its workers."""
         try:
             times = [process.cpu_times() for process in self._family()]
         except psutil.Error:
@@ -115,7 +115,7 @@ class OwnServer:
         return sum(each.user + each.system for each in times)
 
     def memory_mib(self) -> float | None:
-        """Of the process and its workers."""
+        """Sum the process and its workers."""
         try:
             return sum(process.memory_info().rss for process in self._family()) / 2**20
         except psutil.Error:
@@ -195,7 +195,7 @@ def free_port() -> int:
 
 
 def serve_arguments(models: str, port: str, flags: Sequence[str]) -> list[str]:
-    """How a sweep's own server is called."""
+    """Return how a sweep's own server is called."""
     return ["serve", "--models", models, "--port", port, *flags]
 
 

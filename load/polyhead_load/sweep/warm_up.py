@@ -33,7 +33,7 @@ class WarmUp:
 
 
 def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1) -> WarmUp:
-    """Calls what a plan calls, one request after the other, until three windows agree.
+    """Call what a plan calls, one request after the other, until three windows agree.
 
     A window is 0.3 s (less where `most_seconds` is below 1.8), and two requests at least; together they
     have 50 requests, or took half of `most_seconds`. The medians of the last three windows have to agree:
@@ -77,7 +77,7 @@ def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1
 
 
 def _drawn(tokens: Lengths, seed: int) -> list[int]:
-    """The median, and lengths from the shortest to the longest, each once."""
+    """Return the median, and lengths from the shortest to the longest, each once."""
     drawn = draw_lengths(tokens, _LENGTHS, np.random.default_rng(seed))
     return [max(1, round(tokens.median)), *sorted(set(drawn))]
 
