@@ -1,8 +1,8 @@
 """`make agreement`: whether polyhead's load generator measures what an independent one measures.
 
 Both put the same load on the same server: one request in flight, and then an open loop, at the same times, at
-half of what one in flight came to. The other is `load.py`: asyncio, and nothing in common with ours but the
-clock. They take turns, in several rounds, each time the other way round; each round gives a ratio of its own.
+half of what one in flight came to. The other is `load.py`: asyncio, which imports nothing of `polyhead_load`
+and has in common with it only the clock and the arrival times. They take turns, in several rounds, each time the other way round; each round gives a ratio of its own.
 It fails where the ratio of the p50s is not within 5 % of 1.
 """
 

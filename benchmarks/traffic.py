@@ -133,7 +133,7 @@ class Traffic:
     def _channel(self) -> grpc.aio.Channel:
         return self._dice.choice(self._channels)
 
-    # ---- Well-behaved callers ------------------------------------------------------------------------
+    # ---- Well-behaved callers ----------------------------------------------------------------------
 
     async def _unary(self, kind: str) -> None:
         request = self._dice.choice(self._good[kind])
@@ -180,7 +180,7 @@ class Traffic:
         self.succeeded[request.model] += 1
         self.sequences[request.model] += request.sequences
 
-    # ---- Callers with wrong requests ---------------------------------------------------------------------------
+    # ---- Callers with wrong requests ---------------------------------------------------------------
 
     async def _refused(self) -> None:
         request: Bad = self._dice.choice(self._bad)
@@ -189,7 +189,7 @@ class Traffic:
         self.failed[request.model, request.code.name] += 1
         self.counts["bad", "refused as it must be" if code is request.code else code.name] += 1
 
-    # ---- Callers who leave: their model serves only them ----------------------------------------
+    # ---- Callers who leave: their model serves only them -------------------------------------------
 
     async def _late(self) -> None:
         """Call with a deadline that often passes."""

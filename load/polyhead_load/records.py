@@ -191,7 +191,7 @@ class Records:
         return lag[~np.isnan(lag)]
 
     def parts_ms(self) -> Mapping[str, float]:
-        """Return the mean latency and the parts that add up to it; the total alone where the server gives none."""
+        """Return the mean latency and the parts that add up to it; only the total where parts are missing."""
         good = self.answered
         if not good.any():
             return {}
