@@ -2,8 +2,9 @@
 
 Both put the same load on the same server: one request in flight, and then an open loop, at the same times, at
 half of what one in flight came to. The other is `load.py`: asyncio, which imports nothing of `polyhead_load`
-and has in common with it only the clock and the arrival times. They take turns, in several rounds, each time the other way round; each round gives a ratio of its own.
-It fails where the ratio of the p50s is not within 5 % of 1.
+and has in common with it only the clock and the arrival times. They take turns, in several rounds, each time
+the other way round; each round gives a ratio of its own. It fails where the ratio of the p50s is not within
+5 % of 1.
 """
 
 import argparse
