@@ -1,9 +1,10 @@
 """`make agreement`: whether polyhead's load generator measures what an independent one measures.
 
 Both put the same load on the same server: one request in flight, and then an open loop, at the same times, at
-half of what one in flight came to. The other is `load.py`: asyncio, and nothing in common with ours but the
-clock. They take turns, in several rounds, each time the other way round; each round gives a ratio of its own.
-It fails where the ratio of the p50s is not within 5 % of 1.
+half of what one in flight came to. The other is `load.py`: asyncio, which imports nothing of `polyhead_load`
+and has in common with it only the clock and the arrival times. They take turns, in several rounds, each time
+the other way round; each round gives a ratio of its own. It fails where the ratio of the p50s is not within
+5 % of 1.
 """
 
 import argparse
@@ -24,8 +25,9 @@ from encoders import ENCODERS, equal_lengths, export_missing, request_bytes
 from load import Load, closed_loop, send_at
 from polyhead_load import Plan
 from polyhead_load.schedule import schedule
+from polyhead_load.sweep.fingerprint import fingerprint
 from polyhead_load.sweep.intervals import Interval, paired_ratio
-from servers import fingerprint, polyhead_server
+from servers import polyhead_server
 
 _MOST = 0.05
 _SHARE = 0.5
@@ -36,7 +38,7 @@ if not console.is_terminal:
 
 
 def generated(plan: Plan) -> list[float]:
-    """The latencies that the generator measures, in milliseconds."""
+    """Return the latencies that the generator measures, in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="polyhead-agreement-") as name:
         folder = Path(name)
         (folder / "plan.json").write_text(plan.to_json())
@@ -50,7 +52,7 @@ def generated(plan: Plan) -> list[float]:
 
 
 def others(plan: Plan, requests: Sequence[bytes]) -> list[float]:
-    """The latencies that the other generator measures, likewise."""
+    """Return the latencies that the other generator measures, likewise."""
     if plan.rate is None:
         run = closed_loop(plan.address, requests, in_flight=1, seconds=plan.seconds)
     else:
@@ -63,7 +65,7 @@ def others(plan: Plan, requests: Sequence[bytes]) -> list[float]:
 
 
 def compared(plan: Plan, requests: Sequence[bytes], rounds: int) -> list[tuple[float, float]]:
-    """The p50 of the generator and of the other, in each round."""
+    """Return the p50 of the generator and of the other, in each round."""
     found: list[tuple[float, float]] = []
     for number in range(rounds):
         # The same arrivals for both, and others in each round.
@@ -77,7 +79,7 @@ def compared(plan: Plan, requests: Sequence[bytes], rounds: int) -> list[tuple[f
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the comparison."""
+    """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
     parser.add_argument("--out", type=Path, default=Path("build/bench/agreement.json"))
@@ -105,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     ratios = {name: paired_ratio(*zip(*rounds, strict=True)) for name, rounds in cells.items()}
     console.print(table(cells, ratios))
-    facts = {"fingerprint": fingerprint(), "encoder": encoder.name, "seconds": chosen.seconds}
+    facts = {"fingerprint": fingerprint(sys.argv), "encoder": encoder.name, "seconds": chosen.seconds}
     facts["cells"] = {
         name: {"p50_ms": rounds, "ratio": None if (ratio := ratios[name]) is None else ratio.facts()}
         for name, rounds in cells.items()
@@ -118,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def table(cells: dict[str, list[tuple[float, float]]], ratios: dict[str, Interval | None]) -> Table:
-    """For the terminal."""
+    """Return a table for the terminal."""
     shown = Table("load", "rounds", "generator, p50 ms", "the other, p50 ms", "ratio (95 %)")
     for name, rounds in cells.items():
         ours, other = np.median(rounds, axis=0)

@@ -30,7 +30,7 @@ class Condition:
 
 
 def table_of(conditions: Sequence[Condition]) -> Table:
-    """For the terminal."""
+    """Return a table for the terminal."""
     table = Table("", "what must hold", "seen")
     for condition in conditions:
         table.add_row("[green]yes" if condition.holds else "[bold red]no", condition.name, condition.seen)
@@ -38,7 +38,7 @@ def table_of(conditions: Sequence[Condition]) -> Table:
 
 
 def rows_of(conditions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For a page in markdown."""
+    """Return the rows of a table in Markdown."""
     return [
         "| what must hold | | seen |",
         "|---|---|---|",
@@ -54,7 +54,7 @@ class Tally(NamedTuple):
     sequences: int
 
     def since(self, before: "Tally") -> "Tally":
-        """What has come on top."""
+        """Return what was added since."""
         return Tally(*(new - old for new, old in zip(self, before, strict=True)))
 
 
@@ -84,12 +84,12 @@ class Run:
 
 
 def judge(run: Run) -> list[Condition]:
-    """Everything that must hold."""
+    """Return every condition of a soak."""
     return [*judge_answers(run), *judge_counters(run), *judge_resources(run)]
 
 
 def judge_answers(run: Run) -> list[Condition]:
-    """Every call has one answer, and it is right."""
+    """Judge whether every call had one answer, and the right one."""
     traffic = run.traffic
     wrong = [
         f"{number} × {kind}: {code}"
@@ -121,7 +121,7 @@ def judge_answers(run: Run) -> list[Condition]:
 
 
 def judge_counters(run: Run) -> list[Condition]:
-    """The server's counters and ours are the same."""
+    """Judge whether the server's counters and ours are the same."""
     traffic, gone = run.traffic, ABANDONED.name
     counted = {
         model: values.since(run.counted_before.statistics[model])
@@ -177,7 +177,7 @@ def judge_counters(run: Run) -> list[Condition]:
 
 
 def judge_resources(run: Run) -> list[Condition]:
-    """Nothing grows."""
+    """Judge whether anything grows."""
     memory, third = run.memory, len(run.samples) // 3
     short = memory.seconds < 60 * _MINUTES
 

@@ -13,7 +13,7 @@ from polyhead_proto import RPCS, SERVICE
 
 
 async def serve(reply_bytes: int) -> None:
-    """Serves on a free port, and prints it."""
+    """Serve on a free port, and print it."""
     # As a real reply, one field of raw output.
     message = RPCS["ModelInfer"].response(raw_output_contents=[bytes(reply_bytes)])
     reply = message.SerializeToString()

@@ -1,6 +1,6 @@
 """The encoders that `make bench` serves, from tiny to large, and the traffic that each gets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polyhead_client.tensors import DTYPES
 from polyhead_export import export_family
+from polyhead_load import Lengths
+from polyhead_load.contents import draw_lengths, vectors
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
 
@@ -38,11 +41,12 @@ ENCODERS = (
     ),
 )
 
-_MIXED_MIN, _MIXED_MAX = 8, 128
+_DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
+_MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
 
 
 def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
-    """Exports, with random weights, those of the encoders that are not in the repository yet."""
+    """Export, with random weights, those of the encoders that are not in the repository yet."""
     for encoder in encoders:
         if not (models / encoder.name / "1").exists():
             torch.manual_seed(0)
@@ -50,24 +54,22 @@ def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
 
 
 def equal_lengths(encoder: BenchEncoder, count: int) -> list[int]:
-    """`count` requests, all T tokens long."""
+    """Return `count` lengths, all T tokens."""
     return [encoder.tokens] * count
 
 
 def mixed_lengths(count: int, *, seed: int = 0) -> list[int]:
-    """`count` log-normal lengths from 8 to 128 tokens, median about 29, as sentences have them."""
-    lengths = np.random.default_rng(seed).lognormal(np.log(29), 0.6, count)
-    return [int(length) for length in np.clip(np.round(lengths), _MIXED_MIN, _MIXED_MAX)]
+    """Return `count` log-normal lengths from 8 to 128 tokens, median about 29, as sentences have them."""
+    return draw_lengths(_MIXED, count, np.random.default_rng(seed))
 
 
 def sequences(encoder: BenchEncoder, lengths: Sequence[int], *, seed: int = 0) -> list[NDArray[np.float32]]:
-    """A random sequence [T_i, D] of each length."""
-    random = np.random.default_rng(seed)
-    return [random.standard_normal((tokens, encoder.config.d_model), dtype=np.float32) for tokens in lengths]
+    """Return a random sequence [T_i, D] of each length."""
+    return list(vectors(list(lengths), encoder.config.d_model, np.random.default_rng(seed)))
 
 
 def feed_of(batch: Sequence[NDArray[np.float32]]) -> dict[str, NDArray[np.generic]]:
-    """Pads sequences [T_i, D] to one input of the graph."""
+    """Pad sequences [T_i, D] to one input of the graph."""
     lengths = np.array([len(sequence) for sequence in batch], dtype=np.int32)
     x = np.zeros((len(batch), int(lengths.max()), batch[0].shape[1]), dtype=np.float32)
     for row, sequence in zip(x, batch, strict=True):
@@ -83,7 +85,7 @@ def request_bytes(
     attention: Sequence[int] | None = None,
     dtype: str | None = None,
 ) -> list[bytes]:
-    """Requests of `batch` sequences each, for the outputs that a client would name.
+    """Return requests of `batch` sequences each, for the outputs that a client would name.
 
     Args:
         encoder: Whose.
@@ -93,20 +95,34 @@ def request_bytes(
         dtype: How attention is sent.
     """
     every = sequences(encoder, lengths)
-    requests = []
-    for start in range(0, len(every) - batch + 1, batch):
-        request = pb.ModelInferRequest(model_name=encoder.name + (".attention" if attention else ""))
-        for name, datatype in (("x", "FP32"), ("lengths", "INT32")):
-            array = feed_of(every[start : start + batch])[name]
-            request.inputs.add(name=name, datatype=datatype, shape=array.shape)
-            request.raw_input_contents.append(array.tobytes())
-        request.outputs.add(name="output")
-        for layer in attention or ():
-            output = request.outputs.add(name=f"attention.{layer}")
-            if dtype is not None:
-                output.parameters["dtype"].string_param = dtype
-        requests.append(request.SerializeToString())
-    return requests
+    outputs = {"output": None, **{f"attention.{layer}": dtype for layer in attention or ()}}
+    return [
+        infer_request(
+            encoder.name + (".attention" if attention else ""), feed_of(every[start : start + batch]), outputs
+        )
+        for start in range(0, len(every) - batch + 1, batch)
+    ]
+
+
+def infer_request(
+    model: str, inputs: Mapping[str, NDArray[np.generic]], outputs: Mapping[str, str | None]
+) -> bytes:
+    """Return a `ModelInferRequest`.
+
+    Args:
+        model: Its name.
+        inputs: Arrays by name.
+        outputs: The wanted outputs by name, each with the datatype that it is sent in, or None for its own.
+    """
+    request = pb.ModelInferRequest(model_name=model)
+    for name, array in inputs.items():
+        request.inputs.add(name=name, datatype=_DATATYPES[array.dtype], shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    for name, dtype in outputs.items():
+        output = request.outputs.add(name=name)
+        if dtype is not None:
+            output.parameters["dtype"].string_param = dtype
+    return bytes(request.SerializeToString())
 
 
 def reply_bytes(
@@ -117,7 +133,7 @@ def reply_bytes(
     attention: Sequence[int] | None = None,
     dtype: str | None = None,
 ) -> int:
-    """The size of the tensors in a reply."""
+    """Return the size of the tensors in a reply."""
     config, width = encoder.config, 1 if dtype == "UINT8" else 4
     weights = len(attention or ()) * config.heads * tokens**2
     return batch * (4 * tokens * config.d_model + width * weights)

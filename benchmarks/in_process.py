@@ -41,7 +41,7 @@ class Way:
     runs: int = 1
     """Runs at once."""
     threads: int = 0
-    """Of one run; 0 is one for each core."""
+    """Threads of one run; 0 is one for each core."""
 
 
 class InProcess:
@@ -51,15 +51,15 @@ class InProcess:
         self._process = process
 
     def rate(self, way: Way, seconds: float) -> float:
-        """Sequences a second."""
+        """Measure sequences a second."""
         return self._ask(way, seconds)["rate"]
 
     def p50_ms(self, way: Way, seconds: float) -> float:
-        """The median time of a run."""
+        """Return the median time of a run."""
         return self._ask(way, seconds)["p50_ms"]
 
     def best(self, *, mixed: bool, at_once: bool, seconds: float) -> Way:
-        """Searches for the way with the highest rate.
+        """Search for the way with the highest rate.
 
         Args:
             mixed: Lengths as sentences have them.
@@ -89,7 +89,7 @@ class InProcess:
 
 @contextmanager
 def in_process(encoder: BenchEncoder, models: Path, graph: str = "model.onnx") -> Iterator[InProcess]:
-    """Starts the process for one graph of an encoder."""
+    """Start the process for one graph of an encoder."""
     command = [sys.executable, __file__, "--models", str(models), "--encoder", encoder.name, "--graph", graph]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -108,7 +108,7 @@ class _Worker:
         self._feeds: dict[Any, list[Feed]] = {}
 
     def measure(self, way: Way, seconds: float) -> dict[str, float]:
-        """Runs for about so many seconds."""
+        """Run for about so many seconds."""
         session, feeds = self._session(way.threads), self._feeds_of(way)
         for feed in feeds[:2]:
             session.run(None, feed)
@@ -164,7 +164,7 @@ class _Worker:
 
 
 def feeds(encoder: BenchEncoder, way: Way) -> list[Feed]:
-    """The inputs of all runs of one round: the encoder's mixed lengths, or one batch of equal ones."""
+    """Return the inputs of all runs of one round: the encoder's mixed lengths, or one batch of equal ones."""
     if not way.mixed:
         return [feed_of(sequences(encoder, equal_lengths(encoder, way.batch)))]
     every: Sequence[NDArray[np.float32]] = sequences(encoder, mixed_lengths(encoder.round))
@@ -174,7 +174,7 @@ def feeds(encoder: BenchEncoder, way: Way) -> list[Feed]:
 
 
 def main() -> None:
-    """Measures what it is told to."""
+    """Measure what each order asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--encoder", required=True)

@@ -1,12 +1,14 @@
-"""One load generator for everything that is measured: asyncio, raw bytes in, raw bytes out.
+"""The load generator of the benchmarks: asyncio, raw bytes in, raw bytes out.
 
 Requests are built before the clock starts and replies are not decoded, so that what is measured is the
 server, the transport, and as little of a client as there can be.
+
+`make agreement` holds polyhead's own load generator against this one. So this one must stay independent: it
+imports nothing of `polyhead_load`, and shares with it only the schedule that it is given.
 """
 
 import asyncio
 import itertools
-import random
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -25,9 +27,13 @@ Streams: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_retries", 0),  # a refusal is a result here
     ("grpc.use_local_subchannel_pool", 1),  # loops of one process have a connection each
 ]
 
+INFER = RPCS["ModelInfer"].path
+STREAM = RPCS["ModelStreamInfer"].path
+HEALTH = "/grpc.health.v1.Health/Check"
 
 _WARM_SECONDS = 30.0
 """For a server that has just become ready to answer the first calls."""
@@ -49,17 +55,27 @@ class Load:
         return len(self.latencies_ms) / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
-        """A percentile of the latencies."""
+        """Return a percentile of the latencies."""
         return float(np.percentile(self.latencies_ms, percent))
 
 
-INFER = RPCS["ModelInfer"].path
-STREAM = RPCS["ModelStreamInfer"].path
-HEALTH = "/grpc.health.v1.Health/Check"
+def channel_to(address: str) -> grpc.aio.Channel:
+    """Open a connection of its own."""
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def unary(channel: grpc.aio.Channel, path: str = INFER) -> Any:
+    """Return a method from bytes to bytes."""
+    return channel.unary_unary(path)
+
+
+def stream(channel: grpc.aio.Channel) -> Any:
+    """Return a method from a stream of bytes to a stream of bytes."""
+    return channel.stream_stream(STREAM)
 
 
 async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WARM_SECONDS) -> None:
-    """Makes a few calls, again and again where the server cannot take them yet.
+    """Make a few calls, again and again where the server cannot take them yet.
 
     Raises:
         grpc.aio.AioRpcError: A call failed otherwise, or still when the time was over.
@@ -80,9 +96,9 @@ async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WA
 async def closed_loop(
     address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float, path: str = INFER
 ) -> Load:
-    """Keeps `in_flight` requests under way: each is followed by the next as soon as it is answered."""
-    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        call: Call = channel.unary_unary(path)
+    """Keep `in_flight` requests under way: each is followed by the next as soon as it is answered."""
+    async with channel_to(address) as channel:
+        call: Call = unary(channel, path)
         await warm_up(call, requests)
         latencies: list[float] = []
         errors = 0
@@ -108,12 +124,11 @@ async def closed_loop(
 async def stream_loop(
     address: str, requests: Sequence[bytes], *, streams: int, in_flight: int, seconds: float
 ) -> Load:
-    """As `closed_loop`, with the requests shared out to streams; the answers of each come in order."""
+    """Do as `closed_loop`, with the requests shared out to streams; answers of a stream come in order."""
     latencies: list[float] = []
-    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        open_stream: Streams = channel.stream_stream(STREAM)
-        warm: Call = channel.unary_unary(INFER)
-        await warm_up(warm, requests)
+    async with channel_to(address) as channel:
+        open_stream: Streams = stream(channel)
+        await warm_up(unary(channel), requests)
         start = time.perf_counter()
         end = start + seconds
 
@@ -141,23 +156,10 @@ async def stream_loop(
         return _load(latencies, time.perf_counter() - start, 0, time.process_time() - cpu)
 
 
-async def open_loop(
-    address: str, requests: Sequence[bytes], *, rate: float, seconds: float, seed: int = 0
-) -> Load:
-    """Sends at Poisson times, however long the replies take; a latency counts from the planned time."""
-    arrivals: list[float] = []
-    dice = random.Random(seed)
-    planned = dice.expovariate(rate)
-    while planned < seconds:
-        arrivals.append(planned)
-        planned += dice.expovariate(rate)
-    return await send_at(address, requests, arrivals)
-
-
 async def send_at(address: str, requests: Sequence[bytes], arrivals: Sequence[float]) -> Load:
-    """Sends at these seconds from the start, however long the replies take; a latency counts from them."""
-    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        call: Call = channel.unary_unary(INFER)
+    """Send at these seconds from the start, however long the replies take; a latency counts from them."""
+    async with channel_to(address) as channel:
+        call: Call = unary(channel)
         await warm_up(call, requests)
         latencies: list[float] = []
         errors = 0
@@ -191,6 +193,6 @@ def _load(latencies: list[float], seconds: float, errors: int, cpu: float) -> Lo
 async def health_beside(
     address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float
 ) -> tuple[Load, Load]:
-    """Health checks, one after the other, while `in_flight` requests are under way; both loads."""
+    """Send health checks, one after the other, while `in_flight` requests are under way; both loads."""
     checks = closed_loop(address, [b""], in_flight=1, seconds=seconds, path=HEALTH)
     return await asyncio.gather(checks, closed_loop(address, requests, in_flight=in_flight, seconds=seconds))

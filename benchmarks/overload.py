@@ -1,7 +1,7 @@
-"""`make overload`: thousands of callers, a queue of 64 requests. Nobody may be lost, and memory is flat.
+"""`make overload`: thousands of callers, a queue of 64 requests. No call may be lost, and memory is flat.
 
-Five crowds, one after the other: bursts of 1,000 calls at once, 1,000 callers who come back when they were
-told to, 1,000 who come back at once, and bursts of 4,000 and of 8,000. With so many under way all the time, a
+Five crowds, one after the other: bursts of 1,000 calls at once, 1,000 callers who retry when the server
+says, 1,000 who retry at once, and bursts of 4,000 and of 8,000. With so many in flight all the time, a
 refusal cannot be quicker than their number divided by the refusals a second that the machine can send; so a
 witness calls beside them, one call at a time, from a process that is not busy with thousands of others.
 """
@@ -23,16 +23,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from callers import PUSHBACK, SCRIPT
 from conditions import Condition, rows_of, table_of
-from crowd import PUSHBACK
-from crowd import __file__ as crowd_script
 from encoders import export_missing
-from load import HEALTH
+from load import HEALTH, channel_to, unary, warm_up
 from payloads import TEXTS, token_ids
-from polyhead_proto import RPCS
-from servers import Served, fingerprint, polyhead_server
+from polyhead_load.sweep.fingerprint import fingerprint
+from servers import Served, made_with, polyhead_server
 from soak import count
-from traffic import channel_to, unary
 from watch import Watch
 
 QUEUE = 64
@@ -63,7 +61,7 @@ class Witness:
         self._request = request
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Calls until told to stop."""
+        """Call until `stop` is set."""
         async with channel_to(self._address) as channel:
             while not stop.is_set():
                 await self._call(unary(channel, HEALTH)(b""), "health")
@@ -81,19 +79,19 @@ class Witness:
 
 
 def percentiles(ms: Sequence[float]) -> dict[str, float]:
-    """What is told of latencies."""
+    """Return the percentiles that are reported."""
     return {f"p{percent}_ms": float(np.percentile(ms, percent)) for percent in (50, 99)} if ms else {}
 
 
 async def crowd(served: Served, request: bytes, kind: str, callers: int, seconds: float) -> dict[str, Any]:
-    """Runs one crowd, a witness beside it; what they saw, and what the server counted meanwhile."""
+    """Run one crowd with a witness beside it; return what they saw and what the server counted."""
     witness = Witness(served.address, request)
     watch = Watch(served, lambda: (0, 0, 0))
     before = await count(served)
     stop = asyncio.Event()
     witnessing, watching = asyncio.create_task(witness.run(stop)), asyncio.create_task(watch.run())
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, crowd_script, "--address", served.address, "--kind", kind),
+        *(sys.executable, SCRIPT, "--address", served.address, "--kind", kind),
         *("--callers", str(callers), "--seconds", str(seconds)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -128,12 +126,12 @@ async def crowd(served: Served, request: bytes, kind: str, callers: int, seconds
 
 
 def name_of(phase: Mapping[str, Any]) -> str:
-    """A crowd as it is told of."""
+    """Return the name of a crowd."""
     return f"{phase['kind']} of {phase['callers']:,}"
 
 
 def judge(phases: Sequence[Mapping[str, Any]]) -> list[Condition]:
-    """What must hold."""
+    """Return every condition of an overload."""
     answers = [Counter(phase["answers"]) for phase in phases]
     strange = sum(
         (each - Counter(OK=each["OK"], UNAVAILABLE=each["UNAVAILABLE"]) for each in answers), Counter()
@@ -160,7 +158,7 @@ def judge(phases: Sequence[Mapping[str, Any]]) -> list[Condition]:
             seen=", ".join(f"{code} {number:,}" for code, number in sum(answers, Counter()).items()),
         ),
         Condition(
-            name=f"every refusal says when to come again ({PUSHBACK})",
+            name=f"every refusal says when to retry ({PUSHBACK})",
             holds=not any(phase["without_pushback"] for phase in phases),
             seen=f"{sum(phase['without_pushback'] for phase in phases)} did not",
         ),
@@ -170,7 +168,7 @@ def judge(phases: Sequence[Mapping[str, Any]]) -> list[Condition]:
             seen="; ".join(f"{one} (ours {other})" for one, other in zip(counted, ours, strict=True)),
         ),
         Condition(
-            name=f"refused within {_TARGET_MS:g} ms at the median, where callers come back when told to",
+            name=f"refused within {_TARGET_MS:g} ms at the median, where callers retry when the server says",
             holds=medians[patient][0] <= _TARGET_MS,
             seen="; ".join(
                 f"{kind}: {crowd:.1f} ms, beside it {witness:.1f} ms"
@@ -189,13 +187,11 @@ def judge(phases: Sequence[Mapping[str, Any]]) -> list[Condition]:
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """One page."""
-    made = result["fingerprint"]
+    """Return the result as a page in Markdown."""
     lines = [
         "# Overload",
         "",
-        f"{made['time']}, {made['cores']} cores ({made['machine']}), Python {made['python']}, grpcio "
-        f"{made['grpcio']}, polyhead {made['polyhead']}: {result['encoder']}, "
+        f"{made_with(result['fingerprint'])}: {result['encoder']}, "
         f"T = {result['tokens']}, a queue of {QUEUE} requests.",
         "",
         *rows_of(result["conditions"]),
@@ -218,11 +214,10 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 
 
 async def run(served: Served, seconds: float) -> list[dict[str, Any]]:
-    """All crowds, one after the other."""
+    """Run all crowds, one after the other."""
     request = token_ids(TEXTS)
     async with channel_to(served.address) as channel:
-        for _ in range(8):
-            await unary(channel, RPCS["ModelInfer"].path)(request)
+        await warm_up(unary(channel), [request] * 8)
     phases = []
     with Progress(console=console) as progress:
         task = progress.add_task("", total=len(CROWDS))
@@ -234,7 +229,7 @@ async def run(served: Served, seconds: float) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Overloads, reports, and tells by its exit code whether everything held."""
+    """Overload a server, report, and return 0 where everything held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=15.0, help="for each crowd")
     parser.add_argument("--models", type=Path, default=Path("build/overload-models"))
@@ -246,7 +241,7 @@ def main() -> int:
         phases = asyncio.run(run(served, arguments.seconds))
     conditions = judge(phases)
     result = {
-        "fingerprint": fingerprint(),
+        "fingerprint": fingerprint(sys.argv),
         "encoder": TEXTS.name,
         "tokens": TEXTS.tokens,
         "conditions": [asdict(condition) for condition in conditions],

@@ -8,16 +8,15 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import ENCODERS, BenchEncoder, mixed_lengths, request_bytes
+from encoders import ENCODERS, BenchEncoder, infer_request, mixed_lengths, request_bytes
 from polyhead_model import EncoderConfig
-from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
 TINY, DEEP = ENCODERS[0], ENCODERS[1]
 ABANDONED = BenchEncoder(
     name="soak-abandoned", config=EncoderConfig(d_model=384, heads=12, layers=2, feed_forward=1536), tokens=64
 )
-"""Serves the callers who leave, and them only: what became of their calls nobody can count on both sides."""
+"""Serves only the callers who leave: client and server cannot both count what became of their calls."""
 
 TEXTS = BenchEncoder(
     name="soak-tokens",
@@ -66,7 +65,7 @@ def good(
     attention: Sequence[int] | None = None,
     parts: bool = False,
 ) -> list[Good]:
-    """Requests of `batch` sequences each."""
+    """Return requests of `batch` sequences each."""
     in_parts = pb.ModelInferRequest(parameters={"parts": pb.InferParameter(bool_param=True)})
     return [
         # Messages that are put one after the other are merged.
@@ -81,19 +80,13 @@ def good(
 
 
 def token_ids(encoder: BenchEncoder) -> bytes:
-    """A request of one sequence of token ids."""
+    """Return a request of one sequence of token ids."""
     ids = np.random.default_rng(0).integers(0, encoder.config.vocabulary or 1, (1, encoder.tokens))
-    request = pb.ModelInferRequest(
-        model_name=encoder.name,
-        inputs=[{"name": "input_ids", "datatype": "INT64", "shape": ids.shape}],
-        raw_input_contents=[ids.astype(np.int64).tobytes()],
-        outputs=[{"name": "pooled"}],
-    )
-    return bytes(request.SerializeToString())
+    return infer_request(encoder.name, {"input_ids": ids.astype(np.int64)}, {"pooled": None})
 
 
 def outputs_of(reply: pb.ModelInferResponse) -> Arrays:
-    """The tensors of a reply, all FP32."""
+    """Return the tensors of a reply, all FP32."""
     return [
         np.frombuffer(raw, np.float32).reshape(output.shape)
         for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
@@ -101,16 +94,12 @@ def outputs_of(reply: pb.ModelInferResponse) -> Arrays:
 
 
 def bad() -> list[Bad]:
-    """One request of each kind that is refused."""
+    """Return one request of each kind that is refused."""
     invalid = grpc.StatusCode.INVALID_ARGUMENT
 
     def changed(model: str = TINY.name, **fields: Any) -> bytes:
         x = np.zeros((1, 8, TINY.config.d_model), np.float32)
-        request = RPCS["ModelInfer"].request(
-            model_name=model,
-            inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
-            raw_input_contents=[x.tobytes()],
-        )
+        request = pb.ModelInferRequest.FromString(infer_request(model, {"x": x}, {}))
         for name, value in fields.items():
             request.ClearField(name)
             getattr(request, name).extend([value])
@@ -142,7 +131,7 @@ def bad() -> list[Bad]:
 
 
 def every_good() -> dict[str, list[Good]]:
-    """The good requests by how they are sent."""
+    """Return the good requests by how they are sent."""
     layers = range(DEEP.config.layers)
     return {
         "unary": [

@@ -31,8 +31,10 @@ from encoders import (
     request_bytes,
 )
 from in_process import InProcess, Way, in_process
-from load import HEALTH, Load, closed_loop, health_beside, open_loop, stream_loop
-from servers import Served, cpu_seconds, fingerprint, polyhead_server
+from load import HEALTH, Load, closed_loop, health_beside, send_at, stream_loop
+from polyhead_load.schedule import poisson
+from polyhead_load.sweep.fingerprint import fingerprint
+from servers import Served, polyhead_server
 from serving_report import Cell, Sample, Target, page, table
 
 console = Console()
@@ -41,12 +43,12 @@ if not console.is_terminal:
 
 _SMALL = "bench-256"
 _TYPICAL_TOKENS = 32
-"""Of mixed lengths: what the echo of their replies is sized for."""
+"""The length that the echo of mixed lengths is sized for."""
 
 
 @contextmanager
 def echo_server(size: int) -> Iterator[str]:
-    """The floor, for replies of `size` bytes."""
+    """Start the floor, for replies of `size` bytes."""
     command = [sys.executable, echo_script, "--reply-bytes", str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -79,7 +81,7 @@ class Bench:
         self.cells: list[Cell] = []
 
     def measure(self, encoder: BenchEncoder) -> None:
-        """All cells of one encoder."""
+        """Measure all cells of one encoder."""
         total = 13 if encoder.name == _SMALL else 10
         task = self._progress.add_task(f"{encoder.name}: limits", total=total)
         with ExitStack() as stack:
@@ -103,7 +105,7 @@ class Bench:
             self._progress.update(task, description=encoder.name, completed=total)
 
     def health(self) -> dict[str, float]:
-        """How long health checks take while attention replies of 16 MiB leave, and while nothing does."""
+        """Measure health checks beside attention replies of 16 MiB, and on an idle server."""
         encoder = next(each for each in ENCODERS if each.name == "bench-384")
         layers = list(range(encoder.config.layers))
         requests = request_bytes(encoder, [240] * 2, attention=layers)
@@ -170,7 +172,7 @@ class Bench:
         *,
         streams: int = 0,
     ) -> Cell:
-        """One in flight."""
+        """Measure one request in flight."""
         samples = []
         with echo_server(size) as echo:
             for _ in range(self._rounds):
@@ -197,7 +199,7 @@ class Bench:
         sequences: int = 1,
         streams: int = 0,
     ) -> Cell:
-        """Several in flight."""
+        """Measure several requests in flight."""
         samples = []
         process, ways = limit
         with echo_server(size) as echo:
@@ -218,7 +220,7 @@ class Bench:
         return Cell(encoder.name, _named(traffic, streams), in_flight, "seq/s", target, samples)
 
     def _attention(self, encoder: BenchEncoder, limit: InProcess) -> list[Cell]:
-        """What attention in the reply costs, against the same without, one in flight."""
+        """Measure what attention in the reply costs, against the same without, one in flight."""
         layers = list(range(encoder.config.layers))
         asked = (
             ("one layer's attention", [0], None, Target()),
@@ -246,7 +248,7 @@ class Bench:
         ]
 
     def _open(self, encoder: BenchEncoder) -> Cell:
-        """Poisson arrivals at half of what it answered with 32 in flight."""
+        """Measure Poisson arrivals at half of the rate with 32 in flight."""
         (full,) = (
             cell.middle("polyhead")
             for cell in self.cells
@@ -254,14 +256,13 @@ class Bench:
         )
         requests = request_bytes(encoder, equal_lengths(encoder, 64))
         with self._cores() as cores:
-            load = asyncio.run(
-                open_loop(self._served.address, requests, rate=full / 2, seconds=2 * self._seconds)
-            )
+            arrivals = list(poisson(full / 2, 0, seconds=2 * self._seconds))
+            load = asyncio.run(send_at(self._served.address, requests, arrivals))
         sample = Sample.of(load, cores[0], load.rate)
         return Cell(encoder.name, "open loop at half of that", None, "seq/s", Target(), [sample])
 
     def _serve(self, requests: list[bytes], in_flight: int, streams: int = 0) -> tuple[Load, float]:
-        """One sample of polyhead, and the processors that it kept busy."""
+        """Return one sample of polyhead, and the processors that it kept busy."""
         # Unmeasured first: connections, caches and clocks come up to speed.
         self._load(self._served.address, requests, in_flight, self._seconds / 5, streams)
         with self._cores() as cores:
@@ -270,15 +271,15 @@ class Bench:
 
     @contextmanager
     def _cores(self) -> Iterator[list[float]]:
-        """How many processors polyhead keeps busy meanwhile, from the first call to the last."""
+        """Measure how many processors polyhead keeps busy, from the first call to the last."""
         cores: list[float] = []
-        cpu, start = cpu_seconds(self._served.process), time.perf_counter()
+        cpu, start = self._served.cpu_seconds(), time.perf_counter()
         yield cores
-        cores.append((cpu_seconds(self._served.process) - cpu) / (time.perf_counter() - start))
+        cores.append((self._served.cpu_seconds() - cpu) / (time.perf_counter() - start))
 
     @staticmethod
     def _load(address: str, requests: list[bytes], in_flight: int, seconds: float, streams: int = 0) -> Load:
-        """Calls, or requests of so many streams."""
+        """Call, or send requests over so many streams."""
         if streams:
             return asyncio.run(
                 stream_loop(address, requests, streams=streams, in_flight=in_flight, seconds=seconds)
@@ -291,7 +292,7 @@ def _named(traffic: str, streams: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
     parser.add_argument("--out", type=Path, default=Path("build/bench/serving"), help="without its ending")
@@ -312,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 bench.measure(encoder)
             health = bench.health() if "bench-384" in chosen.encoders else {}
     console.print(table(bench.cells))
-    facts = fingerprint()
+    facts = fingerprint(sys.argv)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     result = {"fingerprint": facts, "health": health, "cells": [cell.facts() for cell in bench.cells]}
     chosen.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")

@@ -67,7 +67,7 @@ class Sample:
         floor: float | None = None,
         plain: float | None = None,
     ) -> "Sample":
-        """What a load gave, and what it is held against."""
+        """Return what a load gave, and what it is held against."""
         return cls(
             polyhead=polyhead,
             limit=limit,
@@ -82,7 +82,7 @@ class Sample:
         )
 
     def against(self, of: Against) -> float | None:
-        """The ratio to one of the others."""
+        """Return the ratio to one of the others."""
         other: float | None = getattr(self, of)
         return None if other is None else self.polyhead / other
 
@@ -100,11 +100,11 @@ class Cell:
     samples: Sequence[Sample]
 
     def middle(self, name: str) -> float:
-        """The median of a field of the samples."""
+        """Return the median of a field of the samples."""
         return float(median(getattr(sample, name) for sample in self.samples))
 
     def ratios(self, of: Against) -> list[float]:
-        """Each round's ratio, lowest first."""
+        """Return each round's ratio, lowest first."""
         return sorted(ratio for sample in self.samples if (ratio := sample.against(of)) is not None)
 
     @property
@@ -122,12 +122,12 @@ class Cell:
         return bool(median(allowed) >= 0)
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it as JSON values."""
         ratios = {of: self.ratios(of) for of in HEADINGS}
         return asdict(self) | {"ratios": ratios, "target": str(self.target), "met": self.met}
 
     def row(self, *, spread: bool) -> list[str]:
-        """For a table: the median round, and with `spread` the lowest and highest ratio."""
+        """Return a table's row: the median round, and with `spread` the lowest and highest ratio."""
         digits = 2 if self.unit == "p50 ms" else 0
         cells = [
             self.encoder,
@@ -159,7 +159,7 @@ COLUMNS = (
 
 
 def table(cells: Iterable[Cell]) -> Table:
-    """For the terminal."""
+    """Return a table for the terminal."""
     shown = Table(*COLUMNS, title="polyhead against onnxruntime alone (limit) and an echo (floor)")
     for cell in cells:
         shown.add_row(*cell.row(spread=False))
@@ -167,7 +167,7 @@ def table(cells: Iterable[Cell]) -> Table:
 
 
 def page(cells: Sequence[Cell], health: Mapping[str, float], facts: Mapping[str, Any]) -> str:
-    """For people who were not there."""
+    """Return the result as a page in Markdown."""
     lines = [
         "# What serving costs on top of onnxruntime",
         "",

@@ -22,12 +22,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from conditions import Condition, Counted, Run, Tally, judge, table_of
 from encoders import export_missing
+from load import channel_to, unary
 from payloads import FAMILIES, MAX_REPLY_BYTES
+from polyhead_load.schedule import poisson
+from polyhead_load.sweep.fingerprint import fingerprint
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from servers import Served, cpu_seconds, fingerprint, polyhead_server
+from servers import Served, polyhead_server
 from soak_report import as_markdown, draw
-from traffic import KINDS, LIMIT_SECONDS, Traffic, channel_to, unary
+from traffic import KINDS, LIMIT_SECONDS, Traffic
 from watch import Sample, Watch, slope
 
 _KILL_EVERY_SECONDS = 8.0
@@ -38,7 +41,7 @@ console = Console()
 
 
 async def count(served: Served) -> Counted:
-    """Reads metrics and statistics."""
+    """Read metrics and statistics."""
     rpc = RPCS["ModelStatistics"]
     async with channel_to(served.address) as channel:
         data = await unary(channel, rpc.path)(b"")
@@ -57,12 +60,12 @@ async def count(served: Served) -> Counted:
 
 
 def used(served: Served) -> tuple[float, float]:
-    """CPU seconds of the server, and of this process."""
-    return cpu_seconds(served.process), time.process_time()
+    """Return the CPU seconds of the server, and of this process."""
+    return served.cpu_seconds(), time.process_time()
 
 
 async def calibrate(served: Served, traffic: Traffic, dice: random.Random, share: float) -> float:
-    """Calls a second that keep a share of the machine busy."""
+    """Return the calls a second that keep a share of the machine busy."""
     start = sum(used(served))
     for kind in choose(dice, _CALIBRATION_CALLS):
         await traffic.send(kind)
@@ -71,29 +74,27 @@ async def calibrate(served: Served, traffic: Traffic, dice: random.Random, share
 
 
 def choose(dice: random.Random, calls: int) -> list[str]:
-    """Kinds of traffic, by their weights."""
+    """Draw kinds of traffic by their weights."""
     return dice.choices(list(KINDS), [kind.weight for kind in KINDS.values()], k=calls)
 
 
-async def load(traffic: Traffic, dice: random.Random, *, rate: float, seconds: float, label: str) -> None:
-    """Sends at Poisson times, however long the replies take, and waits for them."""
+async def load(traffic: Traffic, dice: random.Random, *, rate: float, seconds: float, seed: int) -> None:
+    """Send at Poisson times, however long the replies take, and wait for them."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(label, total=seconds)
+        task = progress.add_task("soaking", total=seconds)
         start = time.perf_counter()
-        planned = dice.expovariate(rate)
         async with asyncio.TaskGroup() as sending:
-            while planned < seconds:
+            for planned in poisson(rate, seed, seconds=seconds):
                 await asyncio.sleep(max(0.0, start + planned - time.perf_counter()))
                 sending.create_task(traffic.send(choose(dice, 1)[0]))
                 progress.update(
                     task, completed=planned, description=f"{traffic.counts.total():,} calls ended"
                 )
-                planned += dice.expovariate(rate)
 
 
 async def soak(served: Served, *, seconds: float, share: float, seed: int) -> Run:
-    """Runs the load and watches."""
+    """Run the load, and watch the server."""
     dice = random.Random(seed)
     traffic = Traffic(served.address, dice)
     counted_before = await count(served)
@@ -109,7 +110,7 @@ async def soak(served: Served, *, seconds: float, share: float, seed: int) -> Ru
     start, (server_cpu, client_cpu) = time.perf_counter(), used(served)
     watching = asyncio.create_task(watch.run())
     killing = asyncio.create_task(traffic.kill_clients(_KILL_EVERY_SECONDS))
-    await load(traffic, dice, rate=rate, seconds=seconds, label="soaking")
+    await load(traffic, dice, rate=rate, seconds=seconds, seed=seed)
     elapsed, (server_cpu_after, client_cpu_after) = time.perf_counter() - start, used(served)
     for task in (killing, watching):
         task.cancel()
@@ -134,7 +135,7 @@ async def soak(served: Served, *, seconds: float, share: float, seed: int) -> Ru
 
 
 async def settled(watch: Watch) -> Sample:
-    """The server as it is when nobody calls: once nothing is in flight, or when that takes too long."""
+    """Return a sample once nothing is in flight, or when that takes too long."""
     for _ in range(round(LIMIT_SECONDS)):
         await asyncio.sleep(1)
         sample = await watch.look()
@@ -144,13 +145,13 @@ async def settled(watch: Watch) -> Sample:
 
 
 def as_json(run: Run, conditions: Sequence[Condition], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The run, as data."""
+    """Return the run, as data."""
     calls: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
     for (kind, code), number in sorted(run.traffic.counts.items()):
         calls[kind][code] = number
     drops = run.counted_after.metrics.by("polyhead_drops_total", "reason")
     return {
-        "fingerprint": fingerprint(),
+        "fingerprint": fingerprint(sys.argv),
         "minutes": arguments.minutes,
         "seed": arguments.seed,
         "share": arguments.share,
@@ -167,7 +168,7 @@ def as_json(run: Run, conditions: Sequence[Condition], arguments: argparse.Names
 
 
 def main() -> int:
-    """Soaks, reports, and tells by its exit code whether everything held."""
+    """Soak a server, report, and return 0 where everything held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--share", type=float, default=0.4, help="of the machine, clients included")

@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 
 from conditions import rows_of
+from servers import made_with
 
 _INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#d9822b", "#999999"
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """One page."""
-    made = result["fingerprint"]
+    """Return the result as a page in Markdown."""
     memory = result["memory"]
     lines = [
         "# Soak",
         "",
-        f"{made['time']}, {made['cores']} cores ({made['machine']}), Python {made['python']}, "
-        f"grpcio {made['grpcio']}, polyhead {made['polyhead']}: {result['seconds'] / 60:.1f} minutes at "
+        f"{made_with(result['fingerprint'])}: {result['seconds'] / 60:.1f} minutes at "
         f"{result['rate']:.0f} calls/s, seed {result['seed']}; {result['server_cores']:.2f} cores for the "
         f"server, {result['client_cores']:.2f} for its callers.",
         "",
@@ -40,7 +39,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Memory, requests in flight and rate over time."""
+    """Draw memory, requests in flight and rate over time."""
     from matplotlib.figure import Figure
 
     samples = result["samples"]

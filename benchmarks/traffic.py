@@ -13,23 +13,15 @@ from typing import Any
 import grpc
 import numpy as np
 
-from load import HEALTH
+from callers import SCRIPT
+from load import HEALTH, channel_to, stream, unary
 from payloads import ABANDONED, Arrays, Bad, Good, bad, every_good, good, outputs_of
-from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from victim import __file__ as victim_script
 
 OK = grpc.StatusCode.OK
 TOLERANCE = 1e-5
 LIMIT_SECONDS = 60.0
 """Whoever has no answer by then is stuck."""
-
-_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +51,6 @@ KINDS = {
     # Processes of their own that end with SIGKILL, one every few seconds.
     KILLED: Kind(weight=0, expected=frozenset({"killed"})),
 }
-
-
-def channel_to(address: str) -> grpc.aio.Channel:
-    """A connection of its own."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
-
-
-def unary(channel: grpc.aio.Channel, path: str = RPCS["ModelInfer"].path) -> Any:
-    """Calls with bytes that are answered with bytes."""
-    return channel.unary_unary(path)
-
-
-def stream(channel: grpc.aio.Channel) -> Any:
-    """Calls with a stream of bytes each way."""
-    return channel.stream_stream(RPCS["ModelStreamInfer"].path)
 
 
 class Traffic:
@@ -122,7 +99,7 @@ class Traffic:
         }
 
     async def learn(self) -> None:
-        """Asks for every reply once, one after the other."""
+        """Ask for every reply once, one after the other."""
         for requests in self._good.values():
             for request in requests:
                 if request.parts:
@@ -135,7 +112,7 @@ class Traffic:
                 self._count_success(request)
 
     async def send(self, kind: str) -> None:
-        """Sends one of a kind, and counts how it ended."""
+        """Send one of a kind, and count how it ended."""
         self.awaited += 1
         try:
             async with asyncio.timeout(LIMIT_SECONDS):
@@ -148,7 +125,7 @@ class Traffic:
             self.awaited -= 1
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         for channel in self._channels:
             await channel.close()
 
@@ -156,7 +133,7 @@ class Traffic:
     def _channel(self) -> grpc.aio.Channel:
         return self._dice.choice(self._channels)
 
-    # ---- Those who behave ------------------------------------------------------------------------
+    # ---- Well-behaved callers ----------------------------------------------------------------------
 
     async def _unary(self, kind: str) -> None:
         request = self._dice.choice(self._good[kind])
@@ -164,7 +141,7 @@ class Traffic:
         self._check(kind, request, [outputs_of(pb.ModelInferResponse.FromString(data))])
 
     async def _in_stream(self) -> None:
-        """Two good requests and a bad one between them, answered in their order."""
+        """Send two good requests and a bad one between them, answered in their order."""
         first, last = self._dice.choices(self._good["unary"], k=2)
         wrong = self._dice.choice([each for each in self._bad if each.model])
         payloads = [first.payload, wrong.payload, last.payload]
@@ -189,7 +166,7 @@ class Traffic:
         self.counts["health", "OK" if data == b"\x08\x01" else "WRONG"] += 1
 
     def _check(self, kind: str, request: Good, replies: list[Arrays]) -> None:
-        """Compares a reply with the quiet server's, and counts it."""
+        """Compare a reply with the quiet server's, and count it."""
         self._count_success(request)
         difference = _difference(replies, request.replies)
         self.worst = max(self.worst, difference)
@@ -203,7 +180,7 @@ class Traffic:
         self.succeeded[request.model] += 1
         self.sequences[request.model] += request.sequences
 
-    # ---- Those who err ---------------------------------------------------------------------------
+    # ---- Callers with wrong requests ---------------------------------------------------------------
 
     async def _refused(self) -> None:
         request: Bad = self._dice.choice(self._bad)
@@ -212,10 +189,10 @@ class Traffic:
         self.failed[request.model, request.code.name] += 1
         self.counts["bad", "refused as it must be" if code is request.code else code.name] += 1
 
-    # ---- Those who leave: their model is one that nobody else asks for ----------------------------
+    # ---- Callers who leave: their model serves only them -------------------------------------------
 
     async def _late(self) -> None:
-        """Gives a deadline that often passes."""
+        """Call with a deadline that often passes."""
         timeout = self._dice.uniform(0.001, 0.03)
         call = unary(self._channel)(self._dice.choice(self._leaving).payload, timeout=timeout)
         self._count_left("late", await self._code(call))
@@ -228,7 +205,7 @@ class Traffic:
         self._count_left("cancelled", await ending)
 
     async def _reader_that_leaves(self) -> None:
-        """Reads the first part, dawdles, and goes."""
+        """Read the first part, wait, and cancel."""
         call = stream(self._channel)(iter([self._long.payload]))
         self.begun += 1
         async for _ in call:
@@ -238,7 +215,7 @@ class Traffic:
         self.counts["reader that leaves", (await call.code()).name] += 1
 
     async def _closed_channel(self) -> None:
-        """Goes with its connection while several calls are under way."""
+        """Close a connection while several calls are in flight."""
         channel = channel_to(self._address)
         calls = [unary(channel)(request.payload) for request in self._leaving]
         endings = [asyncio.ensure_future(self._code(call)) for call in calls]
@@ -255,13 +232,13 @@ class Traffic:
         self.counts[kind, code] += 1
         self.ended_well += code == "OK"
 
-    # ---- Those who are killed --------------------------------------------------------------------
+    # ---- Callers who are killed --------------------------------------------------------------------
 
     async def kill_clients(self, every_seconds: float) -> None:
-        """Starts a client, kills it in the middle of its calls, and so on until cancelled."""
+        """Start clients and kill each in the middle of its calls, until cancelled."""
         while True:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, victim_script, self._address),
+                *(sys.executable, SCRIPT, "--address", self._address, "--kind", "doomed", "--callers", "3"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
@@ -294,7 +271,7 @@ def _part(data: bytes) -> Arrays:
 
 
 def _difference(replies: list[Arrays], expected: list[Arrays]) -> float:
-    """The largest difference of two replies; infinite where their shapes differ."""
+    """Return the largest difference of two replies; infinite where their shapes differ."""
     ours, theirs = [each for part in replies for each in part], [each for part in expected for each in part]
     if [each.shape for each in ours] != [each.shape for each in theirs]:
         return float("inf")

@@ -1,18 +1,16 @@
 """Looks at a server from outside, once a second, and says whether its memory grows."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from servers import Served
 
 _BLOCKS = 16
-_T_95 = 2.145
-"""Student's t for 95 % at 14 degrees of freedom: 16 blocks less the line's two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,22 +49,19 @@ class Slope:
 
 
 def slope(seconds: Sequence[float], values: Sequence[float]) -> Slope:
-    """Fits a line.
+    """Fit a line.
 
     Neighbouring samples are alike, which would make a plain interval far too narrow: the line goes through
     the means of 16 stretches of time.
     """
     times = np.array([part.mean() for part in np.array_split(np.asarray(seconds), _BLOCKS)])
     means = np.array([part.mean() for part in np.array_split(np.asarray(values), _BLOCKS)])
-    centred = times - times.mean()
-    spread = float(centred @ centred)
-    rate = float(centred @ means) / spread
-    residuals = means - means.mean() - rate * centred
-    error = math.sqrt(float(residuals @ residuals) / (_BLOCKS - 2) / spread)
+    line = stats.linregress(times, means)
+    reach = stats.t.ppf(0.975, _BLOCKS - 2) * line.stderr
     return Slope(
-        per_hour=3600 * rate,
-        low=3600 * (rate - _T_95 * error),
-        high=3600 * (rate + _T_95 * error),
+        per_hour=float(3600 * line.slope),
+        low=float(3600 * (line.slope - reach)),
+        high=float(3600 * (line.slope + reach)),
         seconds=seconds[-1] - seconds[0],
     )
 
@@ -86,13 +81,13 @@ class Watch:
         self._start = time.perf_counter()
 
     async def run(self) -> None:
-        """Takes a sample every second."""
+        """Take a sample every second."""
         for number in range(1_000_000):
             await asyncio.sleep(max(0.0, self._start + number - time.perf_counter()))
             self.samples.append(await self.look())
 
     async def look(self) -> Sample:
-        """Takes one sample."""
+        """Take one sample."""
         awaited, answered, refused = self._client()
         metrics = await asyncio.to_thread(self._served.metrics)
         process = self._served.process

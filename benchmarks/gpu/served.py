@@ -7,17 +7,16 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from statistics import median
 
-import grpc
 import numpy as np
 
+from encoders import infer_request
 from gpu.families import FAST_GRAPH, feeds_of, open_graph
 from gpu.machine import loaded_libraries
 from gpu.plan import Check, Family
-from load import INFER, Call, Load, closed_loop
+from load import Load, channel_to, closed_loop, unary
 from polyhead_proto import messages as pb
 from servers import polyhead_server
 
-_DATATYPES = {"input_ids": "INT64", "token_type_ids": "INT64", "lengths": "INT32"}
 _REQUESTS = 16
 """Different requests of one caller."""
 
@@ -63,12 +62,7 @@ def run(check: Check) -> None:
 
 def request_of(family: Family, lengths: list[int], *, seed: int) -> bytes:
     """Return a request for the pooled vectors of random sequences of these lengths."""
-    request = pb.ModelInferRequest(model_name=family.key)
-    for name, array in feeds_of(family.config, lengths, seed=seed).items():
-        request.inputs.add(name=name, datatype=_DATATYPES[name], shape=array.shape)
-        request.raw_input_contents.append(array.tobytes())
-    request.outputs.add(name="pooled")
-    return bytes(request.SerializeToString())
+    return infer_request(family.key, feeds_of(family.config, lengths, seed=seed), {"pooled": None})
 
 
 def _runs_per_second(check: Check, session: object, feeds: object) -> float:
@@ -121,6 +115,5 @@ def _call(address: str, requests: list[bytes], in_flight: int, seconds: float) -
 
 
 async def _ask(address: str, request: bytes) -> pb.ModelInferResponse:
-    async with grpc.aio.insecure_channel(address) as channel:
-        call: Call = channel.unary_unary(INFER)
-        return pb.ModelInferResponse.FromString(await call(request, timeout=60))
+    async with channel_to(address) as channel:
+        return pb.ModelInferResponse.FromString(await unary(channel)(request, timeout=60))

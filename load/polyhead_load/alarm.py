@@ -43,7 +43,7 @@ class Alarm:
             self._set.argtypes = [c_int, c_int, POINTER(_Setting), POINTER(_Setting)]
 
     def wait_until(self, moment: float) -> None:
-        """Returns at a moment of `time.perf_counter`, or at once where that has passed."""
+        """Return at a moment of `time.perf_counter`, or at once where that has passed."""
         left = moment - time.perf_counter()
         if left <= 0:
             return
@@ -56,7 +56,7 @@ class Alarm:
         nb_read(self._file, 8)
 
     def close(self) -> None:
-        """Gives the timer back."""
+        """Close the timer."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -2,18 +2,25 @@
 
 Answers are timed as they arrive, as bytes. The polyhead client writes the requests (`requests.py`); it does
 not send them: it would decode the reply, which costs time that is not the server's, call again
-where it should report a refusal, and hold a thread for each call (`cooperation.py`).
+where it should report a refusal, and hold a thread for each call.
+
+gevent runs many users in one thread: while one waits, another runs. gRPC waits in C, where gevent cannot see
+it, so each *blocking* call holds one of the ten threads of gevent's pool until it is answered. Beside ten
+slow calls, the answer to an eleventh would be noticed late, and the delay booked as the server's. Hence calls
+are futures here, and one thread waits for all answers of a channel. The pool is enlarged all the same:
+replies in parts are streams, each of which holds a thread, and a locustfile may do other things.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import gevent
-import grpc
+import grpc.experimental.gevent
+from gevent import monkey
 
 from polyhead_client.calls import Call, Stream
 from polyhead_client.channel import call_metadata, open_channel
@@ -22,11 +29,11 @@ from polyhead_client.errors import PolyheadError
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_client.status import translated
 from polyhead_client.streams import open_stream
-from polyhead_load.cooperation import cooperate
+from polyhead_load.errors import LoadError
 from polyhead_load.likeness import Likeness
+from polyhead_load.records import OK
 from polyhead_load.reply_head import NO_HEAD, Head, Tensor, joined, read_head
 
-OK: int = grpc.StatusCode.OK.value[0]
 _UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
 
 _OPTIONS = (
@@ -35,6 +42,26 @@ _OPTIONS = (
     # Not the connection of another channel to the same server.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+_THREADS = 1100
+"""A thread of the pool is started when there is work for it, so a large limit costs nothing. Replies
+in parts hold one each: there are enough for the default of --max-in-flight."""
+
+
+@cache
+def cooperate() -> None:
+    """Make gRPC cooperate with gevent, once in a process and before its first channel.
+
+    Raises:
+        LoadError: The standard library waits in its own manner; `import locust` changes that.
+    """
+    if not monkey.is_module_patched("threading"):
+        raise LoadError(
+            "gevent's monkey.patch_all() must be called, or locust imported, before anything else"
+        )
+    pool = gevent.get_hub().threadpool
+    pool.maxsize = max(pool.maxsize, _THREADS)
+    grpc.experimental.gevent.init_gevent()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +130,7 @@ class Connection:
         self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
     def start(self, request: Request, on_answer: OnAnswer) -> None:
-        """Sends a request and returns; `on_answer` is called when it has ended, however it has."""
+        """Send a request and return; `on_answer` is called when it has ended, however it has."""
         wanted = request.wanted
         if isinstance(wanted, Stream):
             gevent.spawn(self._stream, wanted, on_answer)
@@ -114,7 +141,7 @@ class Connection:
         future.add_done_callback(partial(_answered, wanted, on_answer))
 
     def fetch(self, wanted: Call | Stream) -> list[bytes]:
-        """Calls for something to be computed that is not measured, and lets others run until it is there.
+        """Fetch a result that is not measured; other greenlets run meanwhile.
 
         Returns:
             The messages of the reply.
@@ -125,7 +152,7 @@ class Connection:
         return [self.ask(wanted)] if isinstance(wanted, Call) else list(self._parts(wanted))
 
     def ask(self, wanted: Call) -> bytes:
-        """Calls a procedure that is not measured.
+        """Call a procedure that is not measured.
 
         Raises:
             PolyheadError: The call failed.
@@ -135,7 +162,7 @@ class Connection:
             return self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout, metadata=self._metadata)
 
     def close(self) -> None:
-        """Closes the channel; what is under way is cancelled."""
+        """Close the channel; what is under way is cancelled."""
         self._channel.close()
 
     def __enter__(self) -> "Connection":
@@ -158,7 +185,7 @@ class Connection:
             yield from stream.call
 
     def _stream(self, wanted: Stream, on_answer: OnAnswer) -> None:
-        """Takes a reply in parts, and throws them away."""
+        """Receive a reply in parts, and discard them."""
         size, head = 0, NO_HEAD
         tensors: list[Tensor] = []
         try:

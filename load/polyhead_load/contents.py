@@ -24,7 +24,7 @@ _WORDS = (
 
 
 def draw_lengths(tokens: int | Lengths, count: int, random: np.random.Generator) -> list[int]:
-    """`count` lengths in random order.
+    """Draw `count` lengths, in random order.
 
     One from each of `count` equally likely ranges of the distribution, so that already a few have its
     mean and its tail.
@@ -40,18 +40,18 @@ def draw_lengths(tokens: int | Lengths, count: int, random: np.random.Generator)
 
 
 def texts(lengths: list[int], random: np.random.Generator) -> list[str]:
-    """A text of about so many tokens each, the special ones included."""
+    """Return a text of about so many tokens each, the special ones included."""
     words = np.array(_WORDS.split())
     return [" ".join(random.choice(words, max(1, length - SPECIAL_TOKENS))) for length in lengths]
 
 
 def token_ids(lengths: list[int], vocabulary: int, random: np.random.Generator) -> Any:
-    """Token ids: one array [B, T] where all are of one length, a list of B arrays [T_i] otherwise."""
+    """Return token ids: one array [B, T] where all are of one length, else a list of B arrays [T_i]."""
     return _together([random.integers(vocabulary, size=length) for length in lengths])
 
 
 def vectors(lengths: list[int], d_model: int, random: np.random.Generator) -> Any:
-    """Vectors: one array [B, T, D] where all are of one length, a list of B arrays [T_i, D] otherwise."""
+    """Return vectors: one array [B, T, D] where all are of one length, else a list of B arrays [T_i, D]."""
     return _together([random.standard_normal((length, d_model), dtype=np.float32) for length in lengths])
 
 

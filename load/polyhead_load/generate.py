@@ -3,6 +3,7 @@
 Writes FOLDER/records.npz and FOLDER/generator.json. docs/load.md says what they hold.
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -30,14 +31,48 @@ def generate(*, plan: Path, out: Path) -> int:
     -------
     The exit status: 0 where the load was put on, however it was answered.
     """
-    from polyhead_load.generator import run  # which needs the standard library as gevent has it
-
     try:
         run(Plan.read(plan), out)
     except (LoadError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def run(plan: Plan, folder: Path) -> None:
+    """Put the load on, wait for the last answer, and write the records.
+
+    Args:
+        plan: The load.
+        folder: Where the records go.
+
+    Raises:
+        LoadError: The server does not take such requests, cannot be reached, or answers with something else;
+            where the load was put on, the records are written all the same.
+        OSError: The records cannot be written.
+    """
+    # These need the standard library as gevent has it.
+    from locust.env import Environment
+
+    from polyhead_load.records import Recorder
+    from polyhead_load.session import Session
+    from polyhead_load.users import ClosedLoop, OpenLoop, PolyheadUser
+
+    if not math.isfinite(plan.seconds):
+        raise LoadError(f"seconds must be finite, was {plan.seconds}: the run would never end")
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = Environment(user_classes=[OpenLoop if plan.mode == "open" else ClosedLoop])
+    recorder = Recorder()
+    session = Session([plan], request_event=environment.events.request, recorder=recorder)
+    PolyheadUser.session = session
+    runner = environment.create_local_runner()
+    users = plan.users if plan.mode == "closed" else 1
+    runner.spawn_users({environment.user_classes[0].__name__: users}, wait=True)
+    window = session.close()
+    runner.quit()
+    recorder.write(folder, window)
+    if session.fault is not None:
+        raise LoadError(session.fault)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Guard:
         self._options = set(vars(options)) - _LOCUST
 
     def check(self, asked: Mapping[str, Any]) -> None:
-        """Checks options before a run, whoever gave them.
+        """Check options before a run, whoever gave them.
 
         Raises:
             LoadError: The server's secrets would be others, or would go to another server.
@@ -45,7 +45,7 @@ class Guard:
         self._check_host(asked["host"])
 
     def protect(self, app: Flask) -> None:
-        """Has the web interface refuse what it must not do, with 403 and the reason."""
+        """Make the web interface refuse what it must not do, with 403 and the reason."""
         app.before_request(self._refusal)
 
     def _refusal(self) -> Response | None:

@@ -26,16 +26,16 @@ _ENVIRONMENT = "POLYHEAD_LOAD_"
 _LENGTHS = ("median", "sigma", "low", "high")
 
 WEB_HOST = "127.0.0.1"
-"""Where locust's web interface listens, unless told otherwise."""
+"""Where locust's web interface listens by default."""
 
 ACCESS = ("server_tls", "server_ca", "client_cert", "client_key", "token_file")
 """The options of a locked server. Only who starts locust gives them."""
 
 
 def add_options(parser: "LocustArgumentParser") -> None:
-    """Adds the options, each of which may also be given as POLYHEAD_LOAD_<OPTION>.
+    """Add the options, each of which may also be given as POLYHEAD_LOAD_<OPTION>.
 
-    Changes one default of locust's: its web interface, which asks nobody who they are, listens on loopback.
+    Changes one default of locust's: its web interface, which has no authentication, listens on loopback.
     """
     parser.set_defaults(web_host=WEB_HOST)
     for action in parser._actions:
@@ -89,17 +89,17 @@ def add_options(parser: "LocustArgumentParser") -> None:
 
 
 def is_open(options: Namespace) -> bool:
-    """A rate is given."""
+    """Return whether a rate is given."""
     return bool(options.rate)
 
 
 def models_of(options: Namespace) -> list[str]:
-    """The families that are named; none is the only one that is served."""
+    """Return the families that are named; none is the only one that is served."""
     return [name for name in (options.model or "").split(",") if name]
 
 
 def plan_of(options: Namespace, *, address: str | None, model: str) -> Plan:
-    """The plan that options describe, without an end.
+    """Return the plan that options describe, without an end.
 
     Raises:
         LoadError: An option is wrong; the message names it.

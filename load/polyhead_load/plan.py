@@ -6,11 +6,11 @@ Shape letters: B batch, T tokens.
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from polyhead_client.options import OPEN_ACCESS, Access
+from polyhead_client.options import OPEN_ACCESS, Access, parse_indices
 from polyhead_load.errors import LoadError
 
 ONLY_FAMILY = ""
@@ -69,17 +69,17 @@ class Plan:
     """Closed: a user sends the next request when it has the answer. Open: requests are sent at Poisson
     times, however long the answers take."""
     users: int = 1
-    """Of a closed loop."""
+    """Users of a closed loop."""
     rate: float | None = None
-    """Of an open loop: requests a second."""
+    """Requests a second of an open loop."""
     seconds: float
     """How long requests are measured."""
     warm_up_seconds: float = 0.0
     """How long requests are sent before that, and forgotten."""
     seed: int = 0
-    """Of the schedule, the lengths and the contents."""
+    """The seed of the schedule, the lengths and the contents."""
     max_in_flight: int = 1000
-    """Of an open loop: what would come on top is not sent, but counted as shed."""
+    """In an open loop, requests beyond this many are not sent but counted as shed."""
     timeout_seconds: float = 30.0
     """How long a request may take."""
 
@@ -114,13 +114,23 @@ class Plan:
         """The largest T."""
         return self.tokens if isinstance(self.tokens, int) else self.tokens.high
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What to ask `Client.encode` for beside the output."""
+        return {
+            "attention": True if self.attention == "all" else self.attention,
+            "heads": None if self.heads is None else parse_indices("heads", self.heads),
+            "queries": None if self.queries is None else parse_indices("queries", self.queries),
+            "dtype": self.dtype,
+        }
+
     def to_json(self) -> str:
-        """The plan as JSON."""
+        """Return the plan as JSON."""
         return _PLAN.dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """A plan from JSON.
+        """Return a plan from JSON.
 
         Raises:
             LoadError: it is none; the message names the field.
@@ -135,7 +145,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
-        """A plan from a file.
+        """Return a plan from a file.
 
         Raises:
             LoadError: it holds none; the message names the field.

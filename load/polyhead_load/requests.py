@@ -13,7 +13,6 @@ from polyhead_client.calls import Call, Operation, Stream, Together
 from polyhead_client.errors import DeadlineExceeded, PolyheadError, Unavailable
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations
-from polyhead_client.options import parse_indices
 from polyhead_load.connection import Connection, Request
 from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
@@ -48,7 +47,7 @@ class Author:
         """The one that has written the first request of the last plan, and waits for its reply."""
 
     def requests(self, plan: Plan) -> Iterator[Request]:
-        """The requests of a plan, one after the other, so that others may run in between.
+        """Yield the requests of a plan, one after the other, so that others may run in between.
 
         Raises:
             LoadError: The model does not take them.
@@ -60,17 +59,12 @@ class Author:
         random = np.random.default_rng([plan.seed, _CONTENTS])
         count = _count(plan, info)
         lengths = draw_lengths(plan.tokens, count * plan.batch, np.random.default_rng([plan.seed, _LENGTHS]))
-        attention: Any = plan.attention
-        dtype: Any = plan.dtype  # which the client checks
         likeness = Likeness()
         for start in range(0, len(lengths), plan.batch):
             operation = self._operations.encode(
                 _inputs(plan, info, lengths[start : start + plan.batch], random),
                 model=plan.model,
-                attention=True if attention == "all" else attention,
-                heads=None if plan.heads is None else parse_indices("heads", plan.heads),
-                queries=None if plan.queries is None else parse_indices("queries", plan.queries),
-                dtype=dtype,
+                **plan.asked,
             )
             wanted = self._written(operation)
             if start:
@@ -86,7 +80,7 @@ class Author:
             )
 
     def _written(self, operation: Operation[Any]) -> Call | Stream:
-        """What an operation would send to have something computed."""
+        """Return what an operation would send to have something computed."""
         wanted = next(operation)
         while isinstance(wanted, Call) and wanted.rpc.name not in _INFERENCE:
             wanted = operation.send(self._connection.ask(wanted))
@@ -99,7 +93,7 @@ class Author:
         return wanted
 
     def _run(self, operation: Operation[T]) -> T:
-        """Carries out an operation that only calls."""
+        """Carry out an operation that only calls."""
         try:
             wanted = next(operation)
             while isinstance(wanted, Call):
@@ -111,7 +105,7 @@ class Author:
 
 
 def label(plan: Plan) -> str:
-    """What a plan asks for, in one line."""
+    """Return what a plan asks for, in one line."""
     tokens = plan.tokens
     size = (
         f"~{tokens.median:g} ({tokens.low} to {tokens.high})" if isinstance(tokens, Lengths) else f"{tokens}"
@@ -174,7 +168,7 @@ def _check_length(plan: Plan, info: ModelInfo) -> None:
 
 
 def _count(plan: Plan, info: ModelInfo) -> int:
-    """How many different requests there are."""
+    """Return how many different requests there are."""
     if isinstance(plan.tokens, Lengths):
         size = 4 * plan.batch * plan.tokens.median * (info.d_model or 1)
         return int(np.clip(_MEMORY_BYTES // size, _LENGTHS_MIN, _LENGTHS_MAX))

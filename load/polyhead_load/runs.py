@@ -37,7 +37,7 @@ _WRONG = 2
 
 @cache
 def register() -> None:
-    """Adds our options and our runs to locust's, once in a process."""
+    """Add our options and our runs to locust's, once in a process."""
     runs = Runs()
     events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser))
     events.init.add_listener(runs.set_up)
@@ -55,7 +55,7 @@ class Runs:
         self._guard: Guard | None = None
 
     def set_up(self, environment: Environment, web_ui: WebUI | None, **_: Any) -> None:
-        """When locust has started: says how the users of each run are chosen."""
+        """Say how the users of each run are chosen, when locust has started."""
         options: Any = environment.parsed_options
         dispatcher: Any = partial(Dispatcher, options)
         environment.dispatcher_class = dispatcher
@@ -80,7 +80,7 @@ class Runs:
                 sys.exit(_WRONG)
 
     def prepare(self, environment: Environment, **_: Any) -> None:
-        """Before the users of a run are started: connects, and writes the requests."""
+        """Connect and write the requests, before the users of a run are started."""
         options: Any = environment.parsed_options
         runner = environment.runner
         self._is_refused = False
@@ -105,7 +105,7 @@ class Runs:
                 self._refuse(environment, str(error))
 
     def finish(self, environment: Environment, **_: Any) -> None:
-        """When the users of a run have been stopped: writes the records."""
+        """Write the records, when the users of a run have been stopped."""
         session, PolyheadUser.session = PolyheadUser.session, None
         window = NOTHING if session is None else session.close()
         options: Any = environment.parsed_options
@@ -128,7 +128,7 @@ class Runs:
         self._refuse(environment, msg.data["reason"])
 
     def _refuse(self, environment: Environment, reason: str) -> None:
-        """Ends the run, and says why; once, however many workers say so."""
+        """End the run, and say why: once, however many workers ask for it."""
         if self._is_refused or environment.runner is None:
             return
         self._is_refused = True
@@ -140,7 +140,7 @@ class Runs:
 
 
 def _plans(environment: Environment) -> list[Plan]:
-    """One for each model that is named.
+    """Return a plan for each model that is named.
 
     Raises:
         LoadError: An option is wrong.
@@ -161,7 +161,7 @@ def _plans(environment: Environment) -> list[Plan]:
 
 
 def _give_shares(runner: MasterRunner) -> None:
-    """To the workers that locust starts users on."""
+    """Send each worker that locust starts users on its share."""
     workers = [*runner.clients.ready, *runner.clients.running, *runner.clients.spawning]
     for index, worker in enumerate(workers):
         runner.send_message(_SHARE, {"index": index, "count": len(workers)}, client_id=worker.id)

@@ -53,7 +53,7 @@ def schedule(
     index: int = 0,
     count: int = 1,
 ) -> Iterator[Arrival]:
-    """The arrivals of one of `count` processes that share a load.
+    """Yield the arrivals of one of `count` processes that share a load.
 
     Together they send what one alone would: each arrival is given to one of them by chance. So each has
     Poisson arrivals, independent of the others', and it does not matter that they start at slightly different

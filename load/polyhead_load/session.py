@@ -18,11 +18,10 @@ from gevent.event import Event
 from locust.event import EventHook
 
 from polyhead_client.errors import PolyheadError
-from polyhead_load.connection import OK, Answer, Connection, Request
+from polyhead_load.connection import Answer, Connection, Request
 from polyhead_load.errors import LoadError
-from polyhead_load.meter import Meter
 from polyhead_load.plan import Plan
-from polyhead_load.records import MALFORMED, NOTHING, Recorder, Window
+from polyhead_load.records import MALFORMED, NOTHING, OK, Recorder, Window
 from polyhead_load.requests import Author, check_first
 from polyhead_load.schedule import Arrival, schedule
 
@@ -62,6 +61,41 @@ class _UnderWay:
     holds up the next one, which shows in that one's send lag."""
     then: Callable[[], object] | None = None
     """Called when it has one: somebody waits."""
+
+
+class Meter:
+    """The processor time of this process between two moments.
+
+    Args:
+        start: The first, by `time.perf_counter`.
+        seconds: How long after it the second is; or it is when the meter is stopped.
+    """
+
+    def __init__(self, start: float, seconds: float) -> None:
+        self._began: tuple[float, float, float] | None = None
+        self._ended: tuple[float, float] | None = None
+        self._greenlets = [_at(start, self._begin), _at(start + seconds, self._end)]
+
+    def stop(self) -> Window:
+        """Stop, and return what was measured."""
+        gevent.killall(self._greenlets)
+        if self._began is None:
+            return NOTHING
+        self._end()
+        (unix, wall, cpu), (wall_end, cpu_end) = self._began, self._ended or (0, 0)
+        return Window(started_unix=unix, seconds=wall_end - wall, cpu_seconds=cpu_end - cpu)
+
+    def _begin(self) -> None:
+        self._began = (time.time(), time.perf_counter(), time.process_time())
+
+    def _end(self) -> None:
+        self._ended = self._ended or (time.perf_counter(), time.process_time())
+
+
+def _at(moment: float, call: Callable[[], None]) -> "gevent.Greenlet[[], None]":
+    """Call at a moment of `time.perf_counter`, which may be infinitely far."""
+    delay = min(max(0.0, moment - time.perf_counter()), 1e6)
+    return gevent.spawn_later(delay, call)
 
 
 class Session:
@@ -108,7 +142,7 @@ class Session:
         self._tickets = count()
         self._idle = Event()
         self._idle.set()
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
         self.fault: str | None = None
         """In what the first malformed reply was unlike those before it."""
         self._start: float | None = None
@@ -116,9 +150,9 @@ class Session:
         self._closed = False
 
     def begin(self) -> None:
-        """Starts the clock, for all users of this process, when the first of them begins."""
+        """Start the clock, for all users of this process, when the first of them begins."""
         if self._start is None:
-            # What there is now stays: nobody need look through it again, and hold up the load meanwhile.
+            # What exists now stays: the collector need not look through it again while load is sent.
             gc.collect()
             gc.freeze()
             self._start = time.perf_counter() + self._plan.warm_up_seconds
@@ -142,7 +176,7 @@ class Session:
         return self.now >= self._plan.seconds
 
     def arrivals(self) -> Iterator[Arrival]:
-        """The part of the schedule that this process has to send.
+        """Yield the part of the schedule that this process has to send.
 
         Raises:
             LoadError: There is no rate.
@@ -159,7 +193,7 @@ class Session:
         )
 
     def dispatch(self, arrival: Arrival) -> None:
-        """Sends a request and returns at once; where too many are under way, counts it as shed."""
+        """Send a request and return at once; count it as shed where too many are in flight."""
         request = self._requests[arrival.number % len(self._requests)]
         if len(self._under_way) >= self._plan.max_in_flight:
             self._shed(request, arrival.planned)
@@ -167,18 +201,18 @@ class Session:
         self._send(_UnderWay(request=request, planned=arrival.planned, sent=self.now))
 
     def call(self) -> None:
-        """Sends the next request, and returns when it is answered."""
+        """Send the next request, and return when it is answered."""
         request = self._requests[next(self._numbers) % len(self._requests)]
         answered, now = Event(), self.now
         self._send(_UnderWay(request=request, planned=now, sent=now, then=answered.set))
         answered.wait()
 
     def wait_until_idle(self) -> None:
-        """Returns when nothing is under way; every request has a deadline."""
+        """Return when nothing is under way; every request has a deadline."""
         self._idle.wait()
 
     def close(self) -> Window:
-        """Ends the run; what is still under way is given up, and recorded as unanswered."""
+        """End the run; what is still under way is given up, and recorded as unanswered."""
         self._closed = True
         window = NOTHING if self._meter is None else self._meter.stop()
         unanswered = [one for one in self._under_way.values() if one.planned >= 0]
@@ -242,8 +276,8 @@ class Session:
             )
             return
         error = _CODES.get(answer.code, str(answer.code))
-        if answer.code not in self._told:  # once: there may be thousands
-            self._told.add(answer.code)
+        if answer.code not in self._logged:  # once: there may be thousands
+            self._logged.add(answer.code)
             _LOG.warning("%s: %s: %s", request.name, error, answer.details)
         self._fire_failed("refused" if answer.code in _REFUSALS else "failed", request, error, context)
 
@@ -266,12 +300,12 @@ class Session:
             context=context,
         )
 
-    def _fire(self, kind: str, request: Request, **told: Any) -> None:
-        self._request_event.fire(request_type=kind, name=request.name, response=None, **told)
+    def _fire(self, kind: str, request: Request, **facts: Any) -> None:
+        self._request_event.fire(request_type=kind, name=request.name, response=None, **facts)
 
 
 def _written(connection: Connection, plans: Sequence[Plan]) -> list[Request]:
-    """The requests of all plans, in turn, when the first of each has been accepted."""
+    """Return the requests of all plans, in turn, when the first of each has been accepted."""
     author = Author(connection, plans[0].address)
     pools: list[list[Request]] = []
     for plan in plans:

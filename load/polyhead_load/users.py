@@ -25,7 +25,7 @@ class PolyheadUser(User):
     """What users send through; None where there is nothing to be sent."""
 
     def on_start(self) -> None:
-        """Starts the clock with the first user."""
+        """Start the clock with the first user."""
         self.opened = self.session
         if self.opened is not None:
             self.opened.begin()
@@ -36,7 +36,7 @@ class ClosedLoop(PolyheadUser):
 
     @task
     def call(self) -> None:
-        """Sends one request, and waits for the answer."""
+        """Send one request, and wait for the answer."""
         if self.opened is None or self.opened.is_over:
             raise StopUser
         self.opened.call()
@@ -49,7 +49,7 @@ class OpenLoop(PolyheadUser):
     """The session of this process that has a dispatcher."""
 
     def on_start(self) -> None:
-        """Takes up the schedule."""
+        """Take up the schedule."""
         super().on_start()
         if OpenLoop.dispatched is self.opened:
             self.opened = None
@@ -60,7 +60,7 @@ class OpenLoop(PolyheadUser):
 
     @task
     def dispatch(self) -> None:
-        """Sends the next request when it is due."""
+        """Send the next request when it is due."""
         if self.opened is None:
             raise StopUser
         arrival = next(self._arrivals, None)
@@ -71,7 +71,7 @@ class OpenLoop(PolyheadUser):
         self.opened.dispatch(arrival)
 
     def on_stop(self) -> None:
-        """Where locust has time to stop (--stop-timeout), answers under way are waited for."""
+        """Wait for answers in flight, where locust has time to stop (--stop-timeout)."""
         if self.opened is None:
             return
         self._alarm.close()
@@ -107,7 +107,7 @@ class Dispatcher(UsersDispatcher):
     def new_dispatch(
         self, target_user_count: int, spawn_rate: float, user_classes: list[type[User]] | None = None
     ) -> None:
-        """Begins to start users, or to stop them."""
+        """Start users, or stop them, at a rate."""
         if OpenLoop in (user_classes or self._all_classes) and target_user_count:
             target_user_count = max(target_user_count, OpenLoop.fixed_count)
             spawn_rate = max(spawn_rate, OpenLoop.fixed_count)

@@ -11,7 +11,7 @@ from tests.servers import InThread, quick_settings, serving
 
 from polyhead_client.options import Access
 from polyhead_load import Plan
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.server import RunningServer
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from tests.load.conftest import OTHER_CLIENT, Fake, FakeServer, Generate, Generated, Generator, plan_for
 
 from polyhead_load import Plan
+from polyhead_load.records import Run
 from polyhead_load.schedule import poisson, schedule
 from polyhead_load.sweep.gates import reasons
-from polyhead_load.sweep.records import Run
 from polyhead_load.sweep.spec import Gates
 
 Begin = Callable[[Plan], Generator]

@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.table import Table
 
-from polyhead_load.report.rows import QUANTILES
+from polyhead_load.errors import SweepError
+from polyhead_load.report.findings import QUANTILES
 from polyhead_load.report.tables import narrow, stacked
 from polyhead_load.report.words import TOO_FEW, described, factor
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.intervals import Interval, independent_ratio
 from polyhead_load.sweep.spec import DIMENSIONS
 
@@ -55,17 +55,17 @@ class Comparison:
     """In what else the two differ than in what they measured."""
 
     def agreeing(self, quantile: str) -> tuple[int, int]:
-        """In how many cells the intervals overlap, and in how many both have one."""
+        """Count the cells in which the intervals overlap, and those in which both have one."""
         known = [pair.overlap[quantile] for pair in self.pairs if pair.overlap[quantile] is not None]
         return sum(1 for overlap in known if overlap), len(known)
 
     def same(self, quantile: str) -> tuple[int, int]:
-        """In how many cells the ratio's interval contains 1, and in how many there is one."""
+        """Count the cells in which the ratio's interval contains 1, and those in which there is one."""
         known = self._ratios(quantile)
         return sum(1.0 in ratio for ratio in known), len(known)
 
     def reach(self, quantile: str) -> float | None:
-        """By which factor less 1 a ratio's interval reaches to each side, in the median cell.
+        """Return by which factor less 1 a ratio's interval reaches to each side, in the median cell.
 
         The wider, the easier it is to agree.
         """
@@ -76,7 +76,7 @@ class Comparison:
         return [ratio for pair in self.pairs if (ratio := pair.ratios[quantile]) is not None]
 
     def sentences(self) -> list[str]:
-        """What it comes to, and what to hold against it."""
+        """Return what it comes to, and what to hold against it."""
         said = []
         for name in QUANTILES:
             (same, ratios), (agreeing, known) = self.same(name), self.agreeing(name)
@@ -93,7 +93,7 @@ class Comparison:
         return said + [f"they differ in {difference}" for difference in self.differences]
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it as JSON values."""
         return {
             "agreeing": {name: self.agreeing(name) for name in QUANTILES},
             "same": {name: self.same(name) for name in QUANTILES},
@@ -117,7 +117,7 @@ class Comparison:
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """A run's report.json, by its own path or its folder's.
+    """Return a run's report.json, by its own path or its folder's.
 
     Raises:
         SweepError: There is none.
@@ -138,7 +138,7 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
-    """Cell by cell, the second run against the first."""
+    """Compare the second run with the first, cell by cell."""
     ours, theirs = _by_cell(second), _by_cell(first)
     return Comparison(
         pairs=[_pair(key, theirs[key], ours[key]) for key in theirs if key in ours],
@@ -149,7 +149,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """For the terminal, in lines of at most 80 characters: what all cells have in common is left out."""
+    """Return a table of at most 80 characters; what all cells have in common is left out."""
     columns = [*DIMENSIONS, "load"]
     varied = [at for at in range(len(columns)) if len({pair.key[at] for pair in comparison.pairs}) > 1]
     table = narrow("B / A", "cell", "rate", "overlap", *QUANTILES)
@@ -194,7 +194,7 @@ def _pair(key: Key, first: Mapping[str, Any], second: Mapping[str, Any]) -> Pair
 
 
 def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
-    """What could be why two runs do not agree, or why they only seem to measure the same."""
+    """Yield what could be why two runs do not agree, or why they only seem to measure the same."""
     one, other = ({key: report.get(key) for key in _CONDITIONS} for report in (first, second))
     yield from _differing("", one, other)
 

@@ -2,24 +2,105 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
+from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from polyhead_load.report.ratios import blocks_ratio
-from polyhead_load.report.rows import QUANTILES, Capacity, Row
+from polyhead_load.records import Records
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.intervals import FEWEST_BLOCKS, pooled_quantile
+from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval, Values, blocks_ratio, pooled_quantile
 from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.records import Records
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep, parse_load
 
 _ECDF_POINTS = 300
 _SAME_RATE = 0.01
 """By which the rates of two runs under "the same" load may differ."""
+
+
+QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What a configuration can answer, in requests a second."""
+
+    value: float
+    """The median of its runs."""
+    low: float
+    high: float
+    runs: Sequence[Measurement]
+
+    @classmethod
+    def of(cls, runs: Sequence[Measurement]) -> "Capacity | None":
+        """Sum up the runs that count; None where none does."""
+        counted = [one for one in runs if not one.void and one.achieved]
+        values = [one.achieved for one in counted if one.achieved]
+        if not values:
+            return None
+        return cls(value=median(values), low=min(values), high=max(values), runs=counted)
+
+    def facts(self) -> dict[str, float | int]:
+        """Return it as JSON values."""
+        return {
+            "requests_per_second": self.value,
+            "low": self.low,
+            "high": self.high,
+            "runs": len(self.runs),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A cell. Latencies are in milliseconds, from the planned time to the answer."""
+
+    labels: Mapping[Dimension, str]
+    load: str
+    valid: Sequence[Measurement]
+    void: Sequence[Measurement]
+    quantiles: Mapping[str, Interval | None]
+    """By name; None is too few samples."""
+    ratios: Mapping[str, Interval | None] = field(default_factory=dict)
+    """To the baseline, of the same blocks; empty where there is nothing to compare with."""
+    uncompared: str = ""
+    """Why there are no ratios, where there should be."""
+    blocks: Mapping[int, Values] = field(default_factory=dict)
+    """Block → latencies."""
+    send_lag_p99_ms: float | None = None
+    """The p99 of the send lag of all requests of an open loop."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Parts of the mean latency; they add up to `total`."""
+    ecdf: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    """Latencies at equal steps of the share, from 0 to 1."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Names the cell."""
+        return *self.labels.values(), self.load
+
+    @property
+    def requests(self) -> int:
+        """Answered, in all valid runs."""
+        return sum(one.requests for one in self.valid)
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a field of the valid runs; None where none has it."""
+        values = [value for one in self.valid if (value := getattr(one, name)) is not None]
+        return float(np.mean(values)) if values else None
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Why runs are void, each reason once."""
+        return list(dict.fromkeys(reason for one in self.void for reason in one.void))
+
+    @property
+    def overloaded(self) -> Sequence[Measurement]:
+        """The valid runs in which the server did not keep up: they count."""
+        return [one for one in self.valid if one.overloaded]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +139,17 @@ class Findings:
         return [dimension for dimension in DIMENSIONS if len(self.sweep.labels(dimension)) > 1]
 
     def is_baseline(self, row: Row) -> bool:
-        """Whether the row is one that others are compared with."""
+        """Return whether the row is one that others are compared with."""
         compared = self.sweep.compared
         return bool(compared) and all(row.labels[name] == value for name, value in compared.items())
 
     def baseline_of(self, row: Row) -> tuple[str, ...]:
-        """The key of the cell that a row is compared with."""
+        """Return the key of the cell that a row is compared with."""
         return *{**row.labels, **self.sweep.compared}.values(), row.load
 
 
 def find(folder: RunFolder) -> Findings:
-    """Reads a run's folder.
+    """Read a run's folder.
 
     Raises:
         SweepError: It is none, or its records are damaged or missing.
@@ -120,7 +201,7 @@ def _row(of_cell: Sequence[Measurement], folder: RunFolder) -> Row:
 
 
 def _parts(records: Sequence[Records]) -> Mapping[str, float]:
-    """The mean over all requests; without the server's parts where it left one out."""
+    """Return the mean over all requests; without the server's parts where it left one out."""
     found = [(parts, int(each.answered.sum())) for each in records if (parts := each.parts_ms())]
     if not found:
         return {}
@@ -158,7 +239,7 @@ def _compared(row: Row, baseline: Row | None) -> Row:
 
 
 def _alike(one: Measurement, other: Measurement) -> bool:
-    """Whether two runs under a load that is the same for all had the same rate."""
+    """Return whether two runs under a load that is the same for all had the same rate."""
     if parse_load(one.load).kind not in {"common", "rate"} or not one.rate or not other.rate:
         return True
     return abs(one.rate / other.rate - 1) <= _SAME_RATE

@@ -14,8 +14,7 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from polyhead_load.report.findings import Findings
-from polyhead_load.report.rows import Row
+from polyhead_load.report.findings import Findings, Row
 from polyhead_load.report.words import described
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, parse_load
 
@@ -49,7 +48,7 @@ class Facet:
     title: str
 
     def holds(self, row: Row) -> bool:
-        """Whether the row is one of them."""
+        """Return whether the row is one of them."""
         return all(row.labels[name] == value for name, value in self.labels.items())
 
 
@@ -86,7 +85,7 @@ class Layout:
         return [value for value in labels if value in there]
 
     def value(self, row: Row) -> tuple[str, ...]:
-        """What is compared, of a row."""
+        """Return what is compared, of a row."""
         return tuple(row.labels[name] for name in self.compared)
 
     @cached_property
@@ -116,24 +115,24 @@ class Layout:
         return {"tokens": "T, tokens", "batch": "B, sequences"}.get(self.compared[0], self.compared[0])
 
     def name(self, value: tuple[str, ...]) -> str:
-        """A value for a legend."""
+        """Return a value for a legend."""
         if self.heads:
             return f"H = {self.heads[value]}"
         return ", ".join(described(name, label) for name, label in zip(self.compared, value, strict=True))
 
     def tick(self, value: tuple[str, ...]) -> str:
-        """A value for an axis."""
+        """Return a value for an axis."""
         return str(self.heads[value]) if self.heads else ", ".join(value)
 
     def colour(self, value: tuple[str, ...]) -> Any:
-        """Of a value: ordered ones shade into each other."""
+        """Return the colour of a value: ordered ones shade into each other."""
         place = self.values.index(value)
         if self.heads or len(self.values) > len(_COLOURS):
             return mpl.colormaps["viridis"](0.92 * place / max(1, len(self.values) - 1))
         return _COLOURS[place]
 
     def rows(self, facet: Facet, load: str) -> list[Row]:
-        """A panel's valid rows, in order."""
+        """Return a panel's valid rows, in order."""
         found = {
             self.value(row): row
             for row in self.findings.rows
@@ -160,14 +159,14 @@ def style() -> Iterator[None]:
 
 
 def panels(rows: int, columns: int, *, height: float = _HEIGHT) -> tuple[Figure, Sequence[Sequence[Axes]]]:
-    """A figure as wide as the page, with a grid of axes."""
+    """Return a figure as wide as the page, with a grid of axes."""
     width = max(_WIDTH * min(1.0, 0.25 + 0.25 * columns), 5.0)
     figure = Figure(figsize=(width, rows * height + 0.5), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
 def wrapped(count: int, *, across: int = 3, height: float = _HEIGHT) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` axes, some in a row."""
+    """Return a figure of `count` axes, some in a row."""
     columns = min(count, across)
     figure, grid = panels(math.ceil(count / columns), columns, height=height)
     axes = [axis for row in grid for axis in row]
@@ -177,14 +176,14 @@ def wrapped(count: int, *, across: int = 3, height: float = _HEIGHT) -> tuple[Fi
 
 
 def empty(axis: Axes, why: str) -> None:
-    """A panel that has nothing to show."""
+    """Mark a panel that has nothing to show."""
     axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color="#888888")
     axis.set_xticks([])
     axis.set_yticks([])
 
 
 def plain_log(axis: XAxis | YAxis) -> None:
-    """A logarithmic axis with plain numbers, as many as its length needs. Call it when all is drawn."""
+    """Make an axis logarithmic with plain numbers, as many as its length needs. Call it when all is drawn."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)

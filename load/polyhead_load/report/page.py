@@ -2,21 +2,22 @@
 
 import base64
 import io
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from polyhead_load.report.conditions import constants, graphs
-from polyhead_load.report.findings import Findings
+from polyhead_load.report.findings import QUANTILES, Capacity, Findings, Row, find
 from polyhead_load.report.layout import style
-from polyhead_load.report.plots import REST, Plot, kernel_of
-from polyhead_load.report.rows import QUANTILES, Capacity, Row
-from polyhead_load.report.tables import baseline_name
+from polyhead_load.report.plots import REST, Plot, draw, kernel_of
+from polyhead_load.report.tables import as_csv, as_json, baseline_name
 from polyhead_load.report.words import (
     NO_DIFFERENCE,
     TOO_FEW,
@@ -28,12 +29,38 @@ from polyhead_load.report.words import (
     size,
     spread,
 )
+from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
+from polyhead_load.sweep.journal import Measurement, no_room
 from polyhead_load.sweep.spec import DIMENSIONS
 
 
+def write_report(folder: RunFolder) -> tuple[Findings, Path]:
+    """Write report.html, report.json, report.csv and the pictures.
+
+    Returns:
+        What was found, and the path of the page.
+
+    Raises:
+        SweepError: The folder is none of a run, or cannot be written.
+    """
+    findings = find(folder)
+    pictures = {plot.name: (plot, svg(plot)) for plot in draw(findings)}
+    plots = folder.path / "plots"
+    try:
+        plots.mkdir(exist_ok=True)
+    except OSError as error:
+        raise no_room(plots, error) from error
+    for name, (_, text) in pictures.items():
+        folder.write(f"plots/{name}.svg", text)
+    folder.write("report.json", json.dumps(as_json(findings), indent=1) + "\n")
+    folder.write("report.csv", as_csv(findings))
+    folder.write("report.html", page(findings, pictures))
+    return findings, folder.path / "report.html"
+
+
 def svg(plot: Plot) -> str:
-    """A picture as SVG, the same for the same numbers."""
+    """Return a picture as SVG, the same for the same numbers."""
     text = io.StringIO()
     with style():
         plot.figure.savefig(text, format="svg", metadata={"Date": None})
@@ -41,7 +68,7 @@ def svg(plot: Plot) -> str:
 
 
 def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
-    """The page as HTML.
+    """Return the page as HTML.
 
     Args:
         findings: Of the run.
@@ -91,8 +118,8 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
         capacities=[_capacity(key, one, findings) for key, one in findings.capacities.items()],
         missing=[", ".join(key) for key in findings.missing],
         skipped=facts.get("skipped", {}),
-        graphs=graphs(facts.get("graphs", {})),
-        constants=constants(findings),
+        graphs=_graphs(facts.get("graphs", {})),
+        constants=_constants(findings),
         families=facts.get("families", {}),
         fingerprint=facts.get("fingerprint", {}),
         hashes=facts.get("hashes", {}),
@@ -108,7 +135,7 @@ def unbroken(text: str) -> Markup:
 
 
 def summary(findings: Findings) -> list[str]:
-    """What the numbers say, in sentences."""
+    """Return the findings in sentences."""
     said = []
     if findings.sweep.blocks < FEWEST_BLOCKS:
         said.append(
@@ -190,7 +217,7 @@ def _row(row: Row, findings: Findings) -> dict[str, Any]:
 
 
 def _capacity(key: Sequence[str], capacity: Capacity, findings: Findings) -> dict[str, Any]:
-    """A configuration's, and what its runs say of the harness."""
+    """Return a configuration's capacity, and what its runs say of the harness."""
     labels = dict(zip(DIMENSIONS, key, strict=True))
 
     def mean(name: str) -> float | None:
@@ -228,3 +255,77 @@ def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
+
+
+def _constants(findings: Findings) -> list[tuple[str, str]]:
+    """Return what is the same in all cells, and how it was measured."""
+    sweep, facts = findings.sweep, findings.facts
+    same = {
+        name: ", ".join(sweep.labels(name))
+        for name in ("tokens", "batch", "attention")
+        if name not in findings.varied
+    }
+    encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()]
+    shared = {
+        name: value
+        for name, value in (encoders[0] if encoders else {}).items()
+        if all(encoder.get(name) == value for encoder in encoders)
+    }
+    words = {
+        "encoder": ", ".join(f"{name} = {value}" for name, value in shared.items()),
+        "T, tokens": same.get("tokens", ""),
+        "B, sequences in a request": same.get("batch", ""),
+        "attention in the reply": same.get("attention", ""),
+        "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
+        "server": facts.get("server", ""),
+        "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
+        "gates": ", ".join(f"{name} {value:g}" for name, value in sweep.gates.model_dump().items()),
+        "not checked": _unchecked(findings),
+        "generator's priority": _values(one.generator_priority for one in _valid(findings)),
+        "begun": "; ".join(_session(session) for session in facts.get("sessions", []) if session),
+    }
+    return [(name, value) for name, value in words.items() if value]
+
+
+def _valid(findings: Findings) -> list[Measurement]:
+    return [one for row in findings.rows for one in row.valid]
+
+
+def _unchecked(findings: Findings) -> str:
+    """Name the gates that some runs had too few answers for."""
+    counts = Counter(gate for one in _valid(findings) for gate in one.unchecked)
+    runs = len(_valid(findings))
+    return ", ".join(f"{gate}: in {count} of {runs} runs, too few answers" for gate, count in counts.items())
+
+
+def _values(values: Iterable[str | None]) -> str:
+    return ", ".join(sorted({value for value in values if value is not None}))
+
+
+def _session(facts: Mapping[str, Any]) -> str:
+    first, *others = facts.items()
+    return ", ".join([str(first[1]), *(f"{name} {value}" for name, value in others)])
+
+
+def _graphs(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of operators, the most frequent first: families with the same graph share a row."""
+    if "problem" in found or not found:
+        return {"problem": found.get("problem", ""), "rows": []}
+    rows: dict[tuple[Any, ...], list[str]] = {}
+    for family, kinds in found.items():
+        for kind, graph in kinds.items():
+            counts = sorted(graph["operators"].items(), key=lambda one: (-one[1], one[0]))
+            operators = ", ".join(f"{count} {name}" for name, count in counts)
+            rows.setdefault((kind, graph["kernel"], graph["optimised"], operators), []).append(family)
+    return {
+        "problem": "",
+        "rows": [
+            {
+                "families": ", ".join(families),
+                "graph": kind + ("" if optimised else ", as exported"),
+                "kernel": kernel,
+                "operators": operators,
+            }
+            for (kind, kernel, optimised, operators), families in rows.items()
+        ],
+    }

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from polyhead_load.report.findings import Findings
+from polyhead_load.report.findings import Findings, Row
 from polyhead_load.report.layout import (
     Facet,
     Layout,
@@ -18,7 +18,6 @@ from polyhead_load.report.layout import (
     style,
     wrapped,
 )
-from polyhead_load.report.rows import Row
 from polyhead_load.report.tables import baseline_name
 from polyhead_load.report.words import TOO_FEW, load_title
 from polyhead_load.sweep.spec import DIMENSIONS, parse_load
@@ -49,7 +48,7 @@ class Plot:
 
 
 def draw(findings: Findings) -> list[Plot]:
-    """All pictures that the findings have something for."""
+    """Return all pictures that the findings have something for."""
     layout = Layout(findings)
     if not any(row.valid for row in findings.rows):
         return []
@@ -58,7 +57,7 @@ def draw(findings: Findings) -> list[Plot]:
 
 
 def _latency(layout: Layout) -> Plot | None:
-    """Quantiles against what is compared."""
+    """Draw quantiles against what is compared."""
     loads = layout.shown_loads
     facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
     figure, grid = panels(len(facets), len(loads))
@@ -81,7 +80,7 @@ def _latency(layout: Layout) -> Plot | None:
 
 
 def _left_out(layout: Layout) -> str:
-    """Which loads there is no room for."""
+    """Name the loads that there is no room for."""
     left = [load for load in layout.findings.sweep.loads if load not in layout.shown_loads]
     return f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
 
@@ -109,7 +108,7 @@ def _latency_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
 
 
 def _name_values(axis: Axes, layout: Layout) -> None:
-    """What is compared, along the axis."""
+    """Label the axis with what is compared."""
     places = list(layout.places.values())
     axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
     ticks = [layout.tick(value) for value in layout.values]
@@ -140,14 +139,14 @@ def _mark_kernels(
 
 
 def kernel_of(findings: Findings, row: Row) -> str:
-    """The attention operator of a row's graph; empty where it is not known."""
+    """Return the attention operator of a row's graph; empty where it is not known."""
     mode = next(mode for mode in findings.sweep.attention if mode.name == row.labels["attention"])
     graphs = findings.facts.get("graphs", {}).get(row.labels["family"], {})
     return str(graphs.get("fast" if mode.layers is None else "attention", {}).get("kernel", ""))
 
 
 def _ratio(layout: Layout) -> Plot | None:
-    """Quantiles against the baseline's, of the same blocks."""
+    """Draw quantiles against the baseline's, from the same blocks."""
     loads = layout.shown_loads
     names = ("p50", "p99")
     facets = [
@@ -209,7 +208,7 @@ def _ratio_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str],
 
 
 def _throughput(layout: Layout) -> Plot | None:
-    """Latency against throughput, a curve for each configuration."""
+    """Draw latency against throughput, a curve for each configuration."""
     findings = layout.findings
     loads = [load for load in findings.sweep.loads if parse_load(load).kind != "single"]
     facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
@@ -268,7 +267,7 @@ def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[
 
 
 def _split(layout: Layout) -> Plot | None:
-    """Where the time goes."""
+    """Draw where the time goes."""
     loads = _two(layout)
     facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
     known = [row for facet in facets for load in loads for row in layout.rows(facet, load)]
@@ -316,7 +315,7 @@ def _split_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
 
 
 def _bytes(layout: Layout) -> Plot | None:
-    """Latency against the size of the reply."""
+    """Draw latency against the size of the reply."""
     load = layout.findings.sweep.loads[0]
     known = [
         (size, interval, row)
@@ -372,7 +371,7 @@ def _marker(place: int) -> str:
 
 
 def _ecdf(layout: Layout) -> Plot | None:
-    """How latencies are distributed."""
+    """Draw how latencies are distributed."""
     loads = _two(layout)
     facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
     figure, grid = panels(len(facets), len(loads))
@@ -405,7 +404,7 @@ def _ecdf(layout: Layout) -> Plot | None:
 
 
 def _two(layout: Layout) -> list[str]:
-    """The quietest load and the highest."""
+    """Return the quietest load and the highest."""
     loads = layout.findings.sweep.loads
     shares = [load for load in loads if parse_load(load).kind == "share"]
     highest = max(shares, key=lambda load: parse_load(load).value, default=loads[-1])

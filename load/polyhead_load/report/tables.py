@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from polyhead_load.report.findings import Findings
-from polyhead_load.report.rows import QUANTILES, Row
-from polyhead_load.report.words import described, factor, milliseconds, of
+from polyhead_load.report.findings import QUANTILES, Findings, Row
+from polyhead_load.report.words import TOO_FEW, described, factor, milliseconds, of
 from polyhead_load.sweep.spec import Dimension
 
 # To measure a table; it must only be wide enough for any.
@@ -22,7 +21,7 @@ _MS = [f"{name} ms" for name in QUANTILES]
 
 
 def terminal(findings: Findings, *, width: int) -> Table:
-    """The headline table, in lines of at most `width` characters where that is 80 or more.
+    """Return the headline table, in lines of at most `width` characters where that is 80 or more.
 
     Where there is no room for a column each, loads head their rows, counts share a column, and intervals are
     in a second line.
@@ -59,7 +58,7 @@ def _narrow(findings: Findings) -> Table:
 
 
 def narrow(title: str, first: str, *others: str) -> Table:
-    """A table for few characters; what the last column says may take several lines."""
+    """Return a table for few characters; what the last column says may take several lines."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first, overflow="fold")
     for name in others[:-1]:
@@ -83,7 +82,7 @@ def _narrow_cells(row: Row, findings: Findings) -> list[str]:
 
 
 def _name(row: Row, findings: Findings) -> str:
-    """What a row is of: a line for each dimension that varies."""
+    """Return what a row is of: a line for each dimension that varies."""
     return "\n".join(described(name, row.labels[name]) for name in findings.varied or ["family"])
 
 
@@ -93,7 +92,7 @@ def stacked(text: str) -> str:
 
 
 def reasons(findings: Findings) -> list[str]:
-    """What the table cannot say: why runs are void or overloaded, and what is missing.
+    """Return what the table cannot say: why runs are void or overloaded, and what is missing.
 
     A line for each reason, the most frequent first.
     """
@@ -134,12 +133,12 @@ def _cells(row: Row, findings: Findings) -> list[str]:
 
 
 def baseline_name(findings: Findings) -> str:
-    """What the others are compared with."""
+    """Return what the others are compared with."""
     return ", ".join(f"{name} {value}" for name, value in findings.sweep.compared.items()) or "nothing"
 
 
 def as_json(findings: Findings) -> dict[str, Any]:
-    """Everything that the page shows, and what a comparison of two runs needs."""
+    """Return everything that the page shows, and what a comparison of two runs needs."""
     return {
         "sweep": findings.sweep.model_dump(mode="json"),
         **findings.facts,
@@ -153,7 +152,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
 
 
 def as_csv(findings: Findings) -> str:
-    """One line for each cell."""
+    """Return one line of CSV for each cell."""
     text = io.StringIO()
     rows = [_flat(_row_facts(row, findings)) for row in findings.rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -199,11 +198,11 @@ def _row_facts(row: Row, findings: Findings) -> dict[str, Any]:
 
 
 def _facts(interval: Any) -> Any:
-    return "too few samples" if interval is None else interval.facts()
+    return TOO_FEW if interval is None else interval.facts()
 
 
 def _flat(facts: dict[str, Any]) -> dict[str, Any]:
-    """Tables within become columns; what has no fixed number of columns is left to the JSON."""
+    """Turn nested tables into columns; what has no fixed number of columns is left to the JSON."""
     flat: dict[str, Any] = {}
     for name, value in facts.items():
         if name in {"blocks", "reasons", "overloaded"}:

@@ -8,29 +8,29 @@ NO_DIFFERENCE = "no measurable difference"
 
 
 def digits(value: float) -> int:
-    """Decimals for about three digits."""
+    """Return how many decimals make about three digits."""
     size = abs(value)
     return 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
 
 
 def number(value: float | None) -> str:
-    """About three digits; nothing where there is none."""
+    """Return about three digits; nothing for None."""
     return "" if value is None else f"{value:,.{digits(value)}f}"
 
 
 def spread(interval: Interval) -> str:
-    """`8.05–8.20`."""
+    """Return such as `8.05–8.20`."""
     places = digits(interval.value)
     return f"{interval.low:,.{places}f}–{interval.high:,.{places}f}"
 
 
 def milliseconds(interval: Interval | None) -> str:
-    """`8.12 (8.05–8.20)`, or that there is no number."""
+    """Return such as `8.12 (8.05–8.20)`, or that there is no number."""
     return TOO_FEW if interval is None else f"{number(interval.value)} ({spread(interval)})"
 
 
 def factor(interval: Interval | None, missing: str = TOO_FEW) -> str:
-    """`1.07 (1.02–1.12)`, that there is no difference, or why there is no number."""
+    """Return such as `1.07 (1.02–1.12)`, that there is no difference, or why there is no number."""
     if interval is None:
         return missing
     reach = f"({interval.low:#.3g}–{interval.high:#.3g})"
@@ -38,12 +38,12 @@ def factor(interval: Interval | None, missing: str = TOO_FEW) -> str:
 
 
 def of(count: int, whole: int) -> str:
-    """`2 of 5`; nothing for none."""
+    """Return such as `2 of 5`; nothing for none."""
     return f"{count} of {whole}" if count else ""
 
 
 def size(bytes_: float | None) -> str:
-    """In the unit that fits."""
+    """Return a size in the unit that fits."""
     if bytes_ is None:
         return ""
     for unit, factor_ in (("MiB", 2**20), ("KiB", 2**10)):
@@ -53,12 +53,12 @@ def size(bytes_: float | None) -> str:
 
 
 def described(name: Dimension, label: str) -> str:
-    """`T 128`, `attention off`."""
+    """Return such as `T 128` or `attention off`."""
     return {"tokens": f"T {label}", "batch": f"B {label}", "attention": f"attention {label}"}.get(name, label)
 
 
 def load_title(load: str) -> str:
-    """A load in words."""
+    """Return a load in words."""
     kind, value = parse_load(load)
     return {
         "single": "one in flight",

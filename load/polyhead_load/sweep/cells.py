@@ -1,4 +1,4 @@
-"""The cells of a sweep, the rates that they are called at, and the plan of each run."""
+"""The cells of a sweep, and the plan of each run."""
 
 import math
 import zlib
@@ -58,7 +58,7 @@ class Cell:
 
 
 def configurations(sweep: Sweep) -> list[Configuration]:
-    """All of a sweep, in the order of its file."""
+    """Return all of a sweep, in the order of its file."""
     return [
         Configuration(family=family, tokens=tokens, batch=batch, attention=attention)
         for family, tokens, batch, attention in product(
@@ -68,7 +68,7 @@ def configurations(sweep: Sweep) -> list[Configuration]:
 
 
 def cells(sweep: Sweep) -> Iterator[Cell]:
-    """All of a sweep; the capacities, where a load needs them, first."""
+    """Yield all of a sweep; the capacities, where a load needs them, first."""
     if needs_capacity(sweep):
         for configuration in configurations(sweep):
             yield Cell(configuration=configuration, load=CAPACITY)
@@ -77,39 +77,8 @@ def cells(sweep: Sweep) -> Iterator[Cell]:
 
 
 def needs_capacity(sweep: Sweep) -> bool:
-    """Whether a load is a share of what the configurations can answer."""
+    """Return whether a load is a share of what the configurations can answer."""
     return any(parse_load(load).kind in {"share", "common"} for load in sweep.loads)
-
-
-def rate_of(cell: Cell, sweep: Sweep, capacities: Mapping[Configuration, float]) -> float | None:
-    """Requests a second in an open loop; None where the cell is a closed loop.
-
-    Args:
-        cell: Of the sweep.
-        sweep: The sweep.
-        capacities: Requests a second, of those configurations that could be measured.
-
-    Raises:
-        KeyError: The cell needs a capacity that is not there.
-    """
-    load = parse_load(cell.load)
-    match load.kind:
-        case "share":
-            return load.value * capacities[cell.configuration]
-        case "common":
-            # Those that differ from this one in nothing but what is compared.
-            return sweep.common * min(
-                capacity
-                for other, capacity in {
-                    cell.configuration: capacities[cell.configuration],
-                    **capacities,
-                }.items()
-                if _same_otherwise(other, cell.configuration, sweep)
-            )
-        case "rate":
-            return load.value
-        case _:
-            return None
 
 
 def plan_of(
@@ -121,7 +90,7 @@ def plan_of(
     block: int,
     access: Access = OPEN_ACCESS,
 ) -> Plan:
-    """What the generator is to do for one run of the cell."""
+    """Return what the generator is to do for one run of the cell."""
     configuration = cell.configuration
     asked = configuration.attention
     users = sweep.capacity_users if cell.load == CAPACITY else 1
@@ -148,27 +117,18 @@ def plan_of(
 
 
 def _most_in_flight(sweep: Sweep, rate: float | None) -> int:
-    """More than can be under way: by then the first of them have failed for want of an answer."""
+    """Return more than can be in flight: by then the first of them have failed for want of an answer."""
     return max(sweep.max_in_flight, math.ceil((rate or 0) * sweep.timeout_seconds))
 
 
 def comparison(configuration: Configuration, sweep: Sweep) -> str:
-    """Names those that differ from this one in nothing but what is compared: they share the common rate."""
+    """Name those that differ from this one in nothing but what is compared: they share the common rate."""
     compared, labels = sweep.compared, configuration.labels
     return ", ".join(f"{name} {labels[name]}" for name in labels if name not in compared)
 
 
-def _same_otherwise(one: Configuration, other: Configuration, sweep: Sweep) -> bool:
-    compared = sweep.compared
-    return all(
-        value == other.labels[dimension]
-        for dimension, value in one.labels.items()
-        if dimension not in compared
-    )
-
-
 def _seed(cell: Cell, sweep: Sweep, block: int) -> int:
-    """The same for all that are compared, so that they get the same arrivals and lengths."""
+    """Return one seed for all that are compared, so that they get the same arrivals and lengths."""
     labels = cell.configuration.labels
     same = [labels[dimension] for dimension in labels if dimension not in sweep.compared]
     seeds = [str(sweep.seed), str(sweep.arrivals), str(block)]

@@ -72,8 +72,8 @@ def sweep(
     """
     from rich.console import Console
 
-    from polyhead_load.report.writing import write_report
-    from polyhead_load.sweep.errors import SweepError
+    from polyhead_load.errors import SweepError
+    from polyhead_load.report.page import write_report
     from polyhead_load.sweep.progress import Bar
     from polyhead_load.sweep.reading import read_sweep
     from polyhead_load.sweep.sweeping import run_sweep
@@ -119,7 +119,7 @@ def report(run: Path, /) -> None:
     run
         The run's folder.
     """
-    from polyhead_load.report.writing import write_report
+    from polyhead_load.report.page import write_report
     from polyhead_load.sweep.folder import RunFolder
 
     _show(*write_report(RunFolder(run)))
@@ -138,8 +138,8 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
     json
         Write JSON.
     """
+    from polyhead_load.errors import SweepError
     from polyhead_load.report import compare as comparing
-    from polyhead_load.sweep.errors import SweepError
 
     comparison = comparing.compare(comparing.read_report(a), comparing.read_report(b))
     if not comparison.pairs:
@@ -169,7 +169,7 @@ def presets(name: str | None = None, /) -> None:
     """
     from rich.console import Console
 
-    from polyhead_load.sweep.errors import SweepError
+    from polyhead_load.errors import SweepError
     from polyhead_load.sweep.reading import presets as known
     from polyhead_load.sweep.reading import read_sweep
     from polyhead_load.sweep.spec import near
@@ -203,7 +203,7 @@ def _kept(path: Path) -> str:
 
     count = len(RunFolder(path).journal().measurements)
     if not count:
-        return "interrupted before the first run: give the same command again to begin anew"
+        return "interrupted before the first run: give the same command again to start over"
     return (
         f"interrupted: {count} runs are kept in {path}; give the same command again to go on, or "
         f"`polyhead sweep report {shlex.quote(str(path))}` to see what they say"
@@ -211,7 +211,7 @@ def _kept(path: Path) -> str:
 
 
 def _console() -> "Console":
-    """Wide enough for a table where there is no terminal."""
+    """Return a console that is wide enough for a table where there is no terminal."""
     from rich.console import Console
 
     console = Console()

@@ -3,49 +3,26 @@
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polyhead_load.sweep import memory
+import psutil
+
 from polyhead_load.sweep.processes import ProcessError, polyhead
 from polyhead_load.sweep.spec import Sweep
+from polyhead_model.config import EncoderConfig
+from polyhead_model.describe import parameters
+from polyhead_model.description import REQUIRED, DescriptionError, encoder_config
+from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
 
-DEFAULTS: Mapping[str, Any] = {
-    "head_width": None,
-    "feed_forward": None,
-    "norm": "post",
-    "activation": "gelu",
-    "bias": True,
-    "fused": False,
-    "causal": False,
-    "mask_input": False,
-    "dropout": 0.0,
-    "layer_norm_epsilon": 1e-12,
-    "vocabulary": None,
-    "positions": None,
-    "padding_id": None,
-    "types": 0,
-    "embedding_norm": False,
-    "final_norm": False,
-    "pooling": None,
-    "normalise": False,
-}
-"""What an encoder is where nobody says otherwise."""
-
-_SIZES = {
-    "d_model": 1,
-    "heads": 1,
-    "layers": 1,
-    "head_width": 1,
-    "feed_forward": 1,
-    "vocabulary": 1,
-    "positions": 1,
-    "padding_id": 0,
-    "types": 0,
-}
-"""Fields that are whole numbers, and the least that each may be."""
-
+_SERVED = 2.2
+"""Memory of a served family, against its weights: both of its graphs pack them, and run."""
+_EXPORTED = 4.5
+"""The most that an export takes: PyTorch's weights, those of the graph, and both sessions for comparing."""
+_BASE_BYTES = 400 * 2**20
+"""An export's libraries."""
 _PRECISION = "fp32"
 
 
@@ -55,13 +32,25 @@ class Family:
 
     name: str
     folder: Path
-    """Of its newest version."""
+    """The folder of its newest version."""
     manifest: Mapping[str, Any]
+
+    @cached_property
+    def encoder(self) -> EncoderConfig:
+        """Its configuration.
+
+        Raises:
+            SkipError: The manifest holds none that this polyhead knows.
+        """
+        try:
+            return encoder_config(self.manifest.get("encoder", {}))
+        except DescriptionError as error:
+            raise SkipError(f"{self.folder} must be exported again: {error}") from error
 
     @property
     def serving_bytes(self) -> int:
-        """Memory that it takes while it is served."""
-        return memory.serving_bytes(self.manifest["encoder"])
+        """The memory that it takes while it is served."""
+        return int(_SERVED * weight_bytes(self.encoder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,31 +72,32 @@ def provide(
     *,
     on_step: Callable[[str], None] = lambda _: None,
     export: Callable[..., None] = polyhead,
-    available: Callable[[], int] = memory.available,
+    available: Callable[[], int] | None = None,
 ) -> Provided:
-    """Sees that the repository holds the families of a sweep.
+    """Find the families of a sweep in the repository, and export those that are missing.
 
     Args:
         sweep: Names them, and says what they are to be.
         models: The model repository; made where it is missing.
         on_step: Called with a few words before each export.
         export: Runs `polyhead` with arguments; raises `ProcessError`.
-        available: Bytes of memory.
+        available: Returns the bytes of memory that are free; None asks the system.
     """
+    available = available or available_bytes
     families: dict[str, Family] = {}
     skipped: dict[str, str] = {}
     for name in sweep.families:
         wanted = sweep.encoder_of(name)
         try:
-            _check_sizes(wanted)
             found = find_family(models, name)
             if found is None:
-                _check_description(wanted, models)
-                _check_memory("its export", memory.exporting_bytes(wanted), available())
+                encoder = _described(wanted, models)
+                exporting = int(_EXPORTED * weight_bytes(encoder)) + _BASE_BYTES
+                _check_memory("its export", exporting, available())
                 on_step(f"exporting {name}")
                 found = _export(name, wanted, models, sweep.seed, export)
-            _check(found, wanted)
             if wanted:
+                _check(found, wanted)
                 _check_tools(found, families)
             _check_memory("serving it", found.serving_bytes, available())
         except SkipError as skip:
@@ -118,7 +108,7 @@ def provide(
 
 
 def find_family(models: Path, name: str) -> Family | None:
-    """The newest complete version of a family in a repository."""
+    """Return the newest complete version of a family in a repository."""
     versions = sorted(
         (int(entry.name), entry)
         for entry in (models / name).glob("[1-9]*")
@@ -134,21 +124,30 @@ def find_family(models: Path, name: str) -> Family | None:
     return Family(name=name, folder=folder, manifest=manifest)
 
 
-def _check_description(wanted: Mapping[str, Any], models: Path) -> None:
+def weight_bytes(encoder: EncoderConfig) -> int:
+    """Return the size of an encoder's weights in fp32."""
+    return 4 * parameters(encoder)
+
+
+def available_bytes(groups: ControlGroups = THIS_PROCESS) -> int:
+    """Return how much memory is free without swapping, and within a container's limit.
+
+    Args:
+        groups: What limits this process.
+    """
+    left = [max(0, limit - used) for limit, used in groups.memory_limits()]
+    return min([int(psutil.virtual_memory().available), *left])
+
+
+def _described(wanted: Mapping[str, Any], models: Path) -> EncoderConfig:
     if not wanted:
         raise SkipError(
             f"it is not in {models}, and the sweep does not say what it is: give it encoder fields"
         )
-    missing = [field for field in ("d_model", "heads", "layers") if field not in wanted]
-    if missing:
-        raise SkipError(f"the sweep does not say its {', '.join(missing)}")
-
-
-def _check_sizes(wanted: Mapping[str, Any]) -> None:
-    for field, least in _SIZES.items():
-        value = wanted.get(field, least)
-        if type(value) is not int or value < least:
-            raise SkipError(f"{field} must be a whole number from {least} on, was {value!r}")
+    try:
+        return encoder_config(wanted)
+    except DescriptionError as error:
+        raise SkipError(f"the sweep does not describe an encoder: {error}") from error
 
 
 def _export(
@@ -169,16 +168,16 @@ def _export(
 
 
 def _check(found: Family, wanted: Mapping[str, Any]) -> None:
-    """A family of the same name may be another encoder: in what is wanted, or in what is not spoken of."""
-    if not wanted:
-        return
-    encoder = found.manifest.get("encoder", {})
-    whole = {**{size: encoder.get(size) for size in ("d_model", "heads", "layers")}, **wanted}
-    for field in {**wanted, **DEFAULTS}:  # what was asked for is told first
-        must, was = (_value(field, each) for each in (whole, encoder))
-        if must != was:
+    """Refuse a family of the same name that is another encoder, in what is wanted or in a default."""
+    was = found.encoder
+    must = _described({**{name: getattr(was, name) for name in REQUIRED}, **wanted}, found.folder)
+    for field in {**wanted, **asdict(was)}:  # what was asked for is named first
+        # A head width may be given, or follow from D and H.
+        name = "head_size" if field == "head_width" else field
+        one, other = getattr(must, name), getattr(was, name)
+        if one != other:
             raise SkipError(
-                f"{found.folder} is another encoder: {field} must be {must}, was {was}; "
+                f"{found.folder} is another encoder: {field} must be {one}, was {other}; "
                 "remove it, or give another --models"
             )
     precision = found.manifest.get("precision", _PRECISION)
@@ -189,22 +188,15 @@ def _check(found: Family, wanted: Mapping[str, Any]) -> None:
         )
 
 
-def _value(field: str, encoder: Mapping[str, Any]) -> Any:
-    value = encoder.get(field, DEFAULTS.get(field))
-    if field == "head_width" and value is None and encoder.get("d_model") and encoder.get("heads"):
-        return int(encoder["d_model"]) // int(encoder["heads"])  # what the width leaves for each head
-    return value
-
-
 def _check_tools(found: Family, families: Mapping[str, Family]) -> None:
-    """Another exporter writes other graphs; what is compared has to come from the same."""
+    """Refuse a family of another exporter, which writes other graphs than those it is compared with."""
     for other in families.values():
         one, another = (family.manifest.get("tools", {}) for family in (other, found))
         for tool in sorted(one.keys() & another.keys()):
             if one[tool] != another[tool]:
                 raise SkipError(
                     f"{found.folder} was exported with {tool} {another[tool]}, "
-                    f"{other.name} with {one[tool]}: remove them to have both exported anew, "
+                    f"{other.name} with {one[tool]}: remove them to have both exported again, "
                     "or give another --models"
                 )
 

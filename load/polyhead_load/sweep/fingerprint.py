@@ -26,7 +26,7 @@ _GPU = "name,driver_version,clocks.max.sm,power.limit"
 
 
 def fingerprint(command: Sequence[str]) -> dict[str, Any]:
-    """Machine, versions and the exact command; what cannot be found out is left out.
+    """Return machine, versions and the exact command; what cannot be found out is left out.
 
     Args:
         command: What started the sweep.
@@ -51,7 +51,7 @@ def fingerprint(command: Sequence[str]) -> dict[str, Any]:
 
 
 def hashes(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Family → file → SHA-256, of what was served."""
+    """Return family → file → SHA-256 of what was served."""
     return {
         family: {name: record["sha256"] for name, record in manifest.get("files", {}).items()}
         for family, manifest in manifests.items()
@@ -79,7 +79,7 @@ def _clock() -> str | None:
 
 
 def _governor() -> str | None:
-    """How the processor chooses its clock."""
+    """Return how the processor chooses its clock."""
     try:
         return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
     except OSError:
@@ -100,7 +100,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this file is in, if it is in one."""
+    """Return the commit of the checkout that this file is in, if it is in one."""
     here = Path(__file__).resolve()
     root = next((folder for folder in here.parents if (folder / ".git").exists()), None)
     if root is None or "site-packages" in here.parts:

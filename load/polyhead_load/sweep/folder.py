@@ -20,9 +20,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
+from polyhead_load.records import Records
 from polyhead_load.sweep.journal import FILE, Journal, no_room
-from polyhead_load.sweep.records import Records
 from polyhead_load.sweep.spec import Sweep
 
 _OF_A_SESSION = ("command", "began", "load before", "clock")
@@ -51,7 +51,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the folder, and keeps other sweeps out of it meanwhile.
+        """Make the folder, and keep other sweeps out of it meanwhile.
 
         Raises:
             SweepError: It cannot be made, or another sweep is at work in it.
@@ -72,7 +72,7 @@ class RunFolder:
             os.close(there)
 
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes the folder, or takes up what is there.
+        """Make the folder, or continue what is there.
 
         Args:
             sweep: What is to be measured.
@@ -108,7 +108,7 @@ class RunFolder:
         return described
 
     def require(self, facts: Mapping[str, Any]) -> None:
-        """Checks that what is measured now is what was measured before, as far as `facts` tell.
+        """Check that what is measured now is what was measured before, as far as `facts` tell.
 
         Raises:
             SweepError: It is not.
@@ -126,13 +126,13 @@ class RunFolder:
                 )
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Writes down what is known now beside the sweep itself, and beside what is there already."""
+        """Add facts to those that are written down."""
         sweep, held = self.read()
         described = {**held, **facts, "sweep": sweep.model_dump(mode="json")}
         self.write("sweep.json", json.dumps(described, indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
-        """Writes a file, all of it or nothing."""
+        """Write a file, all of it or nothing."""
         target = self.path / name
         partial = target.with_name(f".{target.name}")
         try:
@@ -143,7 +143,7 @@ class RunFolder:
             raise no_room(target, error) from error
 
     def read(self) -> tuple[Sweep, dict[str, Any]]:
-        """The sweep, and what else was written down at the beginning.
+        """Return the sweep, and what else was written down at the beginning.
 
         Raises:
             SweepError: This is no folder of a run.
@@ -158,16 +158,16 @@ class RunFolder:
             raise SweepError(f"{file} must describe a sweep, is damaged") from error
 
     def journal(self) -> Journal:
-        """What has been measured."""
+        """Return what has been measured."""
         return Journal(self.path / FILE)
 
     def load_records(self, name: str) -> Records:
-        """Every request of one run."""
+        """Return every request of one run."""
         return Records.read(self.path / name)
 
 
 def _identity(facts: Mapping[str, Any]) -> dict[str, str]:
-    """What makes measurements those of one run, by name."""
+    """Return what makes measurements those of one run, by name."""
     found = {name: value for name, value in facts.get("fingerprint", {}).items() if name not in _OF_A_SESSION}
     if "server" in facts:
         found["server"] = facts["server"]

@@ -11,19 +11,18 @@ import numpy as np
 from scipy import stats
 
 from polyhead_load.plan import Plan
+from polyhead_load.records import MALFORMED, OK, SHED, Records, Run
 from polyhead_load.sweep.intervals import Interval, quantile_interval
 from polyhead_load.sweep.machine import Usage
-from polyhead_load.sweep.records import Records, Run
 from polyhead_load.sweep.spec import Gates
 
 _BACKLOG = 10
 _SURE = 0.99
 _LATE = 0.01
-_MALFORMED = -3
 
 
 def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> tuple[str, ...]:
-    """Why a run is void, of the harness and its machine; nothing where it is valid.
+    """Return why a run is void, of the harness and its machine; nothing where it is valid.
 
     Args:
         run: What the generator left.
@@ -35,7 +34,7 @@ def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> t
 
 
 def overload(run: Run, plan: Plan, gates: Gates) -> tuple[str, ...]:
-    """In what the server did not keep up, or did not stay the same; nothing where it did."""
+    """Return in what the server did not keep up or did not stay the same; nothing where it did."""
     return tuple(_of_server(run, plan, gates))
 
 
@@ -78,12 +77,12 @@ def _of_server(run: Run, plan: Plan, gates: Gates) -> Iterator[str]:
 
 
 def _failures(records: Records) -> Iterator[str]:
-    codes, counts = np.unique(records.code[records.code != 0], return_counts=True)
+    codes, counts = np.unique(records.code[records.code != OK], return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
         of = f"{count} of {len(records.code)} requests"
-        if code == -1:
+        if code == SHED:
             yield f"{of} were not sent: too many were in flight"
-        elif code == _MALFORMED:
+        elif code == MALFORMED:
             yield f"{of} were answered with something else"
         else:
             yield f"{of} failed with {_status(code)}"
@@ -110,7 +109,7 @@ def _backlog(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
 
 
 def _drift(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
-    """The last third against the first, where the difference is beyond chance.
+    """Compare the last third with the first, where the difference is beyond chance.
 
     In an open loop the latency depends on how requests happen to arrive; what the server says of its own
     computing does not.
@@ -128,7 +127,7 @@ def _drift(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
 
 
 def unchecked(run: Run, plan: Plan) -> tuple[str, ...]:
-    """Gates that there was too little to check with: drift takes some 24 answers."""
+    """Return the gates that there was too little to check with: drift takes some 24 answers."""
     known = run.records.answered.any() and _thirds(run.records, plan) is not None
     return () if known else ("drift",)
 

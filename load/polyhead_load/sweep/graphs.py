@@ -20,7 +20,7 @@ _SECONDS = 300
 
 
 def inspect(files: Sequence[Path], provider: str) -> dict[str, Any]:
-    """The operators of each graph.
+    """Return the operators of each graph.
 
     Args:
         files: Graphs, their weights beside them.
@@ -42,7 +42,7 @@ def inspect(files: Sequence[Path], provider: str) -> dict[str, Any]:
 
 
 def kernel(operators: Mapping[str, int], provider: str) -> str:
-    """The attention operator that a graph has, and where it runs.
+    """Return the attention operator that a graph has, and where it runs.
 
     On CUDA that does not say which kernel runs: onnxruntime chooses by width, type and mask.
     """

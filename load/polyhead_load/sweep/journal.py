@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 
 FILE = "cells.jsonl"
 
@@ -48,7 +48,7 @@ class Measurement(BaseModel):
     p99_ms: float | None = None
     send_lag_p99_ms: float | None = None
     generator_cpu: float | None = None
-    """Of one core, from 0 to 1."""
+    """Its share of one core, from 0 to 1."""
     generator_priority: str | None = None
     """How the system preferred it, in words."""
     foreign_cpu: float | None = None
@@ -61,7 +61,7 @@ class Measurement(BaseModel):
     """The server's memory."""
     warm_up_seconds: float | None = None
     request_bytes: float | None = None
-    """Of a request, on average."""
+    """The size of a request, on average."""
     reply_bytes: float | None = None
     records: str | None = None
     """The file with every request, in the run's folder."""
@@ -97,7 +97,7 @@ class Journal:
         self.measurements: list[Measurement] = list(self._read())
 
     def append(self, measurement: Measurement) -> None:
-        """Adds a line, which is on the disk when this returns.
+        """Add a line, which is on the disk when this returns.
 
         Raises:
             SweepError: There is no room for it.
@@ -130,7 +130,7 @@ class Journal:
 
 
 def no_room(path: Path, error: OSError) -> SweepError:
-    """What to say when a file of the run cannot be written."""
+    """Return what to say when a file of the run cannot be written."""
     return SweepError(
         f"{path} cannot be written ({error.strerror}): what was measured before is kept; "
         "make room and give the same command again to go on"

@@ -27,19 +27,19 @@ class Moment:
     busy: float
     steal: float
     server: float | None
-    """Of that, the server's; None where one cannot know."""
+    """The server's part; None where that cannot be known."""
     own: float
-    """Of the sweep itself, and the generators that have ended."""
+    """The part of the sweep itself, and of the generators that have ended."""
 
     @classmethod
     def now(cls, server: float | None) -> Self:
-        """Reads all counters.
+        """Read all counters.
 
         Args:
             server: What the server has used so far; None where one cannot know.
         """
         times = psutil.cpu_times()
-        # Interrupts are nobody's: those of the loopback interface are our own traffic.
+        # Interrupts are left out: those of the loopback interface are our own traffic.
         busy = times.user + getattr(times, "nice", 0.0) + times.system
         us = os.times()
         return cls(
@@ -51,7 +51,7 @@ class Moment:
         )
 
     def until(self, later: "Moment") -> Usage:
-        """What was used between this and a later moment."""
+        """Return what was used between this and a later moment."""
         seconds = later.at - self.at
         if seconds <= 0:
             return Usage(foreign=None, steal=None)

@@ -11,13 +11,13 @@ import numpy as np
 
 from polyhead_client import Client
 from polyhead_load.plan import Plan
+from polyhead_load.records import OK, SHED, Records, Run
 from polyhead_load.sweep.cells import CAPACITY, Cell
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.gates import overload, reasons, unchecked
 from polyhead_load.sweep.journal import Measurement, no_room
 from polyhead_load.sweep.machine import Moment
 from polyhead_load.sweep.processes import ProcessError
-from polyhead_load.sweep.records import Records, Run
 from polyhead_load.sweep.server import Server
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp, warm_up
@@ -41,7 +41,7 @@ class Turn:
     attempt: int
 
     def measurement(self, started: str, **found: object) -> Measurement:
-        """What is written down about it."""
+        """Return the run's line of the journal."""
         return Measurement.model_validate(
             {
                 **self.cell.configuration.labels,
@@ -61,7 +61,7 @@ class Turn:
 
 
 def now() -> str:
-    """In UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -75,7 +75,7 @@ def measure(
     generate: Generate,
     warm: WarmingUp = warm_up,
 ) -> Measurement:
-    """Measures once.
+    """Measure once.
 
     Args:
         turn: What.
@@ -125,7 +125,7 @@ def measure(
 
 
 def _long_enough(plan: Plan, turn: Turn, warm: WarmUp) -> Plan:
-    """A capacity takes a hundred answers, by the pace of the warm-up; within reason."""
+    """Lengthen a capacity run to a hundred answers, by the pace of the warm-up, within reason."""
     if turn.cell.load != CAPACITY or not warm.seconds:
         return plan
     needed = _CAPACITY_ANSWERS * warm.seconds / warm.requests
@@ -139,8 +139,8 @@ def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
         "warm_up_seconds": warm.seconds,
         "generator_priority": run.facts.get("priority"),
         "requests": len(records.planned),
-        "shed": int((records.code == -1).sum()),
-        "errors": int(((records.code != 0) & (records.code != -1)).sum()),
+        "shed": int((records.code == SHED).sum()),
+        "errors": int(((records.code != OK) & (records.code != SHED)).sum()),
     }
     latency = records.latency_ms
     if not len(latency):
@@ -161,7 +161,7 @@ def _found(run: Run, plan: Plan, warm: WarmUp) -> dict[str, object]:
 
 
 def throughput(records: Records, plan: Plan) -> float:
-    """Answers a second, between the first of them and the last.
+    """Return answers a second, between the first of them and the last.
 
     Of a closed loop only those within the window: behind it, fewer and fewer are in flight.
     """

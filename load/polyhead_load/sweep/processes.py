@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from polyhead_load.errors import SweepError
 from polyhead_load.plan import Plan
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.records import Run
 from polyhead_load.sweep.journal import no_room
-from polyhead_load.sweep.records import Run
 
 # The script `polyhead` need not be on the path, or be this environment's.
 POLYHEAD = (
@@ -38,7 +38,7 @@ class ProcessError(Exception):
 
 
 def polyhead(*arguments: str | Path) -> None:
-    """Runs a command to its end.
+    """Run a command to its end.
 
     Raises:
         ProcessError: It failed.
@@ -68,7 +68,7 @@ def _interrupt(process: "subprocess.Popen[str]") -> None:
 
 
 def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) -> Run:
-    """Runs the generator.
+    """Run the generator.
 
     Args:
         plan: What it is to do.
@@ -113,7 +113,7 @@ def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) ->
 
 
 def _prefer(pid: int) -> str:
-    """Lets the generator go first, where we may say so; returns what came of it, for people.
+    """Raise the generator's priority where that is allowed; return what came of it, for people.
 
     It stands for callers elsewhere. On the server's own processors it would otherwise wait behind the runs
     that it measures, to send and to take the time: up to 3 ms even where it is preferred by its nice value,
@@ -131,7 +131,7 @@ def _prefer(pid: int) -> str:
 
 
 def last_words(text: str, code: int) -> str:
-    """The last line that a process wrote, and how it ended."""
+    """Return the last line that a process wrote, and how it ended."""
     # Commands draw boxes around what is wrong with a command line.
     lines = [words for line in text.splitlines() if (words := line.strip(" │╭╮╰╯─"))]
     ended = f"ended by signal {-code}" if code < 0 else f"ended with {code}"

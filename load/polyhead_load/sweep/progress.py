@@ -41,17 +41,17 @@ class Bar:
         self.void = 0
 
     def say(self, text: str) -> None:
-        """What happens before the first run."""
+        """Show what happens before the first run."""
         self._progress.update(self._task, description=text, refresh=True)
         if not self._console.is_terminal:
             self._console.print(text, highlight=False)
 
     def remark(self, text: str) -> None:
-        """What is to stay on the screen."""
+        """Print a line that stays on the screen."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
-        """So many runs are to come, in about so many seconds; at most, were all of them tried again."""
+        """Say how many runs are to come, in about how many seconds, and at most if all are tried again."""
         self._runs, self._done, self._began = runs, 0, self._clock()
         self._progress.update(self._task, total=runs, completed=0, refresh=True)
         if runs:
@@ -67,7 +67,7 @@ class Bar:
         return f"{_minutes((self._runs - self._done) * (self._clock() - self._began) / self._done)} left"
 
     def turn(self, turn: Turn) -> None:
-        """The run that comes now."""
+        """Show the run that comes now."""
         where = "capacity" if turn.block == 0 else f"block {turn.block}"
         again = "" if turn.attempt == 1 else " (again)"
         self._progress.update(self._task, description=f"{where}{again}: {turn.cell}", refresh=True)
@@ -77,7 +77,7 @@ class Bar:
         self._block = turn.block
 
     def done(self, measurement: Measurement | None) -> None:
-        """The last one has ended; None is one that was skipped."""
+        """Count the run that has ended; None is one that was skipped."""
         if measurement is not None and measurement.void:
             self.void += 1
             what = f"{', '.join(measurement.cell)}, block {measurement.block}"
@@ -90,7 +90,7 @@ class Bar:
         self._progress.update(self._task, advance=1, left=self.left)
 
     def skipped(self, what: str, why: str) -> None:
-        """What will not be measured."""
+        """Say what will not be measured."""
         self._console.print(f"skipped: {what}: {why}", highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:

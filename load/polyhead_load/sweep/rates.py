@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from polyhead_load.sweep.cells import Cell, Configuration, comparison, configurations, rate_of
+from polyhead_load.sweep.cells import Cell, Configuration, comparison, configurations
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
 from polyhead_load.sweep.spec import Sweep, parse_load
 
 
 def capacities_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], float]:
-    """Configuration → the median of its capacities, in requests a second."""
+    """Return configuration → the median of its capacities, in requests a second."""
     found: dict[tuple[str, ...], list[float]] = {}
     for one in measurements:
         if one.block == 0 and one.settled and one.achieved:
@@ -22,7 +22,7 @@ def capacities_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], 
 class Rates:
     """What `sweep.json` says of rates, and adds what is missing there.
 
-    A run that is gone on with calls at the rates of its beginning, even where a capacity was measured anew.
+    A resumed run keeps the rates that it began with, even where a capacity is measured again.
 
     Args:
         sweep: Whose.
@@ -37,36 +37,38 @@ class Rates:
         self._common: dict[str, float] = dict(held.get("common", {}))
 
     def fix(self, measurements: Sequence[Measurement]) -> None:
-        """Fixes the rates of all whose capacity is known by now, and keeps those that are fixed."""
+        """Fix the rates of all whose capacity is known by now, and keep those that are fixed."""
         measured = capacities_of(measurements)
-        there = configurations(self._sweep)
-        for one in there:
-            if capacity := measured.get(one.key):
-                self._capacities.setdefault(str(one), capacity)
-        known = {one: self._capacities[str(one)] for one in there if str(one) in self._capacities}
-        for one in known:
-            group = comparison(one, self._sweep)
-            if group not in self._common:
-                self._common[group] = rate_of(Cell(configuration=one, load="common"), self._sweep, known) or 0
+        groups: dict[str, list[float]] = {}
+        for one in configurations(self._sweep):
+            if capacity := self._capacities.get(str(one), measured.get(one.key)):
+                self._capacities[str(one)] = capacity
+                groups.setdefault(comparison(one, self._sweep), []).append(capacity)
+        for group, capacities in groups.items():
+            self._common.setdefault(group, self._sweep.common * min(capacities))
         rates = {"capacities": self._capacities, "common": self._common}
-        if known and self._folder.read()[1].get("rates") != rates:
+        if groups and self._folder.read()[1].get("rates") != rates:
             self._folder.note({"rates": rates})
 
     def knows(self, configuration: Configuration) -> bool:
-        """Whether it has a capacity."""
+        """Return whether it has a capacity."""
         return str(configuration) in self._capacities
 
     def of(self, cell: Cell) -> float | None:
-        """Requests a second in an open loop; None where the cell is a closed loop.
+        """Return the requests a second of an open loop; None where the cell is a closed loop.
 
         Raises:
             KeyError: The cell needs a capacity that is not there.
         """
-        own = {cell.configuration: self._capacities[str(cell.configuration)]} if self._needs(cell) else {}
-        if parse_load(cell.load).kind == "common":
-            return self._common[comparison(cell.configuration, self._sweep)]
-        return rate_of(cell, self._sweep, own)
-
-    @staticmethod
-    def _needs(cell: Cell) -> bool:
-        return parse_load(cell.load).kind in {"share", "common"}
+        configuration, load = cell.configuration, parse_load(cell.load)
+        match load.kind:
+            case "share":
+                return load.value * self._capacities[str(configuration)]
+            case "common":
+                if not self.knows(configuration):
+                    raise KeyError(str(configuration))
+                return self._common[comparison(configuration, self._sweep)]
+            case "rate":
+                return load.value
+            case _:
+                return None

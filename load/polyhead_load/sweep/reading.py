@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.spec import DIMENSIONS, Attention, Gates, Sweep, near
 
 _PRESETS = files("polyhead_load.sweep") / "presets"
 
 
 def presets() -> Mapping[str, str]:
-    """The named sweeps: name → the text of its file."""
+    """Return the named sweeps: name → the text of its file."""
     return {
         entry.name.removesuffix(".toml"): entry.read_text()
         for entry in sorted(_PRESETS.iterdir(), key=lambda entry: entry.name)
@@ -24,7 +24,7 @@ def presets() -> Mapping[str, str]:
 
 
 def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
-    """The sweep that a preset or a file says.
+    """Return the sweep that a preset or a file says.
 
     Args:
         source: A preset's name, or the path of a TOML file.
@@ -67,7 +67,7 @@ _TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention
 
 
 def _in_words(error: ValidationError) -> str:
-    """The first thing that is wrong; an unknown field before others, which it may explain."""
+    """Describe the first fault; an unknown field before others, which it may explain."""
     faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     fault = faults[0]
     path = [str(part) for part in fault["loc"] if not _is_type(part)]
@@ -87,7 +87,7 @@ def _in_words(error: ValidationError) -> str:
 
 
 def _is_type(part: object) -> bool:
-    """Pydantic's own words in a path: which member of a union it tried, and keys of dictionaries."""
+    """Return whether a part of a path is pydantic's own word: a member of a union, or `[key]`."""
     return part in {"int", "Lengths", "[key]", "bool", "float", "str"} or str(part).startswith(
         ("constrained-", "function-", "tuple[", "literal[")
     )

@@ -1,17 +1,18 @@
-"""Runs a sweep: block after block, each cell once in each, in an order drawn anew."""
+"""Run a sweep: block after block, each cell once in each block, in random order."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Protocol, Self
+from typing import Self
 
 from polyhead_client import InvalidRequest, NotFound, PolyheadError, TooLarge
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.cells import CAPACITY, Cell, cells, comparison, plan_of
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
 from polyhead_load.sweep.measuring import Generate, Turn, WarmingUp, measure, now
+from polyhead_load.sweep.progress import Bar
 from polyhead_load.sweep.rates import Rates
 from polyhead_load.sweep.server import Server
 from polyhead_load.sweep.spec import Sweep, parse_load
@@ -21,28 +22,12 @@ Group = tuple[str, ...]
 """Families that are served together."""
 
 _DEATHS = 3
-"""Of a server, one after the other and under the same family: more tries would end likewise."""
+"""Crashes of a server in a row, under the same family, after which more tries would end likewise."""
 
 _AROUND_SECONDS = 2.5
 """About what a run takes beside its own time: to warm up, and to start the generator."""
 
 StartServer = Callable[[Group], AbstractContextManager[Server]]
-
-
-class Watcher(Protocol):
-    """Is told how far a sweep is."""
-
-    def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
-        """So many runs are to come, in about so many seconds; at most, were all of them tried again."""
-
-    def turn(self, turn: Turn) -> None:
-        """The run that comes now."""
-
-    def done(self, measurement: Measurement | None) -> None:
-        """The last one has ended; None is one that was skipped."""
-
-    def skipped(self, what: str, why: str) -> None:
-        """What will not be measured."""
 
 
 class Runner:
@@ -53,9 +38,9 @@ class Runner:
         folder: The run's.
         groups: Which families are served together. A family that is in none is not measured.
         start: Starts a server of a group.
-        own: A server that has ended can be started anew.
+        own: Whether a server that has ended can be started again.
         generate: Runs the generator.
-        watcher: Is told how far it is.
+        bar: Shows the progress.
         warm: Warms up.
     """
 
@@ -68,7 +53,7 @@ class Runner:
         start: StartServer,
         own: bool,
         generate: Generate,
-        watcher: Watcher,
+        bar: Bar,
         warm: WarmingUp = warm_up,
     ) -> None:
         self._sweep = sweep
@@ -77,7 +62,7 @@ class Runner:
         self._start = start
         self._own = own
         self._generate = generate
-        self._watcher = watcher
+        self._bar = bar
         self._warm = warm
         self._journal = folder.journal()
         self._rates = Rates(sweep, folder)
@@ -92,13 +77,13 @@ class Runner:
         """Family → what the server says about it."""
 
     def run(self) -> None:
-        """Measures all that is missing.
+        """Measure all that is missing.
 
         Raises:
             SweepError: It cannot go on; what was measured is kept.
         """
         runs, each = self.missing, 1.15 * self._sweep.seconds + _AROUND_SECONDS
-        self._watcher.begin(runs, runs * each, (runs + self._retries) * each)
+        self._bar.begin(runs, runs * each, (runs + self._retries) * each)
         for block, of_block in self._blocks():
             if block == 1:
                 self._rates.fix(self._journal.measurements)
@@ -134,13 +119,13 @@ class Runner:
         return [(0, capacities), *((block, others) for block in range(1, self._sweep.blocks + 1))]
 
     def _times(self, block: int) -> int:
-        """How often a block measures each cell."""
+        """Return how often a block measures each cell."""
         return self._sweep.capacity_runs if block == 0 else 1
 
     def _pass(self, block: int, of_block: Sequence[Cell]) -> None:
-        """Each cell of the block that is missing, once.
+        """Measure each cell of the block that is missing, once.
 
-        Cells that are compared with each other come one after the other, in an order drawn anew.
+        Cells that are compared with each other come one after the other, in random order.
         """
         tries = sum(self._tries.values())
         order = random.Random(f"{self._sweep.seed} {block} {tries}")  # noqa: S311 - an order, no secret
@@ -162,11 +147,11 @@ class Runner:
         attempt = 1 + len(self._of(cell, block))
         turn = Turn(cell=cell, block=block, attempt=attempt)
         self._tries[block, cell] += 1
-        self._watcher.turn(turn)
+        self._bar.turn(turn)
         measurement = self._measure(turn)
         if measurement is not None:
             self._journal.append(measurement)
-        self._watcher.done(measurement)
+        self._bar.done(measurement)
         if self._serving is None or self._serving[1].alive():
             self._deaths.pop(cell.configuration.family, None)
             return
@@ -184,7 +169,7 @@ class Runner:
             )
 
     def _measure(self, turn: Turn) -> Measurement | None:
-        """None where the cell, or all of its family's, cannot be measured at all."""
+        """Measure; return None where the cell, or its whole family, cannot be measured at all."""
         cell = turn.cell
         started = now()
         server = self._serve(cell)
@@ -230,13 +215,13 @@ class Runner:
         return [one for one in self._journal.measurements if one.block == block and one.cell == key]
 
     def _missing(self, cell: Cell, block: int) -> int:
-        """How many more runs of it count."""
+        """Return how many more runs of it count."""
         if cell.configuration.family in self.skipped or str(cell.configuration) in self.skipped:
             return 0
         return max(0, self._times(block) - sum(one.settled for one in self._of(cell, block)))
 
     def _wanted(self, cell: Cell, block: int) -> bool:
-        """Whether runs of it are missing, and this sweep may still try."""
+        """Return whether runs of it are missing, and this sweep may still try."""
         tries = self._tries[block, cell]
         hopeless = (
             tries > 0
@@ -251,12 +236,12 @@ class Runner:
 
     def _skip(self, what: str, why: str) -> None:
         self.skipped[what] = why
-        self._watcher.skipped(what, why)
+        self._bar.skipped(what, why)
 
     # ---- The server -----------------------------------------------------------------------------------
 
     def _serve(self, cell: Cell) -> Server | None:
-        """The server of the cell's family; None where it does not start."""
+        """Return the server of the cell's family; None where it does not start."""
         group = self._group_of(cell)
         if group is None:
             return None
@@ -282,7 +267,7 @@ class Runner:
         return server
 
     def _look_around(self, group: Group, server: Server) -> None:
-        """Which families the server has not loaded, and what it says of the others."""
+        """Skip families that the server has not loaded, and keep what it says of the others."""
         with server.access.client(server.address) as client:
             index = {model.name: model for model in client.models()}
             for family in group:

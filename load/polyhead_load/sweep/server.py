@@ -6,16 +6,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
-from polyhead_client import PolyheadError
+from polyhead_client import Client, PolyheadError
 from polyhead_client.options import OPEN_ACCESS, Access
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.families import Family
 from polyhead_load.sweep.processes import last_words
 
@@ -42,13 +42,13 @@ class Server(Protocol):
     access: Access
 
     def alive(self) -> bool:
-        """Whether it still runs, as far as one can tell."""
+        """Return whether it still runs, as far as one can tell."""
 
     def cpu_seconds(self) -> float | None:
-        """What it has used so far; None where one cannot know."""
+        """Return the CPU seconds used so far; None where that cannot be known."""
 
     def memory_mib(self) -> float | None:
-        """What it holds; None where one cannot know."""
+        """Return the memory that it holds; None where that cannot be known."""
 
 
 class RunningServer:
@@ -59,7 +59,7 @@ class RunningServer:
         access: What it asks of its callers.
 
     Raises:
-        SweepError: Nobody answers there, or it lets nobody in who comes so.
+        SweepError: No server answers there, or it denies access.
     """
 
     def __init__(self, address: str, access: Access = OPEN_ACCESS) -> None:
@@ -75,16 +75,16 @@ class RunningServer:
                 ) from error
 
     def alive(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         with self.access.client(self.address, timeout=5) as client:
             return client.live()
 
     def cpu_seconds(self) -> float | None:
-        """It may be on another machine."""
+        """Return None: it may be on another machine."""
         return None
 
     def memory_mib(self) -> float | None:
-        """It may be on another machine."""
+        """Return None: it may be on another machine."""
         return None
 
 
@@ -103,11 +103,11 @@ class OwnServer:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     def cpu_seconds(self) -> float | None:
-        """Of the process and its workers."""
+        """Sum the process and its workers."""
         try:
             times = [process.cpu_times() for process in self._family()]
         except psutil.Error:
@@ -115,7 +115,7 @@ class OwnServer:
         return sum(each.user + each.system for each in times)
 
     def memory_mib(self) -> float | None:
-        """Of the process and its workers."""
+        """Sum the process and its workers."""
         try:
             return sum(process.memory_info().rss for process in self._family()) / 2**20
         except psutil.Error:
@@ -127,25 +127,50 @@ class OwnServer:
 
 @contextmanager
 def own_server(families: Collection[Family], log: Path, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
-    """Starts a server of some families, and waits until it has loaded them; stops it at the end.
+    """Serve some families and nothing else.
 
     Args:
         families: What it serves.
-        log: Where its log goes, behind what is there.
+        log: The file that its log is appended to.
         flags: More flags for it.
 
     Raises:
         SweepError: It does not start.
     """
-    with ExitStack() as stack:
-        models = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="polyhead-sweep-")))
+    with tempfile.TemporaryDirectory(prefix="polyhead-sweep-") as name:
         for family in families:
             # The folder of a family may be a link, its files may not.
-            (models / family.name).symlink_to(family.folder.parent.resolve(), target_is_directory=True)
-        output = stack.enter_context(log.open("ab"))
-        begin = output.tell()
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+            (Path(name) / family.name).symlink_to(family.folder.parent.resolve(), target_is_directory=True)
+        with started_server(Path(name), ["--no-metrics", *flags], log=log) as server:
+            yield server
+
+
+@contextmanager
+def started_server(
+    models: Path,
+    flags: Sequence[str],
+    *,
+    log: Path | None = None,
+    connections: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[OwnServer]:
+    """Start `polyhead serve`, wait until it has loaded its models, and stop it at the end.
+
+    Args:
+        models: The model repository.
+        flags: More flags for it.
+        log: The file that its log is appended to; None leaves it on this process's own output.
+        connections: How many in a row must find a worker that is ready. A connection reaches one worker,
+            whichever the system picks: one that is ready says nothing of the others.
+        environment: Variables beyond this process's own.
+
+    Raises:
+        SweepError: It does not start.
+    """
+    with ExitStack() as stack:
+        output = None if log is None else stack.enter_context(log.open("ab"))
+        begin = 0 if output is None else output.tell()
+        address = f"127.0.0.1:{free_port()}"
         arguments = serve_arguments(str(models), address.rpartition(":")[2], flags)
         process = stack.enter_context(
             subprocess.Popen(  # noqa: S603 - our own command
@@ -153,29 +178,39 @@ def own_server(families: Collection[Family], log: Path, flags: Sequence[str] = (
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
+                env=os.environ | (environment or {}),
             )
         )
         stack.callback(_stop, process)
-        _wait(process, address, log, begin)
+        for _ in range(connections):
+            _wait(process, address, log, begin)
         yield OwnServer(process, address)
 
 
+def free_port() -> int:
+    """Return a port of the loopback interface that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def serve_arguments(models: str, port: str, flags: Sequence[str]) -> list[str]:
-    """How a sweep's own server is called."""
-    return ["serve", "--models", models, "--port", port, "--no-metrics", *flags]
+    """Return how a sweep's own server is called."""
+    return ["serve", "--models", models, "--port", port, *flags]
 
 
-def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path, begin: int) -> None:
+def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path | None, begin: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    with OPEN_ACCESS.client(address, timeout=5) as client:
+    with Client(address, timeout=5, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
         while not client.ready():
             if (code := process.poll()) is not None:
-                with log.open("rb") as file:
-                    file.seek(begin)
-                    said = file.read().decode(errors="replace")
-                raise SweepError(f"the server did not start, it {last_words(said, code)}")
+                said = b"" if log is None else log.read_bytes()[begin:]
+                raise SweepError(
+                    f"the server did not start, it {last_words(said.decode(errors='replace'), code)}"
+                )
             if time.monotonic() > deadline:
-                raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s, see {log}")
+                seen = "" if log is None else f", see {log}"
+                raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{seen}")
             time.sleep(0.05)
 
 

@@ -16,36 +16,12 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths
+from polyhead_model.description import check_field_names
 
 Dimension = Literal["family", "tokens", "batch", "attention"]
 """What tells one configuration from another."""
 
 DIMENSIONS: tuple[Dimension, ...] = ("family", "tokens", "batch", "attention")
-
-ENCODER_FIELDS = (
-    "d_model",
-    "heads",
-    "layers",
-    "head_width",
-    "feed_forward",
-    "norm",
-    "activation",
-    "bias",
-    "fused",
-    "causal",
-    "mask_input",
-    "dropout",
-    "layer_norm_epsilon",
-    "vocabulary",
-    "positions",
-    "padding_id",
-    "types",
-    "embedding_norm",
-    "final_norm",
-    "pooling",
-    "normalise",
-)
-"""What an encoder may be said to be; `polyhead export --encoder` reads the same names."""
 
 Encoder: TypeAlias = Mapping[str, bool | int | float | str]
 
@@ -54,7 +30,7 @@ _LOAD = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>%|/s)")
 
 
 def near(wanted: str, known: Iterable[str]) -> str:
-    """`; did you mean 'heads'?`, or nothing where nothing is near."""
+    """Return such as `; did you mean 'heads'?`, or nothing where nothing is near."""
     matches = difflib.get_close_matches(wanted, list(known), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
@@ -66,11 +42,11 @@ class Load(NamedTuple):
     """capacity: many in flight; single: one in flight; share: of the configuration's own capacity;
     common: the same rate for all that are compared; rate: requests a second."""
     value: float = 0.0
-    """Of a share, from 0 to 1; of a rate, requests a second."""
+    """A share from 0 to 1, or a rate in requests a second."""
 
 
 def parse_load(text: str) -> Load:
-    """Reads `single`, `50%`, `common` or `20/s`.
+    """Read `single`, `50%`, `common` or `20/s`.
 
     Raises:
         ValueError: It is none of these.
@@ -98,7 +74,7 @@ class _Model(BaseModel):
 
 
 def length_label(tokens: int | Lengths) -> str:
-    """T as people read it."""
+    """Return T as people read it."""
     return str(tokens) if isinstance(tokens, int) else f"{tokens.low}–{tokens.high}, median {tokens.median:g}"
 
 
@@ -177,9 +153,7 @@ def _check_family(name: str) -> str:
 
 
 def _check_encoder(encoder: Encoder) -> Encoder:
-    for name in encoder:
-        if name not in ENCODER_FIELDS:
-            raise ValueError(f"there is no field {name!r} of an encoder{near(name, ENCODER_FIELDS)}")
+    check_field_names(encoder)
     return encoder
 
 
@@ -239,9 +213,9 @@ class Sweep(_Model):
     baseline: dict[Dimension, str | int] = Field(default_factory=dict)
     """What the others are compared with: the configuration that has these, and is the same otherwise."""
     blocks: Annotated[int, Field(ge=1)] = 5
-    """How often each cell is measured, in an order drawn anew each time."""
+    """How often each cell is measured, in a new random order each time."""
     seconds: Annotated[float, Field(gt=0)] = 4.0
-    """Of each of these measurements."""
+    """How long each of these measurements takes."""
     warm_up_seconds: Annotated[float, Field(ge=0)] = 6.0
     """Most that a configuration may take, before each measurement, to answer equally fast."""
     common: Annotated[float, Field(gt=0, lt=1)] = 0.5
@@ -254,11 +228,11 @@ class Sweep(_Model):
     """Open loop: beyond that, requests are not sent but counted; or beyond what arrives within
     `timeout_seconds`, where that is more, so that no stall can hide so."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
-    """Of each request."""
+    """How long a request may take."""
     retries: Annotated[int, Field(ge=0)] = 1
     """How often a void measurement is tried again, at the end of its block."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of weights, order, arrivals and contents."""
+    """The seed of weights, order, arrivals and contents."""
     arrivals: Annotated[int, Field(ge=0)] = 0
     """Another number gives other arrivals and contents with the same weights: for a second run."""
     serve: tuple[str, ...] = ()
@@ -281,7 +255,7 @@ class Sweep(_Model):
         return self
 
     def labels(self, dimension: Dimension) -> list[str]:
-        """The values that a dimension takes, as people read them."""
+        """Return the values that a dimension takes, as people read them."""
         match dimension:
             case "family":
                 return list(self.families)
@@ -293,7 +267,7 @@ class Sweep(_Model):
                 return [str(batch) for batch in self.batch]
 
     def encoder_of(self, family: str) -> dict[str, bool | int | float | str]:
-        """What the family is to be; empty where it must be there already."""
+        """Return what the family is to be; empty where it must be there already."""
         return {**self.encoder, **self.families[family]}
 
     @property

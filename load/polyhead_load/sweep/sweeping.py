@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
-from polyhead_load.sweep import memory
-from polyhead_load.sweep.families import Family, provide
+from polyhead_load.sweep.families import Family, available_bytes, provide
 from polyhead_load.sweep.fingerprint import fingerprint, hashes
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.graphs import inspect, kernel
@@ -32,7 +31,7 @@ def run_sweep(
     command: Sequence[str],
     bar: Bar,
 ) -> RunFolder:
-    """Measures what `out` does not hold yet.
+    """Measure what `out` does not hold yet.
 
     Args:
         sweep: What.
@@ -41,7 +40,7 @@ def run_sweep(
         address: A server that runs; None starts one.
         access: What that server asks of its callers.
         command: What was called, for the report.
-        bar: Is told how far it is.
+        bar: Shows the progress.
 
     Raises:
         SweepError: It cannot begin, or go on.
@@ -51,19 +50,21 @@ def run_sweep(
         version = RunningServer(address, access).version  # before the folder is made
         server = f"at {address}, version {version}"
     else:
-        server = f"its own: polyhead {' '.join(serve_arguments('MODELS', 'PORT', sweep.serve))}"
+        server = (
+            f"its own: polyhead {' '.join(serve_arguments('MODELS', 'PORT', ['--no-metrics', *sweep.serve]))}"
+        )
     with folder.locked():
         folder.begin(sweep, {"fingerprint": _machine(command, address), "server": server, "skipped": {}})
         if address is None:
             families, facts = _provided(sweep, models, folder, bar)
-            groups = grouped(list(families.values()), int(_SHARE_OF_MEMORY * memory.available()))
+            groups = grouped(list(families.values()), int(_SHARE_OF_MEMORY * available_bytes()))
             start = partial(_own, families, folder, sweep.serve)
         else:
             families, facts = {}, {"skipped": {}, "families": {}}
             groups = [tuple(sweep.families)]
             start = partial(_running, address, access)
         with Runner(
-            sweep, folder, groups, start=start, own=address is None, generate=generate, watcher=bar
+            sweep, folder, groups, start=start, own=address is None, generate=generate, bar=bar
         ) as runner:
             _measure(runner, folder, facts, bar)
         facts = folder.read()[1]
@@ -83,7 +84,7 @@ def _machine(command: Sequence[str], address: str | None) -> dict[str, Any]:
 def _provided(
     sweep: Sweep, models: Path, folder: RunFolder, bar: Bar
 ) -> tuple[Mapping[str, Family], dict[str, Any]]:
-    """The families for a server of the sweep's own, and what the report says of them."""
+    """Return the families for a server of the sweep's own, and what the report says of them."""
     provided = provide(sweep, models, on_step=bar.say)
     for name, why in provided.skipped.items():
         bar.skipped(name, why)
@@ -119,7 +120,7 @@ def _measure(runner: Runner, folder: RunFolder, facts: dict[str, Any], bar: Bar)
 
 
 def grouped(families: Sequence[Family], most_bytes: int) -> list[Group]:
-    """Families that fit into the memory together, in their order; each in one group."""
+    """Group families that fit into the memory together, in their order."""
     groups: list[list[str]] = []
     left = 0
     for family in families:
@@ -145,7 +146,7 @@ def _running(address: str, access: Access, _: Group) -> Iterator[Server]:
 
 
 def _about(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report says about a family."""
+    """Return what a report says about a family."""
     encoder = {name: value for name, value in manifest["encoder"].items() if value is not None}
     return {
         "encoder": encoder,
@@ -156,7 +157,7 @@ def _about(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _learned(facts: dict[str, Any], properties: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Adds what the server has said about its families."""
+    """Add what the server has said about its families."""
     said = {
         name: {
             "encoder": {
@@ -178,7 +179,7 @@ def _learned(facts: dict[str, Any], properties: Mapping[str, Mapping[str, str]])
 
 
 def _asked(sweep: Sweep) -> set[str]:
-    """Which graphs the sweep calls."""
+    """Return which graphs the sweep calls."""
     return {"fast" if mode.layers is None else "attention" for mode in sweep.attention}
 
 
@@ -188,7 +189,7 @@ def _graphs(
     asked: Collection[str],
     inspecting: Callable[[Sequence[Path], str], dict[str, Any]] = inspect,
 ) -> dict[str, Any]:
-    """Family → graph → its operators and the kind of its kernel."""
+    """Return family → graph → its operators and the kind of its kernel."""
     found: dict[str, Any] = {}
     for family in families:
         provider = providers.get(family.name, "")

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyhead_client import Client, ModelInfo
-from polyhead_client.options import parse_indices
-from polyhead_load.contents import draw_lengths
+from polyhead_load.contents import draw_lengths, token_ids, vectors
 from polyhead_load.plan import Lengths, Plan
 
 _WINDOWS = 3
@@ -34,7 +33,7 @@ class WarmUp:
 
 
 def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1) -> WarmUp:
-    """Calls what a plan calls, one request after the other, until three windows agree.
+    """Call what a plan calls, one request after the other, until three windows agree.
 
     A window is 0.3 s (less where `most_seconds` is below 1.8), and two requests at least; together they
     have 50 requests, or took half of `most_seconds`. The medians of the last three windows have to agree:
@@ -78,31 +77,18 @@ def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1
 
 
 def _drawn(tokens: Lengths, seed: int) -> list[int]:
-    """The median, and lengths from the shortest to the longest, each once."""
+    """Return the median, and lengths from the shortest to the longest, each once."""
     drawn = draw_lengths(tokens, _LENGTHS, np.random.default_rng(seed))
     return [max(1, round(tokens.median)), *sorted(set(drawn))]
 
 
 def _call(client: Client, plan: Plan, inputs: Any) -> None:
-    client.encode(
-        inputs,
-        model=plan.model,
-        attention=_layers(plan),
-        heads=None if plan.heads is None else parse_indices("heads", plan.heads),
-        queries=None if plan.queries is None else parse_indices("queries", plan.queries),
-        dtype=plan.dtype,  # type: ignore[arg-type]  # one of three, as the sweep's file says
-        timeout=plan.timeout_seconds,
-    )
+    client.encode(inputs, model=plan.model, timeout=plan.timeout_seconds, **plan.asked)
 
 
 def _inputs(info: ModelInfo, plan: Plan, tokens: int) -> Any:
-    """Vectors [B, T, D] or token ids [B, T] with random contents."""
-    random = np.random.default_rng(plan.seed)
+    """Return vectors [B, T, D] or token ids [B, T] with random contents."""
+    random, lengths = np.random.default_rng(plan.seed), [tokens] * plan.batch
     if "x" in info.inputs:
-        width = info.inputs["x"].shape[-1]
-        return random.standard_normal((plan.batch, tokens, width), dtype=np.float32)
-    return random.integers(info.vocabulary or 1, size=(plan.batch, tokens))
-
-
-def _layers(plan: Plan) -> bool | list[int] | None:
-    return True if plan.attention == "all" else plan.attention
+        return vectors(lengths, info.inputs["x"].shape[-1], random)
+    return token_ids(lengths, info.vocabulary or 1, random)

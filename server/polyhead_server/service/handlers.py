@@ -1,7 +1,7 @@
 """The remote procedures, from the RPC table to functions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,6 +22,7 @@ from polyhead_server.service.inference import Inference
 from polyhead_server.service.management import Management
 from polyhead_server.service.metadata import model_metadata, server_metadata
 from polyhead_server.service.patience import Patience
+from polyhead_server.service.reception import Requests
 from polyhead_server.service.statistics import model_statistics
 from polyhead_server.service.streaming import (
     Turn,
@@ -152,14 +153,14 @@ class Service:
         with self._observation.request(context):
             return await self._model_infer(payload, context)
 
-    async def _model_stream_infer(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def _model_stream_infer(self, requests: Requests, context: Context) -> None:
         observed = self._observation.request if self._observation.wanted else nullcontext
         ends = self._patience.ends(context)
 
         async def answer(payload: bytes, turn: Turn) -> None:
-            with observed(context):
+            with observed(context), requests.at_work():
                 try:
-                    await self._answer_in_turn(payload, turn, context, ends)
+                    await self._answer_in_turn(payload, turn, requests, context, ends)
                 except Exception:
                     await turn.come()  # what ends the stream does so after the answers before it
                     raise
@@ -169,10 +170,13 @@ class Service:
         except Exception as error:
             await abort(context, error)
 
-    async def _answer_in_turn(self, payload: bytes, turn: Turn, context: Context, ends: float) -> None:
+    async def _answer_in_turn(
+        self, payload: bytes, turn: Turn, requests: Requests, context: Context, ends: float
+    ) -> None:
         async def write(message: bytes) -> None:
-            await turn.come()
-            await send(context, message)
+            with requests.at_rest():
+                await turn.come()
+                await send(context, message)
 
         with self._lifecycle.accept():
             deadline = self._patience.deadline(ends)

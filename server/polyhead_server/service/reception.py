@@ -9,8 +9,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from inspect import isasyncgen
 from typing import Any, TypeAlias
 
@@ -53,11 +53,16 @@ class Waits:
         # Since which look each task waits, the longest first; or why it does so no more. Looks are counted,
         # not seconds: after the event loop was held up, messages have come that nobody had time to see.
         self._tasks: dict[asyncio.Task[Any], int | RequestError] = {}
+        self._excused: dict[asyncio.Task[Any], Callable[[], bool]] = {}
         self._looks = 0
         self._next_look: asyncio.TimerHandle | None = None
 
-    async def read(self, context: Context) -> Any:
+    async def read(self, context: Context, excused: Callable[[], bool] | None = None) -> Any:
         """Reads the next message of a call, or `grpc.aio.EOF`.
+
+        Args:
+            context: The call's.
+            excused: Whether its caller waits for us, so that the time does not count.
 
         Raises:
             UnavailableError: It does not come promptly, and as many others do not either as may.
@@ -67,6 +72,8 @@ class Waits:
         if task is None:
             raise RuntimeError("only a task can wait")
         self._tasks[task] = self._looks
+        if excused is not None:
+            self._excused[task] = excused
         if self._next_look is None:  # one timer for all: one for each would cost more than the rest of this
             self._next_look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
         try:
@@ -78,12 +85,17 @@ class Waits:
             raise why from None
         finally:
             del self._tasks[task]
+            self._excused.pop(task, None)
 
     def _look(self) -> None:
         """Ends the waits that are too long, or too many."""
         loop = asyncio.get_running_loop()
         self._next_look = loop.call_later(_LOOK_SECONDS, self._look) if self._tasks else None
         self._looks += 1
+        for task in [task for task, excused in self._excused.items() if excused()]:
+            if isinstance(self._tasks[task], int):
+                del self._tasks[task]
+                self._tasks[task] = self._looks  # the last, as the others are in order
         slow = 0
         for task, since in self._tasks.items():
             if isinstance(since, RequestError):
@@ -111,6 +123,48 @@ class Waits:
             "and did not: try again later, send smaller requests, or close streams that are not used",
             retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
         )
+
+
+class Requests:
+    """The messages of a stream.
+
+    Args:
+        waits: Waits for them.
+        context: The call's.
+    """
+
+    def __init__(self, waits: Waits, context: Context) -> None:
+        self._waits = waits
+        self._context = context
+        self._at_work = 0
+
+    def __aiter__(self) -> "Requests":
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next one. Who waits for an answer of ours is not late with it."""
+        request = await self._waits.read(self._context, lambda: self._at_work > 0)
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return request
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """One of them is worked on, for a block."""
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """It is not, for a block inside of that: its reader takes the answer."""
+        self._at_work -= 1
+        try:
+            yield
+        finally:
+            self._at_work += 1
 
 
 class Reception(grpc.aio.ServerInterceptor):
@@ -157,7 +211,7 @@ class Reception(grpc.aio.ServerInterceptor):
             if handler.unary_stream is not None:
                 replies = handler.unary_stream(await self._request(method, context), context)
             else:
-                replies = handler.stream_stream(self._stream(context), context)
+                replies = handler.stream_stream(Requests(self._streams, context), context)
             if not isasyncgen(replies):
                 await replies
                 return
@@ -184,8 +238,3 @@ class Reception(grpc.aio.ServerInterceptor):
         if request is grpc.aio.EOF:
             raise asyncio.CancelledError  # the caller has left before there was one
         return request
-
-    async def _stream(self, context: Context) -> AsyncIterator[Any]:
-        """The messages of a stream."""
-        while (request := await self._streams.read(context)) is not grpc.aio.EOF:
-            yield request

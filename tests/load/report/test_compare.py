@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
+from polyhead_load.errors import SweepError
 from polyhead_load.report.compare import compare, comparison_table, read_report
-from polyhead_load.report.writing import write_report
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.report.page import write_report
 
 
 def a_report(path: Path, **how: Any) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
+from polyhead_load.errors import SweepError
+from polyhead_load.records import Records
 from polyhead_load.report.findings import find
 from polyhead_load.report.page import summary
 from polyhead_load.report.tables import as_json, reasons, terminal
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.records import Records
 
 
 def test_a_known_difference_is_found(tmp_path: Path) -> None:

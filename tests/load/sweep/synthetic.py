@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from polyhead_load import Plan
+from polyhead_load.records import Records, Run
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.records import Records, Run
 from polyhead_load.sweep.spec import Sweep
 
 

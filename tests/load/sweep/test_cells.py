@@ -3,7 +3,7 @@
 import pytest
 from tests.load.sweep.synthetic import small_sweep
 
-from polyhead_load.sweep.cells import CAPACITY, Cell, cells, configurations, plan_of, rate_of
+from polyhead_load.sweep.cells import CAPACITY, Cell, cells, configurations, plan_of
 
 
 def test_capacities_come_first_and_only_where_a_load_needs_them() -> None:
@@ -19,24 +19,6 @@ def test_a_cell_for_each_combination() -> None:
     there = configurations(sweep)
 
     assert len(there) == len({one.key for one in there}) == 2 * 3 * 2 * 2
-
-
-def test_shares_are_of_the_own_capacity_and_the_common_rate_of_the_least() -> None:
-    sweep = small_sweep(tokens=[4, 8], common=0.4)
-    capacities = dict(zip(configurations(sweep), [100.0, 10.0, 60.0, 50.0], strict=True))
-    tiny_4, _, tokens_4, _ = capacities
-
-    def rate(configuration: object, load: str) -> float | None:
-        return rate_of(Cell(configuration=configuration, load=load), sweep, capacities)  # type: ignore[arg-type]
-
-    assert rate(tiny_4, "50%") == 50.0
-    assert rate(tokens_4, "50%") == 30.0
-    # T = 8 is another comparison.
-    assert rate(tiny_4, "common") == rate(tokens_4, "common") == 0.4 * 60.0
-    assert rate(tiny_4, "20/s") == 20.0
-    assert rate(tiny_4, "single") is None
-    with pytest.raises(KeyError):
-        rate_of(Cell(configuration=tiny_4, load="50%"), sweep, {})
 
 
 def test_plans_say_what_the_cell_says() -> None:

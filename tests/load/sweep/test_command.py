@@ -8,9 +8,9 @@ import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_client.command import main
-from polyhead_load.report.writing import write_report
+from polyhead_load.errors import SweepError
+from polyhead_load.report.page import write_report
 from polyhead_load.sweep.command import app
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.reading import presets
 from polyhead_load.sweep.spec import Sweep
@@ -110,7 +110,7 @@ def test_who_interrupts_a_sweep_is_told_what_is_kept(
         f"interrupted: 4 runs are kept in {path}; give the same command again to go on, or "
         f"`polyhead sweep report {path}` to see what they say"
     )
-    assert nothing == "interrupted before the first run: give the same command again to begin anew"
+    assert nothing == "interrupted before the first run: give the same command again to start over"
 
 
 def test_a_sweep_in_which_every_run_is_void_fails(

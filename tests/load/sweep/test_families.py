@@ -1,18 +1,19 @@
 """What is missing is exported; what cannot be had is skipped, with a reason."""
 
-import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.load.sweep.synthetic import small_sweep
 
-from polyhead_load.sweep import memory
-from polyhead_load.sweep.families import DEFAULTS, provide
+from polyhead_load.sweep.families import available_bytes, provide, weight_bytes
 from polyhead_load.sweep.processes import ProcessError
-from polyhead_load.sweep.reading import read_sweep
-from polyhead_model import EncoderConfig, parameters
+from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto.cgroups import ControlGroups
 
 PLENTY = 2**40
 DESCRIBED = {"d_model": 16, "heads": 2, "layers": 1}
@@ -64,17 +65,23 @@ def test_what_is_there_needs_no_description(repository: Path) -> None:
     ("encoder", "export", "available", "message"),
     [
         ({}, failing, PLENTY, "it is not in .*, and the sweep does not say what it is"),
-        ({"d_model": 8}, failing, PLENTY, "the sweep does not say its heads, layers"),
+        (
+            {"d_model": 8},
+            failing,
+            PLENTY,
+            "the sweep does not describe an encoder: heads, layers must be given",
+        ),
         (DESCRIBED, failing, PLENTY, "it cannot be exported: ended with 1: polyhead export needs the export"),
         (DESCRIBED, lambda *_: None, PLENTY, "its export left nothing in"),
         (DESCRIBED, failing, 1000, r"its export takes about 0\.4 GiB of memory, 0\.0 GiB are free"),
-        (DESCRIBED, Exporter(heads=3), PLENTY, "is another encoder: heads must be 2, was 3; remove it"),
+        (DESCRIBED, Exporter(heads=4), PLENTY, "is another encoder: heads must be 2, was 4; remove it"),
         (DESCRIBED, Exporter(feed_forward=64), PLENTY, "encoder: feed_forward must be None, was 64"),
         (DESCRIBED, Exporter(causal=True), PLENTY, "encoder: causal must be False, was True"),
         (DESCRIBED, Exporter(head_width=4), PLENTY, "encoder: head_width must be 8, was 4"),
-        ({**DESCRIBED, "heads": 0}, failing, PLENTY, "heads must be a whole number from 1 on, was 0"),
-        ({**DESCRIBED, "d_model": "x"}, failing, PLENTY, "d_model must be a whole number from 1 on, was 'x'"),
-        ({**DESCRIBED, "layers": True}, failing, PLENTY, "layers must be a whole number from 1 on, was True"),
+        ({**DESCRIBED, "heads": 0}, failing, PLENTY, "heads must be at least 1, was 0"),
+        ({**DESCRIBED, "d_model": "x"}, failing, PLENTY, "d_model must be an integer, was 'x'"),
+        ({**DESCRIBED, "heads": 3}, failing, PLENTY, r"d_model \(16\) must be a multiple of heads \(3\)"),
+        ({**DESCRIBED, "layers": True}, failing, PLENTY, "layers must be an integer, was True"),
     ],
 )
 def test_what_cannot_be_had_is_skipped(
@@ -135,17 +142,38 @@ def test_families_are_of_one_precision_and_one_exporter(
     assert message in provided.skipped["b"]
 
 
-def test_the_defaults_of_an_encoder_are_known() -> None:
-    config = dataclasses.asdict(EncoderConfig(d_model=16, heads=2, layers=1))
+def test_a_manifest_of_another_polyhead_is_not_measured(tmp_path: Path) -> None:
+    sweep = small_sweep(families={"a": DESCRIBED})
+    export = Exporter(wavelets=3)
 
-    assert {name: config[name] for name in config if name not in DESCRIBED} == DEFAULTS
+    provided = provide(sweep, tmp_path, export=export, available=lambda: PLENTY)
+
+    assert "must be exported again: there is no field 'wavelets'" in provided.skipped["a"]
 
 
-@pytest.mark.parametrize("preset", ["heads", "models", "widths"])
-def test_weights_are_counted_as_the_model_counts_them(preset: str) -> None:
-    _, sweep = read_sweep(preset)
-    for family in sweep.families:
-        encoder = sweep.encoder_of(family)
-        exact = 4 * parameters(EncoderConfig(**encoder))  # type: ignore[arg-type]
+def test_weights_are_counted_as_pytorch_counts_them() -> None:
+    config = EncoderConfig(d_model=16, heads=2, layers=3, head_width=4, feed_forward=32, vocabulary=50)
 
-        assert memory.weight_bytes(encoder) == pytest.approx(exact, rel=0.02)
+    tensors = Encoder(config).parameters()
+
+    assert weight_bytes(config) == sum(each.numel() * each.element_size() for each in tensors)
+
+
+@pytest.mark.parametrize(("limit", "used", "left"), [("9000", "2000", 7000), ("1000", "2000", 0)])
+def test_a_containers_limit_counts(limit: str, used: str, left: int, tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text("0::/\n")
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text(used)
+
+    assert available_bytes(ControlGroups(membership=tmp_path / "membership", root=tmp_path)) == left
+
+
+def test_without_a_limit_it_is_what_the_machine_has(tmp_path: Path) -> None:
+    there = available_bytes(ControlGroups(membership=tmp_path / "nothing", root=tmp_path))
+
+    assert 0 < there <= psutil.virtual_memory().total
+
+
+def test_a_sweep_needs_no_torch() -> None:
+    code = "import sys, polyhead_load.sweep.sweeping; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.load.sweep.synthetic import new_folder, small_sweep
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 
 

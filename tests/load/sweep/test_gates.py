@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tests.load.sweep.synthetic import a_plan, make_records, make_run
 
+from polyhead_load.records import Records
 from polyhead_load.sweep.gates import overload, reasons, unchecked
 from polyhead_load.sweep.machine import Usage
-from polyhead_load.sweep.records import Records
 from polyhead_load.sweep.spec import Gates
 
 GATES = Gates()

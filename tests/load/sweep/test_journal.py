@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.journal import Journal, Measurement
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.load.sweep.synthetic import a_plan, make_records
 
+from polyhead_load.records import Records
 from polyhead_load.sweep.measuring import throughput
-from polyhead_load.sweep.records import Records
 
 
 def answered_at(done: list[float]) -> Records:

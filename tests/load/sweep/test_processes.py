@@ -11,7 +11,7 @@ import pytest
 from tests.load.sweep.synthetic import a_plan, make_records
 
 from polyhead_load import Plan
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.processes import ProcessError, generate, polyhead
 
 _SCRIPT = """

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from polyhead_load.errors import SweepError
 from polyhead_load.plan import Lengths
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.reading import presets, read_sweep
-from polyhead_load.sweep.spec import ENCODER_FIELDS, Sweep
+from polyhead_load.sweep.spec import Sweep
 from polyhead_model import PRESETS, EncoderConfig
 
 BASE = "tokens = [8]\n[families]\na = {heads = 1}\n"
@@ -44,10 +44,6 @@ def test_the_heads_are_those_of_the_mission() -> None:
     encoders = [sweep.encoder_of(family) for family in sweep.families]
     assert [encoder["heads"] for encoder in encoders] == [1, 2, 3, 4, 6, 8, 12, 16, 24]
     assert {encoder["d_model"] for encoder in encoders} == {768}
-
-
-def test_the_fields_of_an_encoder_are_known() -> None:
-    assert [field.name for field in dataclasses.fields(EncoderConfig)] == list(ENCODER_FIELDS)
 
 
 def test_overrides_win_over_the_file() -> None:

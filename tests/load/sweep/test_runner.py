@@ -9,44 +9,39 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.load.sweep.synthetic import make_records, make_run, new_folder, small_sweep
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_client import Client
 from polyhead_client.options import OPEN_ACCESS
 from polyhead_load import Plan
+from polyhead_load.errors import SweepError
+from polyhead_load.records import Run
 from polyhead_load.sweep.cells import CAPACITY
-from polyhead_load.sweep.errors import SweepError
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.journal import Measurement
 from polyhead_load.sweep.measuring import Turn, WarmingUp
 from polyhead_load.sweep.processes import ProcessError
-from polyhead_load.sweep.records import Run
+from polyhead_load.sweep.progress import Bar
 from polyhead_load.sweep.runner import Group, Runner
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp
 
 
-class Watching:
-    """Keeps what it is told."""
+class Watching(Bar):
+    """A bar that nobody sees, and that remembers."""
 
     def __init__(self) -> None:
-        self.runs = 0
-        self.seconds = self.most_seconds = 0.0
+        super().__init__(Console(quiet=True))
         self.turns: list[Turn] = []
-        self.ended: list[Measurement | None] = []
+        self.runs, self.seconds, self.most_seconds = 0, 0.0, 0.0
 
     def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
         self.runs, self.seconds, self.most_seconds = runs, seconds, most_seconds
 
     def turn(self, turn: Turn) -> None:
         self.turns.append(turn)
-
-    def done(self, measurement: Measurement | None) -> None:
-        self.ended.append(measurement)
-
-    def skipped(self, what: str, why: str) -> None:
-        pass
 
 
 class FakeServer:
@@ -112,7 +107,7 @@ class Lab:
             start=self.start,
             own=own,
             generate=self.generate,
-            watcher=self.watching,
+            bar=self.watching,
             warm=self.warm,
         )
         with runner:

@@ -13,7 +13,7 @@ from tests.load.sweep.synthetic import small_sweep
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client
-from polyhead_load.sweep.errors import SweepError
+from polyhead_load.errors import SweepError
 from polyhead_load.sweep.families import Family, find_family, provide
 from polyhead_load.sweep.server import RunningServer, own_server
 

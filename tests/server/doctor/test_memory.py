@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from polyhead_proto.cgroups import ControlGroups
 from polyhead_server.doctor.memory import read_memory
 
 MEMINFO = (
@@ -9,35 +12,22 @@ MEMINFO = (
 )
 
 
-def write(folder: Path, membership: str, limits: dict[str, str]) -> dict[str, Path]:
-    """A machine's files."""
-    (folder / "meminfo").write_text(MEMINFO)
-    (folder / "cgroup").write_text(membership)
-    for name, limit in limits.items():
-        (folder / "root" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "root" / name).write_text(limit)
-    return {"meminfo": folder / "meminfo", "membership": folder / "cgroup", "root": folder / "root"}
+@pytest.mark.parametrize(("limits", "smallest"), [({}, None), ({"a": "500000", "a/b": "900000"}, 500_000)])
+def test_the_smallest_limit_of_the_groups_around_counts(
+    limits: dict[str, str], smallest: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    (tmp_path / "membership").write_text("0::/a/b\n")
+    for group, limit in limits.items():
+        (tmp_path / group).mkdir(parents=True)
+        (tmp_path / group / "memory.max").write_text(limit)
 
+    memory = read_memory(
+        meminfo=tmp_path / "meminfo",
+        groups=ControlGroups(membership=tmp_path / "membership", root=tmp_path),
+    )
 
-def test_without_a_limit(tmp_path: Path) -> None:
-    memory = read_memory(**write(tmp_path, "0::/user\n", {"user/memory.max": "max\n"}))
-
-    assert (memory.total, memory.available, memory.limit) == (2048 * 1024, 1024 * 1024, None)
-
-
-def test_the_smallest_limit_of_the_groups_around_counts(tmp_path: Path) -> None:
-    limits = {"a/b/memory.max": "900000\n", "a/memory.max": "500000\n"}
-
-    assert read_memory(**write(tmp_path, "0::/a/b\n", limits)).limit == 500_000
-
-
-def test_version_1(tmp_path: Path) -> None:
-    limits = {
-        "memory/docker/memory.limit_in_bytes": "700000\n",
-        "memory/memory.limit_in_bytes": f"{2**63 - 4096}\n",
-    }
-
-    assert read_memory(**write(tmp_path, "4:memory:/docker\n3:cpu:/docker\n", limits)).limit == 700_000
+    assert (memory.total, memory.available, memory.limit) == (2048 * 1024, 1024 * 1024, smallest)
 
 
 def test_this_machine() -> None:

@@ -5,7 +5,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -15,6 +15,9 @@ from tests.server import h2
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.counters import layout as at
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
 
 INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 UNARY = [INFER, RPCS["ServerLive"].path, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"]
@@ -33,16 +36,16 @@ class Silent:
     """A call whose caller says nothing yet."""
 
     def __init__(self, server: Any, path: str, **options: Any) -> None:
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         method = server.channel.stream_stream(path)
-        self.call = method(iter(self._requests.get, None), **({"timeout": 60} | options))
-        self.call.add_callback(lambda: self._requests.put(None))
+        self.call = method(iter(self.requests.get, None), **({"timeout": 60} | options))
+        self.call.add_callback(lambda: self.requests.put(None))
 
     def say(self, request: bytes) -> bytes:
         """Sends a message; the first of the reply."""
-        self._requests.put(request)
+        self.requests.put(request)
         reply = next(self.call)
-        self._requests.put(None)
+        self.requests.put(None)
         return bytes(reply)
 
 
@@ -103,6 +106,29 @@ def test_a_slow_request_is_answered_and_makes_room_for_another(silent: Any) -> N
         if path == STREAM:
             reply = pb.ModelStreamInferResponse.FromString(reply).infer_response.SerializeToString()
         assert pb.ModelInferResponse.FromString(reply).outputs[0].shape == [1, 3, 16]
+
+
+def test_who_waits_for_an_answer_is_not_late_with_the_next_request(silent: Any, gate: "Gate") -> None:
+    server, call = silent()
+    x = np.random.default_rng(3).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
+    request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
+    with gate.closed():
+        streams = [call(STREAM) for _ in range(8)]
+        for one in streams:
+            one.requests.put(request)
+        while server.server.lifecycle.accepted < 8:
+            server.call("ServerLive")
+        time.sleep(1)
+        assert all(one.call.is_active() for one in streams)
+
+    for one in streams:
+        assert not pb.ModelStreamInferResponse.FromString(next(one.call)).error_message
+
+    first_done(streams)  # they wait for nothing now
+    while sum(one.call.is_active() for one in streams) > 4:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    assert sum(one.call.is_active() for one in streams) == 4
 
 
 def test_a_caller_who_leaves_makes_room(silent: Any) -> None:

@@ -10,9 +10,8 @@ import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_load.report.findings import find
-from polyhead_load.report.page import unbroken
+from polyhead_load.report.page import unbroken, write_report
 from polyhead_load.report.plots import draw
-from polyhead_load.report.writing import write_report
 from polyhead_load.sweep.folder import RunFolder
 
 ENCODER = {"d_model": 16, "heads": 4, "layers": 2}
