@@ -273,7 +273,7 @@ INVALID = {
     ),
     "attention of the fast model": (
         build(Tensor(), outputs=[{"name": "attention.0"}]),
-        "which gives output; attention weights are outputs of tiny.attention",
+        "which gives output; it is an output of tiny.attention",
     ),
     "a layer that is not there": (
         build(Tensor(), model="tiny.attention", outputs=[{"name": "attention.2"}]),

@@ -203,7 +203,8 @@ def _check_shape(
         longest = {"B": limits.max_batch_size, signature.length: signature.max_tokens}.get(letter)
         if longest is not None and size > longest:
             raise InvalidRequestError(f"{where} must be at most {longest}, was {size}")
-        sizes[letter] = size
+        if fixed == -1:
+            sizes[letter] = size
 
 
 def _read_text(tensor: Given, raw: bytes | memoryview | None, limits: Settings) -> list[str]:
