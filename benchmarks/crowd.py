@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 
 from polyhead_proto import RPCS
+from polyhead_proto.names import PUSHBACK
 
-PUSHBACK = "grpc-retry-pushback-ms"
 _CALLERS_PER_CONNECTION = 125
 """Fewer than a server takes on one connection by default: all of them reach it."""
 

@@ -24,12 +24,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from conditions import Condition, rows_of, table_of
-from crowd import PUSHBACK
 from crowd import __file__ as crowd_script
 from encoders import export_missing
 from load import HEALTH
 from payloads import TEXTS, token_ids
 from polyhead_proto import RPCS
+from polyhead_proto.names import PUSHBACK
 from servers import Served, fingerprint, polyhead_server
 from soak import count
 from traffic import channel_to, unary

@@ -14,14 +14,14 @@ ARROWS = {
     "export": {"model"},
     "server": {"proto"},
     "client": {"proto"},
-    "load": {"client"},
+    "load": {"client", "proto"},
 }
 
 FOREIGN = {
     "server": {"torch", "transformers", "safetensors"},
     "client": {"torch", "onnx", "onnxruntime"},
     "load": {"torch", "onnx", "onnxruntime"},
-    "proto": {"grpc", "numpy", "torch"},
+    "proto": {"grpc", "onnx", "torch"},
     "model": {"onnx", "onnxruntime", "grpc"},
     "export": {"grpc"},
 }

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_load.connection import OK, Answer
-from polyhead_load.reply_head import TIMINGS
+from polyhead_proto.names import TIMINGS
 
 SHED = -1
 """The code of a request that was not sent, because too many were under way."""

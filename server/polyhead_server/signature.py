@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from polyhead_proto.names import LENGTHS, TEXT, TOKENS
 from polyhead_server.repository import GraphName, Manifest, Tensor
-
-TEXT = "text"
-TOKENS = "tokens"
-LENGTHS = "lengths"
 
 # The wire may carry what can be turned into the graph's own type without loss.
 _ALSO_ACCEPTED: Mapping[str, tuple[str, ...]] = MappingProxyType({"x": ("FP16",), LENGTHS: ("INT64",)})

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client
-from polyhead_client.tensors import DTYPES
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.budget import Held
 from polyhead_server.counters.layout import LOADING
 from polyhead_server.errors import InvalidRequestError, UnavailableError
@@ -29,9 +30,9 @@ from polyhead_server.service.reply import (
     write_timings,
 )
 from polyhead_server.service.selection import convert, select
-from polyhead_server.service.wire import LARGE, InferRequest, judge_infer, split_infer
+from polyhead_server.service.wire import LARGE, InferRequest, split_infer
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TOKENS, Signature
+from polyhead_server.signature import Signature
 
 R = TypeVar("R")
 
@@ -70,7 +71,8 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
+        with self._misses(started_ns):
+            request = split_infer(payload)
         form = self._forms.recall(request) or await self._new_form(request, started_ns, deadline)
         with failures(form.model, started_ns, deadline):
             if form.parameters.parts:
@@ -107,7 +109,8 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
+        with self._misses(started_ns):
+            request = split_infer(payload)
         form = self._forms.recall(request) or await self._new_form(request, started_ns, deadline)
         size = len(payload)
         del payload
@@ -146,18 +149,6 @@ class Inference:
                     del message  # before the next is made
         succeeded(model, ran, output_ns)
         yield message
-
-    def _take_apart(self, payload: bytes, started_ns: int) -> InferRequest | None:
-        try:
-            return split_infer(payload)
-        except InvalidRequestError:
-            with self._misses(started_ns):
-                raise
-
-    async def _judge(self, payload: bytes, started_ns: int) -> InferRequest:
-        """Takes apart what only protobuf understands, if anybody."""
-        with self._misses(started_ns):
-            return await self._place(len(payload) * _PARSING, judge_infer, payload)
 
     @contextmanager
     def _misses(self, started_ns: int) -> Iterator[None]:

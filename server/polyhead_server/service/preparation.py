@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_proto.datatypes import pack_strings
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.errors import TooLargeError
 from polyhead_server.service.decoding import Decoded
 from polyhead_server.service.forms import Form
-from polyhead_server.service.tensors import pack_strings
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TOKENS, Signature
+from polyhead_server.signature import Signature
 from polyhead_server.tokeniser import check_total
 
 
@@ -61,7 +62,9 @@ def prepare(form: Form, decoded: Decoded, settings: Settings) -> Prepared:
         extras[LENGTHS] = feeds[LENGTHS]
     if form.wants_tokens and model.tokeniser is not None:
         names = names or model.tokeniser.tokens_of(feeds["input_ids"], feeds[LENGTHS])
-        extras[TOKENS] = pack_strings(names, tokens)
+        extras[TOKENS] = pack_strings(
+            text.encode() for row in names for text in (*row, *[""] * (tokens - len(row)))
+        )
     return Prepared(feeds=feeds, extras=extras, batch=batch, tokens=tokens, tokenise_ns=tokenise_ns)
 
 

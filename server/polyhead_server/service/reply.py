@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.service.outputs import Planned
-from polyhead_server.service.wire import write_varint
 from polyhead_server.signature import Signature
 
 Piece = bytes | memoryview
