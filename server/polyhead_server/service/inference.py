@@ -23,6 +23,7 @@ from polyhead_server.service.parts import Parts, PartWriter, own, plan_parts, wr
 from polyhead_server.service.preparation import Prepared, prepare
 from polyhead_server.service.reply import (
     Piece,
+    align,
     check_size,
     frame_stream,
     frame_tensor,
@@ -141,7 +142,7 @@ class Inference:
                 if last := index == parts.count - 1:
                     written_ns = output_ns + time.perf_counter_ns() - part_started_ns
                     pieces.append(write_timings(ran.timings(written_ns)))
-                message = await self._join(frame_stream(pieces))
+                message = await self._join(frame_stream(align(pieces)))
                 del pieces
                 output_ns += time.perf_counter_ns() - part_started_ns
                 if not last:
@@ -185,7 +186,8 @@ class Inference:
         started_ns = time.perf_counter_ns()
         pieces = await self._place(ran.plan.effort, _write_outputs, ran.plan.outputs, ran.content)
         timings = write_timings(ran.timings(time.perf_counter_ns() - started_ns))
-        reply = await self._join(frame([ran.plan.head, write_id(request.request_id), timings, *pieces]))
+        whole = align([ran.plan.head, write_id(request.request_id), timings, *pieces])
+        reply = await self._join(frame(whole))
         succeeded(form.model, ran, time.perf_counter_ns() - started_ns)
         return reply
 
