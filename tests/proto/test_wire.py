@@ -1,13 +1,12 @@
 """Messages taken apart without copying: as protobuf reads them, or not at all."""
 
-import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.mutations import mutations
 
 from polyhead_proto import messages as pb
 from polyhead_proto.wire import MOST_FIELDS, Reply, read_reply, split, write_varint
@@ -38,30 +37,6 @@ def protobufs(data: bytes, kind: Any) -> Reply:
     contents = [memoryview(content) for content in message.raw_output_contents]
     message.ClearField("raw_output_contents")
     return Reply(message, contents, error)
-
-
-def mutations(data: bytes, count: int) -> Iterator[bytes]:
-    """Overwrite, insert, remove, repeat, flip and cut, up to three times each."""
-    chance = random.Random(14)
-    for _ in range(count):
-        made = bytearray(data)
-        for _ in range(chance.randint(1, 3)):
-            at = chance.randrange(len(made) + 1)
-            size = chance.choice([1, 1, 1, 2, 5, 30])
-            match chance.randrange(6):
-                case 0:
-                    made[at : at + 1] = chance.choice([b"\x00", b"\x7f", b"\x80", b"\xff"])
-                case 1:
-                    made[at:at] = chance.randbytes(size)
-                case 2:
-                    del made[at : at + size]
-                case 3:
-                    made[at:at] = made[at : at + size]
-                case 4 if at < len(made):
-                    made[at] ^= 1 << chance.randrange(8)
-                case 5 if chance.random() < 0.3:
-                    del made[at:]
-        yield bytes(made)
 
 
 @pytest.mark.parametrize("message", [REPLY, STREAMED], ids=["unary", "streamed"])
