@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from polyhead_client.errors import ServerError
+from polyhead_proto.names import TEXT
 
 if TYPE_CHECKING:
     from polyhead_proto import messages as pb
@@ -85,7 +86,7 @@ class ModelInfo:
     @property
     def takes_text(self) -> bool:
         """Texts may be sent; the server tokenises them."""
-        return "text" in self.inputs
+        return TEXT in self.inputs
 
     @property
     def layers(self) -> int | None:

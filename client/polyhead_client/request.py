@@ -6,8 +6,9 @@ from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.selection import Selection
-from polyhead_client.tensors import DTYPES
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import PARTS, TRUNCATE
 
 # Names, shapes and timings; too little of it only means that the server is asked in vain.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
@@ -40,7 +41,7 @@ def build(
         model_version=version,
         parameters={
             name: pb.InferParameter(bool_param=True)
-            for name, wanted in (("truncate", truncate), ("parts", parts))
+            for name, wanted in ((TRUNCATE, truncate), (PARTS, parts))
             if wanted
         },
         inputs=[

@@ -6,16 +6,15 @@ Shape letters: B batch, T tokens, H heads.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.models import ModelInfo
+from polyhead_proto.datatypes import Precision
+from polyhead_proto.names import LENGTHS, TOKENS
 
 Indices: TypeAlias = int | slice | range | Sequence[int]
 """Positions on an axis: 3, [0, 3], range(4) or slice(0, 4)."""
-
-Precision: TypeAlias = Literal["FP32", "FP16", "UINT8"]
-"""The datatypes that attention weights may cross the wire in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +70,10 @@ def select(
         raise InvalidRequest(f"pooled cannot be had: {info.name} does not pool")
     if tokens is None:
         tokens = text
-    if tokens and "tokens" not in info.outputs:
+    if tokens and TOKENS not in info.outputs:
         raise InvalidRequest(f"tokens cannot be had: {info.name} has no tokeniser")
     # Without the lengths of texts, their padding could not be told from their tokens.
-    wanted = {"output": output, "pooled": pooled, "tokens": tokens, "lengths": text}
+    wanted = {"output": output, "pooled": pooled, TOKENS: tokens, LENGTHS: text}
     if not (output or pooled or tokens or layers):
         raise InvalidRequest("nothing was asked for: output, pooled, tokens and attention are all off")
     return Selection(

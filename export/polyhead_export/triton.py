@@ -3,8 +3,6 @@
 from polyhead_export.signature import FAST, TensorSpec, inputs_of, outputs_of, sizes_of
 from polyhead_model import EncoderConfig
 
-_DATA_TYPES = {"FP32": "TYPE_FP32", "INT64": "TYPE_INT64", "INT32": "TYPE_INT32", "BOOL": "TYPE_BOOL"}
-
 MAX_BATCH_SIZE = 256
 """What Triton may batch up to, which must be told a number: that of `polyhead serve`."""
 
@@ -32,4 +30,4 @@ def triton_config(name: str, config: EncoderConfig) -> str:
 def _tensor(field: str, spec: TensorSpec, config: EncoderConfig) -> str:
     dims = spec.shape(sizes_of(config))[1:]
     shape = f"dims: {list(dims)}" if dims else "dims: [1] reshape { shape: [] }"
-    return f'{field} {{ name: "{spec.name}" data_type: {_DATA_TYPES[spec.datatype]} {shape} }}'
+    return f'{field} {{ name: "{spec.name}" data_type: TYPE_{spec.datatype} {shape} }}'

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from polyhead_proto.names import LENGTHS, TEXT, TOKENS
 from polyhead_server.repository import GraphName, Manifest, Tensor
 
-TEXT = "text"
-TOKENS = "tokens"
-LENGTHS = "lengths"
 ATTENTION = "attention"
 """The role of outputs that hold attention weights."""
 

@@ -15,9 +15,9 @@ from tests.metadata import described
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client
-from polyhead_client.tensors import DTYPES
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 

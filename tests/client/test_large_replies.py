@@ -55,7 +55,6 @@ def test_a_large_reply_is_what_a_small_one_would_be(client: Client, large: Clien
         np.testing.assert_array_equal(parts.attention[layer], whole.attention[layer])
     assert (parts.model, parts.version) == ("tiny.attention", "1")
     assert parts.timings.compute_ns is not None
-    parts.attention[1][0, 0] = parts.output[0, 0, 0] = 0  # they are the caller's own
     # It knew, and did not ask in vain.
     after = count(client, "tiny.attention")
     assert (after[0] - before[0], after[1] - before[1]) == (1, 0)

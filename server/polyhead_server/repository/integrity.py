@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from types import MappingProxyType
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto
 
+from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import RepositoryError, quoted
 from polyhead_server.files import open_regular
 from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Tensor
@@ -24,15 +24,6 @@ from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Ten
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 # Holds a compiled graph, or the path of one, for a device's own compiler.
 _FORBIDDEN = frozenset({("com.microsoft", "EPContext")})
-_ELEMENT: Mapping[str, int] = MappingProxyType(
-    {
-        "BOOL": TensorProto.BOOL,
-        "INT32": TensorProto.INT32,
-        "INT64": TensorProto.INT64,
-        "FP16": TensorProto.FLOAT16,
-        "FP32": TensorProto.FLOAT,
-    }
-)
 
 
 def verify(folder: Path, manifest: Manifest) -> None:
@@ -211,7 +202,8 @@ def _check_signature(
         agree = len(shape) == len(expected) and all(
             is_ == must or (not strict and is_ == -1) for is_, must in zip(shape, expected, strict=True)
         )
-        if kind.elem_type != _ELEMENT[tensor.datatype] or not agree:
+        element = onnx.helper.np_dtype_to_tensor_dtype(DTYPES[tensor.datatype])
+        if kind.elem_type != element or not agree:
             raise RepositoryError(
                 f"{file}: {tensor.name} must be {tensor.datatype} {expected} as in the manifest, "
                 f"has element type {kind.elem_type} and shape {shape}"

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_proto.names import LENGTHS
 from polyhead_server.scheduling.work import Work
-from polyhead_server.signature import LENGTHS, Signature, TensorSpec
+from polyhead_server.signature import Signature, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 

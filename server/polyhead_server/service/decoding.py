@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.names import TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.service.parameters import read_input_parameters
 from polyhead_server.service.tensors import decode_text, read_contents, read_raw, read_strings, shown
 from polyhead_server.settings import Settings
-from polyhead_server.signature import TEXT, Signature, TensorSpec
+from polyhead_server.signature import Signature, TensorSpec
 
 _FEW = 64
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
+from polyhead_proto.names import LENGTHS, TEXT, TOKENS
 from polyhead_server.errors import RequestError
 from polyhead_server.registry import Model, Registry
 from polyhead_server.service.decoding import Inputs, check_inputs
@@ -18,7 +19,7 @@ from polyhead_server.service.parameters import RequestParameters, read_request_p
 from polyhead_server.service.reply import reply_size, write_head
 from polyhead_server.service.wire import InferRequest
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TEXT, TOKENS, Signature
+from polyhead_server.signature import Signature
 
 _LONGEST_HEAD = 4096
 _CONVERTING = 16

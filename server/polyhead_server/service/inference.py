@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.budget import Held
 from polyhead_server.counters.layout import LOADING
 from polyhead_server.errors import InvalidRequestError, UnavailableError
@@ -22,6 +23,7 @@ from polyhead_server.service.parts import Parts, PartWriter, own, plan_parts, wr
 from polyhead_server.service.preparation import Prepared, longest, prepare
 from polyhead_server.service.reply import (
     Piece,
+    align,
     check_size,
     frame_stream,
     frame_tensor,
@@ -29,9 +31,9 @@ from polyhead_server.service.reply import (
     write_timings,
 )
 from polyhead_server.service.selection import convert, select
-from polyhead_server.service.wire import LARGE, InferRequest, judge_infer, split_infer
+from polyhead_server.service.wire import LARGE, InferRequest, split_infer
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TOKENS, Signature
+from polyhead_server.signature import Signature
 
 R = TypeVar("R")
 
@@ -70,7 +72,8 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
+        with self._misses(started_ns):
+            request = split_infer(payload)
         form = self._forms.recall(request) or await self._new_form(request, started_ns, deadline)
         with failures(form.model, started_ns, deadline):
             if form.parameters.parts:
@@ -107,7 +110,8 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
+        with self._misses(started_ns):
+            request = split_infer(payload)
         form = self._forms.recall(request) or await self._new_form(request, started_ns, deadline)
         size = len(payload)
         del payload
@@ -138,7 +142,7 @@ class Inference:
                 if last := index == parts.count - 1:
                     written_ns = output_ns + time.perf_counter_ns() - part_started_ns
                     pieces.append(write_timings(ran.timings(written_ns)))
-                message = await self._join(frame_stream(pieces))
+                message = await self._join(frame_stream(align(pieces)))
                 del pieces
                 output_ns += time.perf_counter_ns() - part_started_ns
                 if not last:
@@ -146,18 +150,6 @@ class Inference:
                     del message  # before the next is made
         succeeded(model, ran, output_ns)
         yield message
-
-    def _take_apart(self, payload: bytes, started_ns: int) -> InferRequest | None:
-        try:
-            return split_infer(payload)
-        except InvalidRequestError:
-            with self._misses(started_ns):
-                raise
-
-    async def _judge(self, payload: bytes, started_ns: int) -> InferRequest:
-        """Takes apart what only protobuf understands, if anybody."""
-        with self._misses(started_ns):
-            return await self._place(len(payload) * _PARSING, judge_infer, payload)
 
     @contextmanager
     def _misses(self, started_ns: int) -> Iterator[None]:
@@ -194,7 +186,8 @@ class Inference:
         started_ns = time.perf_counter_ns()
         pieces = await self._place(ran.plan.effort, _write_outputs, ran.plan.outputs, ran.content)
         timings = write_timings(ran.timings(time.perf_counter_ns() - started_ns))
-        reply = await self._join(frame([ran.plan.head, write_id(request.request_id), timings, *pieces]))
+        whole = align([ran.plan.head, write_id(request.request_id), timings, *pieces])
+        reply = await self._join(frame(whole))
         succeeded(form.model, ran, time.perf_counter_ns() - started_ns)
         return reply
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.service.parameters import Selection, read_output_parameters
-from polyhead_server.service.tensors import DTYPES
-from polyhead_server.signature import LENGTHS, TOKENS, Signature, TensorSpec
+from polyhead_server.signature import Signature, TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)

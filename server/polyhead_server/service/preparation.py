@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_proto.datatypes import DTYPES, pack_strings
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.errors import TooLargeError
 from polyhead_server.service.decoding import Decoded
 from polyhead_server.service.forms import Form
-from polyhead_server.service.tensors import DTYPES, pack_strings
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TOKENS, Signature
+from polyhead_server.signature import Signature
 from polyhead_server.tokeniser import check_total
 
 
@@ -64,7 +65,10 @@ def prepare(form: Form, decoded: Decoded, settings: Settings) -> Prepared:
         extras[LENGTHS] = feeds[lengths.name]
         if form.wants_tokens and model.tokeniser is not None:
             names = names or model.tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])
-            extras[TOKENS] = pack_strings(names, sizes[ids.axes[1]])
+            width = sizes[ids.axes[1]]
+            extras[TOKENS] = pack_strings(
+                text.encode() for row in names for text in (*row, *[""] * (width - len(row)))
+            )
     return Prepared(feeds=feeds, extras=extras, sizes=sizes, tokenise_ns=tokenise_ns)
 
 
