@@ -15,9 +15,9 @@ from collections import Counter
 from typing import Any
 
 from load import channel_to, unary
+from polyhead_proto.names import PUSHBACK
 
 SCRIPT = __file__
-PUSHBACK = "grpc-retry-pushback-ms"
 _CALLERS_PER_CONNECTION = 125
 """Fewer than a server takes on one connection by default: all of them reach it."""
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyhead_client.tensors import DTYPES
 from polyhead_export import export_family
 from polyhead_load import Lengths
 from polyhead_load.contents import draw_lengths, vectors
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from callers import PUSHBACK, SCRIPT
+from callers import SCRIPT
 from conditions import Condition, rows_of, table_of
 from encoders import export_missing
 from load import HEALTH, channel_to, unary, warm_up
 from payloads import TEXTS, token_ids
 from polyhead_load.sweep.fingerprint import fingerprint
+from polyhead_proto.names import PUSHBACK
 from servers import Served, made_with, polyhead_server
 from soak import count
 from watch import Watch

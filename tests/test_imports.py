@@ -19,7 +19,6 @@ ARROWS = {
 
 MODULES = {
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
-    ("load", "proto"): {"polyhead_proto.cgroups"},
 }
 """Of some packages only these modules: they need nothing that is heavy."""
 
@@ -27,7 +26,7 @@ FOREIGN = {
     "server": {"torch", "transformers", "safetensors"},
     "client": {"torch", "onnx", "onnxruntime"},
     "load": {"torch", "onnx", "onnxruntime"},
-    "proto": {"grpc", "numpy", "torch"},
+    "proto": {"grpc", "onnx", "torch"},
     "model": {"onnx", "onnxruntime", "grpc"},
     "export": {"grpc"},
 }

@@ -16,8 +16,9 @@ from polyhead_client.errors import PolyheadError
 from polyhead_client.methods import as_method
 from polyhead_client.operations import Operations
 from polyhead_client.patience import patiently
-from polyhead_client.status import REQUEST_ID, new_request_id, translated
+from polyhead_client.status import new_request_id, translated
 from polyhead_client.streams import OpenStream, open_stream
+from polyhead_proto.names import REQUEST_ID
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -27,6 +27,16 @@ class Catalogue:
             info = self._models[key] = ModelInfo.from_message(reply)
         return info
 
+    def with_attention(
+        self, info: ModelInfo, version: int | str | None, deadline: Deadline
+    ) -> Operation[ModelInfo]:
+        """The model of the same family that gives attention weights: itself, where it does."""
+        for name in (info.name, *info.models):
+            found = info if name == info.name else (yield from self.model(name, version, deadline))
+            if found.attention:
+                return found
+        return info  # which says that it gives none
+
     def models(self, deadline: Deadline) -> Operation[list[ServedModel]]:
         """The server's list, never remembered."""
         reply = yield from call(
@@ -91,7 +101,7 @@ class Catalogue:
         raise Unavailable(f"{self._target} has no model that is ready: {', '.join(states)}")
 
     def forget(self, name: str) -> None:
-        """Asks anew next time: the model may be another by now."""
+        """Asks anew next time: the model, and the others of its family, may be others by now."""
         self._only_family.clear()
-        for key in [key for key in self._models if key[0] == name]:
+        for key in [key for key in self._models if family_of(key[0]) == family_of(name)]:
             self._models.pop(key, None)

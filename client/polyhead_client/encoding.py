@@ -41,8 +41,9 @@ class Encoding:
     | a list: texts, [T_i, D], [T_i]  | B × [T_i, D] | B × [H, T_i, T_i] | [B, D] | B × T_i       | [B]     |
     | an array: [B, T, D], [B, T]     | [B, T, D]    | [B, H, T, T]      | [B, D] | B × T         | [B]     |
 
-    Arrays may be written to, and given to `torch.from_numpy`, which shares their memory; those of one list
-    may be views of one array. What was not asked for is None.
+    Arrays are read-only views of the reply, which each of them keeps in memory as a whole: `array.copy()` or
+    `torch.tensor(array)` gives one to write to. Only what comes in several messages, or as FP16 or UINT8
+    weights, is put into arrays of its own. What was not asked for is None.
     """
 
     model: str

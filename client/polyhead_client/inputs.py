@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.padding import Form, Rows, Sequences, as_array, described, pad
-from polyhead_client.tensors import Tensor, as_datatype, encode_texts, pack_texts
+from polyhead_client.tensors import Tensor, as_datatype, encode_texts
+from polyhead_proto.datatypes import pack_strings
+from polyhead_proto.names import LENGTHS, TEXT
 
 Inputs: TypeAlias = (
     str | Sequence[str] | NDArray[Any] | Sequence[NDArray[Any]] | Sequence[int] | Sequence[Sequence[int]]
@@ -45,7 +47,7 @@ class Texts:
     """The input `text`: UTF-8 for each sequence."""
 
     rows: list[bytes]
-    name = "text"
+    name = TEXT
 
     def part(self, chosen: slice) -> "Texts":
         """Some of them."""
@@ -53,7 +55,7 @@ class Texts:
 
     def tensor(self) -> Tensor:
         """As it goes over the wire."""
-        return Tensor(name=self.name, datatype="BYTES", shape=(len(self.rows),), raw=pack_texts(self.rows))
+        return Tensor(name=self.name, datatype="BYTES", shape=(len(self.rows),), raw=pack_strings(self.rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,7 @@ def prepare(
                     f"{name} goes with token ids or vectors; the server tokenises texts itself"
                 )
         form = Form.SINGLE if isinstance(inputs, str) else Form.RAGGED
-        return Batch(fields=(Texts(rows=encode_texts("text", texts)),), form=form, lengths=None)
+        return Batch(fields=(Texts(rows=encode_texts(TEXT, texts)),), form=form, lengths=None)
 
     rows, form = _as_rows(inputs)
     sequences = Sequences(rows, form)
@@ -140,7 +142,7 @@ def prepare(
         name = "token_type_ids"
         fields.append(_field(name, "INT64", sequences.per_token(name, token_type_ids)))
     if form is Form.RAGGED or (counts != sequences.own_lengths).any():
-        fields.append(_field("lengths", "INT32", counts))
+        fields.append(_field(LENGTHS, "INT32", counts))
     if mask is not None:
         fields.append(_field("mask", "BOOL", sequences.mask(mask)))
     return Batch(fields=tuple(fields), form=form, lengths=counts)

@@ -3,16 +3,18 @@
 Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from polyhead_client.errors import ServerError
+from polyhead_proto.names import TEXT
+
 if TYPE_CHECKING:
     from polyhead_proto import messages as pb
-
-ATTENTION = "attention"
-"""The graph, and the prefix of the outputs, that carry attention weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """One served model: a family's fast graph (`NAME`) or another (`NAME.attention`).
+    """One served model: a family's fast graph (`NAME`) or another (`NAME.attention`, …).
 
     The numbers are None where the server does not say.
     """
@@ -56,18 +58,35 @@ class ModelInfo:
         """The encoder that this graph belongs to."""
         return family_of(self.name)
 
+    @cached_property
+    def attention(self) -> Mapping[int, str]:
+        """The outputs that hold attention weights, by layer; empty where the server does not say."""
+        try:
+            tensors = json.loads(self.properties.get("tensors") or "{}")
+            layers = {
+                int(tensor["layer"]): name
+                for name, tensor in tensors.items()
+                if tensor.get("role") == "attention" and name in self.outputs and "layer" in tensor
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ServerError(f"malformed reply: what {self.name} says of its tensors") from error
+        return MappingProxyType(dict(sorted(layers.items())))
+
     @property
     def attention_layers(self) -> tuple[int, ...]:
         """The layers whose weights this graph gives, in order."""
-        suffixes = (
-            name.removeprefix(f"{ATTENTION}.") for name in self.outputs if name.startswith(f"{ATTENTION}.")
-        )
-        return tuple(sorted(int(suffix) for suffix in suffixes if suffix.isdecimal()))
+        return tuple(self.attention)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the same family, this one among them: one for each graph."""
+        names = self.properties.get("models", "")
+        return tuple(names.split(",")) if names else (self.name,)
 
     @property
     def takes_text(self) -> bool:
         """Texts may be sent; the server tokenises them."""
-        return "text" in self.inputs
+        return TEXT in self.inputs
 
     @property
     def layers(self) -> int | None:

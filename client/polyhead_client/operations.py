@@ -20,14 +20,16 @@ from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
 from polyhead_client.inputs import Batch, Inputs, prepare
-from polyhead_client.messages import parse
-from polyhead_client.models import ATTENTION, ModelInfo, ModelStatistics, ServedModel, ServerInfo, family_of
+from polyhead_client.messages import parse_reply
+from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import read
-from polyhead_client.selection import Indices, Precision, Selection, select
+from polyhead_client.selection import Indices, Selection, select
 from polyhead_client.splitting import AT_ONCE, Joined, halves, naming, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import Precision
+from polyhead_proto.names import TEXT
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Is told how many sequences are done, and of how many."""
@@ -96,7 +98,9 @@ class Operations:
             timeout: Seconds for all of it; None is no limit, ... is what the client was made with.
 
         Returns:
-            The results, in the form of the inputs.
+            The results, in the form of the inputs. Arrays are read-only views of the reply: `array.copy()` or
+            `torch.tensor(array)` gives one to write to. A view keeps the whole reply in memory: copy what is
+            kept for long where much more was asked for.
 
         Raises:
             InvalidRequest: The request is wrong; the message says where.
@@ -114,13 +118,13 @@ class Operations:
             inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
         )
         name = check_name(model) or (yield from self._catalogue.family(deadline, batch.kind))
-        if attention is not None and attention is not False and not name.endswith(f".{ATTENTION}"):
-            name = f"{family_of(name)}.{ATTENTION}"
         info = yield from self._catalogue.model(name, version, deadline)
+        if attention is not None and attention is not False:
+            info = yield from self._catalogue.with_attention(info, version, deadline)
         _check_inputs(info, batch)
         selection = select(
             info,
-            text=batch.kind == "text",
+            text=batch.kind == TEXT,
             output=output,
             pooled=pooled,
             tokens=tokens,
@@ -332,8 +336,8 @@ def _one(ask: _Ask, batch: Batch, *, stream: bool = True) -> Operation[Encoding]
             if not stream or error.limit != "max_reply_bytes":
                 raise
         else:
-            message = parse(pb.ModelInferResponse, data)
-            return read(message, message.raw_output_contents, batch, ask.selection)
+            reply = parse_reply(data, pb.ModelInferResponse)
+            return read(reply.message, reply.contents, batch, ask.selection)
     assembly = Assembly()
     last = assembly.add(
         (yield Stream(rpc=RPCS["ModelStreamInfer"], data=build(parts=True), deadline=deadline))
@@ -344,7 +348,7 @@ def _one(ask: _Ask, batch: Batch, *, stream: bool = True) -> Operation[Encoding]
 
 
 def _check_inputs(info: ModelInfo, batch: Batch) -> None:
-    spelled = {"text": "texts", "input_ids": "token ids (integers)", "x": "vectors (floats)"}
+    spelled = {TEXT: "texts", "input_ids": "token ids (integers)", "x": "vectors (floats)"}
     if batch.kind not in info.inputs:
         taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
         raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")

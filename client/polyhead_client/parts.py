@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import ServerError
-from polyhead_client.messages import parse
-from polyhead_client.tensors import DTYPES
+from polyhead_client.messages import parse_reply
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import FINAL, PART, START, WHOLE
 
 Output = pb.ModelInferResponse.InferOutputTensor
 
@@ -28,7 +29,7 @@ class Assembly:
 
     def __init__(self) -> None:
         self.message = pb.ModelInferResponse()
-        self.contents: list[bytes | memoryview] = []
+        self.contents: list[memoryview] = []
         self._count = 0
         self._block: NDArray[np.uint8] | None = None
         self._filled = 0
@@ -39,19 +40,18 @@ class Assembly:
         Raises:
             ServerError: It is no part, or not the next one.
         """
-        stream = parse(pb.ModelStreamInferResponse, data)
-        if stream.error_message:
-            raise ServerError(stream.error_message)
-        part = stream.infer_response
-        number = part.parameters["part"].int64_param if "part" in part.parameters else None
-        if number != self._count or len(part.outputs) != 1 or len(part.raw_output_contents) != 1:
+        part, contents, failure = parse_reply(data, pb.ModelStreamInferResponse)
+        if failure:
+            raise ServerError(failure)
+        number = part.parameters[PART].int64_param if PART in part.parameters else None
+        if number != self._count or len(part.outputs) != 1 or len(contents) != 1:
             raise ServerError(
                 f"malformed reply: part {self._count} must hold one output, was part {number} "
-                f"with {len(part.outputs)} outputs and {len(part.raw_output_contents)} contents"
+                f"with {len(part.outputs)} outputs and {len(contents)} contents"
             )
         self._count += 1
-        self._add(part.outputs[0], part.raw_output_contents[0])
-        final = part.parameters["triton_final_response"].bool_param
+        self._add(part.outputs[0], contents[0])
+        final = part.parameters[FINAL].bool_param
         if final and self._block is not None:
             raise ServerError(f"malformed reply: {self.message.outputs[-1].name} is not complete")
         if final:
@@ -61,8 +61,8 @@ class Assembly:
                 self.message.parameters[name].CopyFrom(parameter)
         return final
 
-    def _add(self, output: Output, raw: bytes) -> None:
-        whole, start = (_numbers(output, name) for name in ("whole", "start"))
+    def _add(self, output: Output, raw: memoryview) -> None:
+        whole, start = (_numbers(output, name) for name in (WHOLE, START))
         if whole is None or start is None:
             if self._block is not None:
                 raise ServerError(f"malformed reply: {self.message.outputs[-1].name} is not complete")

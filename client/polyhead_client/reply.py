@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from polyhead_client.encoding import Arrays, Encoding, Timings
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
-from polyhead_client.models import ATTENTION
 from polyhead_client.padding import Form
 from polyhead_client.selection import Selection
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
-
-_TIMINGS = ("parse_ns", "tokenise_ns", "queue_ns", "compute_ns", "serialise_ns")
-
+from polyhead_proto.names import LENGTHS, TIMINGS, TOKENS
 
 Content = bytes | memoryview
 
@@ -34,7 +31,7 @@ def read(
     """What a ModelInferResponse answers; the caller measures `total_ns`.
 
     Args:
-        message: The reply, whose own contents are not looked at.
+        message: The reply, without its contents.
         contents: The raw content of each of its outputs.
         batch: What was sent.
         selection: What was asked for.
@@ -43,13 +40,13 @@ def read(
         ServerError: it breaks the contract.
     """
     reply = _Reply(message, contents, batch)
-    tokens = reply.texts("tokens") if "tokens" in selection.outputs else None
+    tokens = reply.texts(TOKENS) if TOKENS in selection.outputs else None
     output = reply.floats("output", "B", "T", "D") if "output" in selection.outputs else None
     pooled = reply.floats("pooled", "B", "D") if "pooled" in selection.outputs else None
     heads = "H" if selection.heads is None else len(selection.heads)
     queries = "T" if selection.queries is None else len(selection.queries)
     weights = {
-        layer: reply.weights(f"{ATTENTION}.{layer}", "B", heads, queries, "T") for layer in selection.layers
+        layer: reply.weights(name, "B", heads, queries, "T") for layer, name in selection.layers.items()
     }
     lengths = reply.lengths() if batch.lengths is None else batch.lengths
 
@@ -73,7 +70,7 @@ def read(
             total_ns=0,
             **{
                 name: message.parameters[name].int64_param
-                for name in _TIMINGS
+                for name in TIMINGS
                 if name in message.parameters and message.parameters[name].HasField("int64_param")
             },
         ),
@@ -105,21 +102,21 @@ class _Reply:
         return rows
 
     def lengths(self) -> NDArray[Any]:
-        lengths = self._array("lengths", ("B",), ("INT32", "INT64"))
+        lengths = self._array(LENGTHS, ("B",), ("INT32", "INT64"))
         if lengths.min() < 0 or ("T" in self.extents and lengths.max() > self.extents["T"]):
             raise ServerError(
                 f"malformed reply: lengths {lengths.tolist()} for {self.extents.get('T')} tokens"
             )
-        return _own(lengths)
+        return lengths
 
     def floats(self, name: str, *dims: str | int) -> NDArray[Any]:
-        return _own(self._array(name, dims, ("FP32", "FP16")))
+        return self._array(name, dims, ("FP32", "FP16"))
 
     def weights(self, name: str, *dims: str | int) -> NDArray[Any]:
         array = self._array(name, dims, ("FP32", "FP16", "UINT8"))
         if array.dtype == np.uint8:
             return np.asarray(array / np.float32(255), np.float32)
-        return _own(array.astype(np.float32, copy=False))
+        return array.astype(np.float32, copy=False)
 
     def _array(self, name: str, dims: Sequence[str | int], datatypes: Sequence[str]) -> NDArray[Any]:
         datatype, shape, raw = self._raw(name)
@@ -144,11 +141,6 @@ class _Reply:
                 return
         spelled = [f"{dim}={self.extents[dim]}" if dim in self.extents else str(dim) for dim in dims]
         raise ServerError(f"malformed reply: {name} must be [{', '.join(spelled)}], was {list(shape)}")
-
-
-def _own(array: NDArray[Any]) -> NDArray[Any]:
-    """A writable array: itself, or a copy where it is a view of the reply's bytes."""
-    return np.require(array, requirements="W")
 
 
 class _Form:

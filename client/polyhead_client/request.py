@@ -4,10 +4,11 @@ from google.protobuf.message import EncodeError, Message
 
 from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
-from polyhead_client.models import ATTENTION, ModelInfo
+from polyhead_client.models import ModelInfo
 from polyhead_client.selection import Selection
-from polyhead_client.tensors import DTYPES
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import PARTS, TRUNCATE
 
 # Names, shapes and timings; too little of it only means that the server is asked in vain.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
@@ -40,7 +41,7 @@ def build(
         model_version=version,
         parameters={
             name: pb.InferParameter(bool_param=True)
-            for name, wanted in (("truncate", truncate), ("parts", parts))
+            for name, wanted in ((TRUNCATE, truncate), (PARTS, parts))
             if wanted
         },
         inputs=[
@@ -52,8 +53,8 @@ def build(
         outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in selection.outputs],
         raw_input_contents=[tensor.raw for tensor in batch.tensors],
     )
-    for layer in selection.layers:
-        output = message.outputs.add(name=f"{ATTENTION}.{layer}")
+    for layer in selection.layers.values():
+        output = message.outputs.add(name=layer)
         for name, value in selection.parameters.items():
             output.parameters[name].string_param = value
     size, limit = message.ByteSize(), info.max_request_bytes

@@ -4,18 +4,17 @@ Shape letters: B batch, T tokens, H heads.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.models import ModelInfo
+from polyhead_proto.datatypes import Precision
+from polyhead_proto.names import LENGTHS, TOKENS
 
 Indices: TypeAlias = int | slice | range | Sequence[int]
 """Positions on an axis: 3, [0, 3], range(4) or slice(0, 4)."""
-
-Precision: TypeAlias = Literal["FP32", "FP16", "UINT8"]
-"""The datatypes that attention weights may cross the wire in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,8 @@ class Selection:
 
     outputs: tuple[str, ...]
     """Names, those of attention aside."""
-    layers: tuple[int, ...] = ()
+    layers: Mapping[int, str] = field(default_factory=dict)
+    """The layers whose attention is asked for, and the outputs that hold it."""
     heads: tuple[int, ...] | None = None
     """None: all of them."""
     queries: tuple[int, ...] | None = None
@@ -70,10 +70,10 @@ def select(
         raise InvalidRequest(f"pooled cannot be had: {info.name} does not pool")
     if tokens is None:
         tokens = text
-    if tokens and "tokens" not in info.outputs:
+    if tokens and TOKENS not in info.outputs:
         raise InvalidRequest(f"tokens cannot be had: {info.name} has no tokeniser")
     # Without the lengths of texts, their padding could not be told from their tokens.
-    wanted = {"output": output, "pooled": pooled, "tokens": tokens, "lengths": text}
+    wanted = {"output": output, "pooled": pooled, TOKENS: tokens, LENGTHS: text}
     if not (output or pooled or tokens or layers):
         raise InvalidRequest("nothing was asked for: output, pooled, tokens and attention are all off")
     return Selection(
@@ -85,20 +85,20 @@ def select(
     )
 
 
-def _layers(info: ModelInfo, attention: bool | int | Sequence[int] | None) -> tuple[int, ...]:
+def _layers(info: ModelInfo, attention: bool | int | Sequence[int] | None) -> Mapping[int, str]:
     if attention is None or attention is False:
-        return ()
+        return {}
     served = info.attention_layers
     if not served:
         raise InvalidRequest(f"attention cannot be had: {info.name} has no attention outputs")
     if attention is True:
-        return served
+        return info.attention
     asked: Any = [attention] if isinstance(attention, Integral) else attention
     if isinstance(asked, str | bytes) or not _all_integers(asked):
         raise InvalidRequest(f"attention must be True or layer numbers, was {attention!r}")
     if not len(asked):
         raise InvalidRequest("attention must name at least one layer, was empty")
-    layers: list[int] = []
+    layers: dict[int, str] = {}
     for layer in asked:
         index = int(layer) + len(served) if layer < 0 else int(layer)
         if index not in served:
@@ -108,8 +108,8 @@ def _layers(info: ModelInfo, attention: bool | int | Sequence[int] | None) -> tu
             )
         if index in layers:
             raise InvalidRequest(f"attention must name each layer once, was {attention!r}")
-        layers.append(index)
-    return tuple(layers)
+        layers[index] = info.attention[index]
+    return layers
 
 
 def _indices(name: str, value: Indices | None) -> tuple[int, ...] | None:

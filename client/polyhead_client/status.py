@@ -21,15 +21,7 @@ from polyhead_client.errors import (
     Unavailable,
     Unsupported,
 )
-
-REQUEST_ID = "x-request-id"
-"""The metadata key that carries the name of a call."""
-
-LIMIT = "polyhead-limit"
-"""The metadata key that names the limit of a refusal, where another way of asking keeps to it."""
-
-PUSHBACK = "grpc-retry-pushback-ms"
-"""The metadata key that says when to call again. gRPC's own retries keep to it, too."""
+from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
 
 ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
     {

@@ -8,10 +8,8 @@ from typing import Any
 
 from polyhead_client.calls import Stream
 from polyhead_client.errors import ServerError
-from polyhead_client.status import REQUEST_ID, new_request_id, translated
-
-# Metadata as Triton has it: errors come as the call's status, not in a message.
-_WANTS_STATUS = ("triton_grpc_error", "true")
+from polyhead_client.status import new_request_id, translated
+from polyhead_proto.names import REQUEST_ID, WANTS_STATUS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ def open_stream(
         call=channel.stream_stream(wanted.rpc.path)(
             iter([wanted.data]),
             timeout=wanted.deadline.remaining(),
-            metadata=((REQUEST_ID, request_id), _WANTS_STATUS, *metadata),
+            metadata=((REQUEST_ID, request_id), WANTS_STATUS, *metadata),
         ),
         translated=partial(
             translated, target=target, rpc=wanted.rpc.name, timeout=timeout, request_id=request_id

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from polyhead_export.attending import explicit_attention, fused_attention
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, inputs_of, outputs_of
+from polyhead_export.signature import GraphKind, inputs_of, outputs_of, sizes_of
 from polyhead_model import Encoder, EncoderConfig
 
 OPSET = 20
@@ -93,15 +93,16 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
 
 
 def _dynamic_shapes(config: EncoderConfig) -> dict[str, dict[int, object]]:
-    dynamic = torch.export.Dim.DYNAMIC
+    dynamic, sizes = torch.export.Dim.DYNAMIC, sizes_of(config)
     return {
-        spec.name: {axis: dynamic for axis, size in enumerate(spec.shape) if size == -1}
+        spec.name: {axis: dynamic for axis, letter in enumerate(spec.axes) if letter not in sizes}
         for spec in inputs_of(config)
     }
 
 
 def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) -> None:
-    """Names the dynamic axes B and T instead of the tracer's symbols."""
+    """Name the dynamic axes by their letters instead of the tracer's symbols."""
+    sizes = sizes_of(config)
     for value, spec in zip(
         (*model.graph.inputs, *model.graph.outputs),
         (*inputs_of(config), *outputs_of(config, kind)),
@@ -109,9 +110,7 @@ def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) 
     ):
         if value.name != spec.name:
             raise RuntimeError(f"the exporter named {value.name!r} what must be {spec.name!r}")
-        value.shape = ir.Shape(
-            ["B" if axis == 0 else "T" if size == -1 else size for axis, size in enumerate(spec.shape)]
-        )
+        value.shape = ir.Shape([sizes.get(letter, letter) for letter in spec.axes])
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from typing import Any
 
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GRAPH_KINDS, inputs_of, outputs_of
+from polyhead_export.signature import GRAPH_KINDS, TensorSpec, inputs_of, outputs_of, sizes_of
 from polyhead_model import EncoderConfig, parameters
 
 FILE = "manifest.json"
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when a reader of the old format would misread the new one."""
 
 _TOOLS = ("polyhead", "torch", "onnx", "onnxscript", "numpy")
@@ -56,11 +56,12 @@ def write_manifest(
         "version": version,
         "encoder": dataclasses.asdict(config),
         "precision": precision,
-        "inputs": [dataclasses.asdict(spec) for spec in inputs_of(config)],
+        "sizes": sizes_of(config),
         "graphs": {
             kind.name: {
                 "file": kind.file,
-                "outputs": [dataclasses.asdict(spec) for spec in outputs_of(config, kind)],
+                "inputs": [_describe(spec) for spec in inputs_of(config)],
+                "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
                 "operators": operators[kind.name],
             }
             for kind in GRAPH_KINDS
@@ -79,6 +80,10 @@ def write_manifest(
         "tools": {tool: metadata.version(tool) for tool in _TOOLS} | {"onnxruntime": _onnxruntime_version()},
     }
     (folder / FILE).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _describe(spec: TensorSpec) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(spec).items() if value is not None}
 
 
 def _describe_drift(drift: Drift) -> dict[str, Any]:

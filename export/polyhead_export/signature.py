@@ -1,8 +1,9 @@
-"""What a family's graphs take and give: names, datatypes, shapes.
+"""What a family's graphs take and give: names, datatypes, axes and roles.
 
-Shape letters: B batch, T tokens, D d_model, H heads. -1 stands for a size that varies.
+Shape letters: B batch, T tokens, D d_model, H heads.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyhead_model import EncoderConfig
@@ -10,11 +11,19 @@ from polyhead_model import EncoderConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """One input or output, in the wire protocol's terms."""
+    """One input or output, as the manifest describes it (docs/model-repository.md)."""
 
     name: str
     datatype: str
-    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    role: str | None = None
+    fill: str | bool | int | None = None
+    below: int | None = None
+    layer: int | None = None
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return its size on each axis; -1 where that varies."""
+        return tuple(sizes.get(letter, -1) for letter in self.axes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +41,54 @@ ATTENTION = GraphKind(name="attention", file="attention.onnx", weights=True)
 GRAPH_KINDS = (FAST, ATTENTION)
 
 
+def sizes_of(config: EncoderConfig) -> dict[str, int]:
+    """Return the sizes of the axes that are fixed."""
+    return {"D": config.d_model, "H": config.heads}
+
+
 def inputs_of(config: EncoderConfig) -> tuple[TensorSpec, ...]:
-    """The inputs of every graph of the family, in order."""
+    """Return the inputs of every graph of the family, in order."""
     if config.vocabulary is None:
-        inputs = [TensorSpec(name="x", datatype="FP32", shape=(-1, -1, config.d_model))]
+        inputs = [TensorSpec(name="x", datatype="FP32", axes=("B", "T", "D"))]
     else:
-        inputs = [TensorSpec(name="input_ids", datatype="INT64", shape=(-1, -1))]
+        tokens = ("B", "T")
+        inputs = [
+            TensorSpec(
+                name="input_ids", datatype="INT64", axes=tokens, role="tokens", below=config.vocabulary
+            )
+        ]
         if config.types:
-            inputs.append(TensorSpec(name="token_type_ids", datatype="INT64", shape=(-1, -1)))
+            inputs.append(
+                TensorSpec(
+                    name="token_type_ids",
+                    datatype="INT64",
+                    axes=tokens,
+                    role="types",
+                    fill=0,
+                    below=config.types,
+                )
+            )
     # 32 bits, because that is what the fused attention kernels read.
-    inputs.append(TensorSpec(name="lengths", datatype="INT32", shape=(-1,)))
+    inputs.append(TensorSpec(name="lengths", datatype="INT32", axes=("B",), role="lengths", fill="T"))
     if config.mask_input:
-        inputs.append(TensorSpec(name="mask", datatype="BOOL", shape=(-1, -1, -1)))
+        inputs.append(TensorSpec(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True))
     return tuple(inputs)
 
 
 def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[TensorSpec, ...]:
-    """The outputs of the family's graph of this kind, in order."""
-    outputs = [TensorSpec(name="output", datatype="FP32", shape=(-1, -1, config.d_model))]
+    """Return the outputs of the family's graph of this kind, in order."""
+    outputs = [TensorSpec(name="output", datatype="FP32", axes=("B", "T", "D"))]
     if config.pooling is not None:
-        outputs.append(TensorSpec(name="pooled", datatype="FP32", shape=(-1, config.d_model)))
+        outputs.append(TensorSpec(name="pooled", datatype="FP32", axes=("B", "D"), role="pooled"))
     if kind.weights:
         outputs += [
-            TensorSpec(name=f"attention.{layer}", datatype="FP32", shape=(-1, config.heads, -1, -1))
+            TensorSpec(
+                name=f"attention.{layer}",
+                datatype="FP32",
+                axes=("B", "H", "T", "T"),
+                role="attention",
+                layer=layer,
+            )
             for layer in range(config.layers)
         ]
     return tuple(outputs)

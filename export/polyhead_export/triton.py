@@ -1,9 +1,7 @@
 """`config.pbtxt`, with which Triton's onnxruntime backend serves the fast graph as it lies there."""
 
-from polyhead_export.signature import FAST, TensorSpec, inputs_of, outputs_of
+from polyhead_export.signature import FAST, TensorSpec, inputs_of, outputs_of, sizes_of
 from polyhead_model import EncoderConfig
-
-_DATA_TYPES = {"FP32": "TYPE_FP32", "INT64": "TYPE_INT64", "INT32": "TYPE_INT32", "BOOL": "TYPE_BOOL"}
 
 MAX_BATCH_SIZE = 256
 """What Triton may batch up to, which must be told a number: that of `polyhead serve`."""
@@ -22,14 +20,14 @@ def triton_config(name: str, config: EncoderConfig) -> str:
             'backend: "onnxruntime"',
             f'default_model_filename: "{FAST.file}"',
             f"max_batch_size: {MAX_BATCH_SIZE}",
-            *(_tensor("input", spec) for spec in inputs_of(config)),
-            *(_tensor("output", spec) for spec in outputs_of(config, FAST)),
+            *(_tensor("input", spec, config) for spec in inputs_of(config)),
+            *(_tensor("output", spec, config) for spec in outputs_of(config, FAST)),
             "",
         ]
     )
 
 
-def _tensor(field: str, spec: TensorSpec) -> str:
-    dims = spec.shape[1:]
+def _tensor(field: str, spec: TensorSpec, config: EncoderConfig) -> str:
+    dims = spec.shape(sizes_of(config))[1:]
     shape = f"dims: {list(dims)}" if dims else "dims: [1] reshape { shape: [] }"
-    return f'{field} {{ name: "{spec.name}" data_type: {_DATA_TYPES[spec.datatype]} {shape} }}'
+    return f'{field} {{ name: "{spec.name}" data_type: TYPE_{spec.datatype} {shape} }}'

@@ -8,8 +8,9 @@ Shape letters: B batch, T tokens.
 import math
 from collections.abc import Sequence
 
-from polyhead_client.tensors import DTYPES
 from polyhead_load.reply_head import Tensor
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import TOKENS
 
 _LENGTH_BYTES = 4
 """What each element of BYTES has in front of it."""
@@ -39,7 +40,7 @@ class Likeness:
         if (known := self._seen.get(number)) is not None:
             return None if tensors == known else f"must be {_spelled(known)}, was {_spelled(tensors)}"
         if tokens is None:
-            tokens = next((each.shape[-1] for each in tensors if each.name == "tokens" and each.shape), None)
+            tokens = next((each.shape[-1] for each in tensors if each.name == TOKENS and each.shape), None)
         fault = next(filter(None, map(_contents_fault, tensors)), None) or self._unlike(tokens, tensors)
         if fault is None:
             self._seen[number] = tensors

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_load.errors import SweepError
-from polyhead_load.reply_head import TIMINGS
+from polyhead_proto.names import TIMINGS
 
 if TYPE_CHECKING:
     from polyhead_load.connection import Answer

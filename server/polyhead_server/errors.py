@@ -12,6 +12,8 @@ from types import MappingProxyType
 
 from grpc import StatusCode
 
+from polyhead_proto.names import LIMIT, PUSHBACK
+
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _LONGEST_MESSAGE = 1500
 _SLOW_RETRY_MS = 10_000
@@ -157,12 +159,6 @@ def exhausted(error: BaseException) -> bool:
         or (type(error) is RuntimeError and str(error) == "can't start new thread")
     )
 
-
-PUSHBACK = "grpc-retry-pushback-ms"
-"""gRPC's own retries wait this long, and do not happen at all when it is negative."""
-
-LIMIT = "polyhead-limit"
-"""Trailing metadata that names the limit, where another way of asking keeps to it: `max_reply_bytes`."""
 
 _NO_MEMORY = (
     "the request and its reply must fit into the server's free memory, and did not: send fewer or shorter "

@@ -112,6 +112,8 @@ def _load_graphs(
     lost: Callable[[], None],
 ) -> Iterator[Loaded | Failed]:
     verify(folder, manifest)
+    for graph, reason in manifest.skipped.items():
+        LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
     tokeniser = None
     if manifest.tokenizer is not None:
         tokeniser = Tokeniser(

@@ -16,12 +16,10 @@ from typing import Any, Protocol
 
 import grpc
 
+from polyhead_proto.names import REQUEST_ID
 from polyhead_server.logs import LOGGER
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-REQUEST_ID = "x-request-id"
-"""Metadata with the name that a caller gives its request."""
 
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 

@@ -1,42 +1,70 @@
-"""What one served model takes and gives on the wire.
+"""What one served model takes and gives, described once by axes and roles.
 
-Shape letters: B batch, T tokens, D d_model, H heads, L layers. -1 stands for a size that varies.
+Batching, padding, cutting, selection, sizes and metadata all follow from the axes of its tensors. B joins
+requests; letters with a fixed size (D, H, L, …) stay as they are; every other letter (T, S, …) is padded to
+the longest of a batch, and cut again. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
+from polyhead_proto.names import LENGTHS, TEXT, TOKENS
 from polyhead_server.repository import GraphName, Manifest, Tensor
 
-TEXT = "text"
-TOKENS = "tokens"
-LENGTHS = "lengths"
-
-# The wire may carry what can be turned into the graph's own type without loss.
-_ALSO_ACCEPTED: Mapping[str, tuple[str, ...]] = MappingProxyType({"x": ("FP16",), LENGTHS: ("INT64",)})
+ATTENTION = "attention"
+"""The role of outputs that hold attention weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """One input or output as the wire knows it."""
+    """One input or output of a model."""
 
     name: str
     datatype: str
-    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Of the axes that are fixed."""
+    role: str | None = None
+    fill: str | bool | float | None = None
+    """What an input holds where a request leaves it out: a value, or an axis' size. None: it is needed."""
+    below: int | None = None
+    layer: int | None = None
     optional: bool = False
+    """A request may leave it out."""
     also: tuple[str, ...] = ()
-    """Datatypes that an input may have instead."""
+    """Datatypes that an input may have instead: those that can be turned into its own without loss."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its size on each axis; -1 where that varies."""
+        return tuple(self.sizes.get(letter, -1) for letter in self.axes)
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Its shape, given the sizes of the axes that vary."""
+        return tuple(self.sizes.get(letter) or sizes[letter] for letter in self.axes)
 
     @property
     def is_attention(self) -> bool:
-        """It holds attention weights (B, H, T, T), so `heads` and `queries` select from it."""
-        return self.name.startswith("attention.")
+        """It holds attention weights [B, …, H, queries, keys], from which `heads` and `queries` select."""
+        return self.role == ATTENTION
+
+    @property
+    def heads_axis(self) -> int:
+        """The axis that `heads` selects from."""
+        return len(self.axes) - 3
+
+    @property
+    def queries_axis(self) -> int:
+        """The axis that `queries` selects from."""
+        return len(self.axes) - 2
 
     @property
     def is_per_sequence(self) -> bool:
-        """It holds one value for each sequence: (B)."""
-        return len(self.shape) == 1
+        """It holds one value for each sequence: [B]."""
+        return len(self.axes) == 1
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -52,15 +80,34 @@ class Signature:
     version: int
     graph: GraphName
     manifest: Manifest
-    primary: str
-    """The input that carries the sequences: `x` (B, T, D) or `input_ids` (B, T)."""
+    feeds: tuple[TensorSpec, ...]
+    """The inputs of the graph itself."""
+    results: tuple[TensorSpec, ...]
+    """The outputs of the graph itself."""
     inputs: Mapping[str, TensorSpec]
+    """What requests may hold: the graph's inputs, and `text` where there is a tokeniser."""
     outputs: Mapping[str, TensorSpec]
+    """What replies may hold: the graph's outputs, and `tokens` and `lengths` of token ids."""
 
-    @property
-    def attention_layers(self) -> int:
-        """How many of the outputs hold attention weights."""
-        return sum(spec.is_attention for spec in self.outputs.values())
+    @cached_property
+    def primary(self) -> TensorSpec:
+        """The input that carries the sequences: the first that is needed and has an axis beside B."""
+        return next(spec for spec in self.feeds if spec.fill is None and len(spec.axes) > 1)
+
+    @cached_property
+    def length(self) -> str:
+        """The letter of the primary input's length."""
+        return self.primary.axes[1]
+
+    @cached_property
+    def letters(self) -> tuple[str, ...]:
+        """The axes that vary, B aside; the primary input's come first."""
+        every = (letter for spec in (self.primary, *self.feeds) for letter in spec.axes[1:])
+        return tuple(dict.fromkeys(letter for letter in every if letter not in self.manifest.sizes))
+
+    def feed(self, role: str) -> TensorSpec | None:
+        """The first of the graph's inputs that has a role."""
+        return next((spec for spec in self.feeds if spec.role == role), None)
 
     @property
     def max_tokens(self) -> int | None:
@@ -70,43 +117,61 @@ class Signature:
     def working_bytes(self, batch: int, tokens: int) -> int:
         """About how much memory a run of this size takes beyond the weights, in bytes.
 
-        Attention counts its scores and weights, (B, H, T, T) each, and every layer's weights where they are
-        outputs, asked for or not: onnxruntime computes them all. The rest counts eight (B, T, D) values.
+        Counts every output, asked for or not, as onnxruntime computes them all; one layer's scores and
+        weights, (B, H, T, T) each; and eight (B, T, D) values.
         """
-        encoder = self.manifest.encoder
-        maps = self.attention_layers + 2
-        return 4 * batch * tokens * (maps * encoder.heads * tokens + 8 * encoder.d_model)
+        sizes = self.manifest.sizes
+        varying = dict.fromkeys((*self.letters, "T"), tokens) | {"B": batch}
+        outputs = sum(math.prod(spec.at(varying)) for spec in self.results)
+        return 4 * (outputs + batch * tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1)))
 
 
 def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
-    """What the graph of this name (`fast`, `attention`) takes and gives once it is served."""
-    primary = "x" if manifest.encoder.vocabulary is None else "input_ids"
-    inputs = {}
-    for tensor in manifest.inputs:
-        optional = tensor.name != primary or manifest.tokenizer is not None
-        inputs[tensor.name] = _spec(tensor, optional=optional)
-    outputs = {tensor.name: _spec(tensor) for tensor in manifest.graphs[graph].outputs}
-    if manifest.tokenizer is not None:
-        inputs[TEXT] = TensorSpec(name=TEXT, datatype="BYTES", shape=(-1,), optional=True)
-        outputs[TOKENS] = TensorSpec(name=TOKENS, datatype="BYTES", shape=(-1, -1))
-    if manifest.encoder.vocabulary is not None:
-        outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", shape=(-1,))
+    """Describe a graph as it is served."""
+    record = manifest.graphs[graph]
+    feeds = tuple(_spec(tensor, manifest.sizes) for tensor in record.inputs)
+    results = tuple(_spec(tensor, manifest.sizes) for tensor in record.outputs)
+    inputs = {spec.name: spec for spec in feeds}
+    outputs = {spec.name: spec for spec in results}
+    ids = next((spec for spec in feeds if spec.role == "tokens"), None)
+    lengths = next((spec for spec in feeds if spec.role == LENGTHS), None)
+    if ids is not None and lengths is not None:
+        outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",))
+        if manifest.tokenizer is not None:
+            inputs[ids.name] = replace(ids, optional=True)
+            inputs[TEXT] = TensorSpec(name=TEXT, datatype="BYTES", axes=("B",), optional=True)
+            outputs = {
+                **{spec.name: spec for spec in results},
+                TOKENS: TensorSpec(name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1])),
+                LENGTHS: outputs[LENGTHS],
+            }
     return Signature(
         name=manifest.served_name(graph),
         version=manifest.version,
         graph=graph,
         manifest=manifest,
-        primary=primary,
+        feeds=feeds,
+        results=results,
         inputs=MappingProxyType(inputs),
         outputs=MappingProxyType(outputs),
     )
 
 
-def _spec(tensor: Tensor, *, optional: bool = False) -> TensorSpec:
+def _spec(tensor: Tensor, sizes: Mapping[str, int]) -> TensorSpec:
+    also: Sequence[str] = ()
+    if tensor.datatype == "FP32":
+        also = ("FP16",)
+    elif tensor.datatype == "INT32" and (isinstance(tensor.fill, str) or tensor.below is not None):
+        also = ("INT64",)  # its values are bounded
     return TensorSpec(
         name=tensor.name,
         datatype=tensor.datatype,
-        shape=tuple(tensor.shape),
-        optional=optional,
-        also=_ALSO_ACCEPTED.get(tensor.name, ()),
+        axes=tuple(tensor.axes),
+        sizes={letter: sizes[letter] for letter in tensor.axes if letter in sizes},
+        role=tensor.role,
+        fill=tensor.fill,
+        below=tensor.below,
+        layer=tensor.layer,
+        optional=tensor.fill is not None,
+        also=tuple(also),
     )

@@ -11,12 +11,13 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.metadata import described
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client
-from polyhead_client.tensors import DTYPES
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 
@@ -125,6 +126,8 @@ class FakeServer:
             inputs=[*inputs, tensor(name="lengths", datatype="INT32", shape=[-1])],
             outputs=outputs,
             properties={
+                "models": f"{family},{family}.attention",
+                "tensors": described(output.name for output in outputs),
                 "layers": str(L),
                 "heads": str(H),
                 "d_model": str(D),

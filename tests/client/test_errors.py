@@ -240,12 +240,18 @@ def reply(**changes: Any) -> pb.ModelInferResponse:
     [
         (pb.ModelInferResponse(), "output is missing, there are []"),
         (reply(attention_0=("FP32", [1, 1, 2, 2], bytes(16))), "an output comes twice"),
-        (reply(output=("FP32", [1, 2, 4], bytes(31))), "output of shape [1, 2, 4] has 31 bytes"),
+        (
+            reply(output=("FP32", [1, 2, 4], bytes(31))),
+            "must have 32 bytes for FP32 [1, 2, 4], had 31",
+        ),
         (
             reply(output=("FP32", [1, 2, 1 << 62], bytes(32))),
-            "output of shape [1, 2, 4611686018427387904] has 32 bytes",
+            "output must have 36893488147419103232 bytes for FP32 [1, 2, 4611686018427387904], had 32",
         ),
-        (reply(output=("FP32", [1, 2, -4], bytes(32))), "output of shape [1, 2, -4] has 32 bytes"),
+        (
+            reply(output=("FP32", [1, 2, -4], bytes(32))),
+            "must have -32 bytes for FP32 [1, 2, -4], had 32",
+        ),
         (reply(output=("INT64", [1, 2, 2], bytes(32))), "output must be FP32 or FP16, was INT64"),
         (reply(output=("FP32", [2, 2, 4], bytes(64))), "output must be [B=1, T=2, D=4], was [2, 2, 4]"),
         (reply(output=("FP32", [1, 8], bytes(32))), "output must be [B=1, T=2, D], was [1, 8]"),
@@ -281,10 +287,15 @@ def test_outputs_without_contents_are_the_servers_fault(client: Client, fake: "F
 @pytest.mark.parametrize(
     ("tokens", "shape", "lengths", "complaint"),
     [
-        (b"\x01\x00\x00\x00a", [1, 2], [1], "the 5 bytes of tokens do not hold 2 elements"),
-        (b"\xff\xff\xff\xff", [1, 1], [1], "the 4 bytes of tokens do not hold 1 elements"),
-        (b"\x01\x00", [1, 1], [1], "the 2 bytes of tokens do not hold 1 elements"),
-        (bytes(8), [1, 1], [1], "the 8 bytes of tokens do not hold 1 elements"),
+        (
+            b"\x01\x00\x00\x00a",
+            [1, 2],
+            [1],
+            "tokens must have 2 elements for shape [1, 2], 5 bytes hold",
+        ),
+        (b"\xff\xff\xff\xff", [1, 1], [1], "tokens[0] must have 4294967295 bytes as it says, 0 follow"),
+        (b"\x01\x00", [1, 1], [1], "tokens must have 1 elements for shape [1, 1], 2 bytes hold fewer"),
+        (bytes(8), [1, 1], [1], "tokens must have 1 elements for shape [1, 1], had 1 and 4 bytes more"),
         (bytes(4), [1], [1], "tokens must be BYTES [1, T], was BYTES [1]"),
         (b"", [1 << 40, 0], [1], "tokens must be BYTES [1, T], was BYTES [1099511627776, 0]"),
         (bytes(4), [1, 1], [2], "lengths [2] for 1 tokens"),

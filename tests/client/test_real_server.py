@@ -248,3 +248,15 @@ def test_the_commands_reach_the_server(
 
     assert main(["view", *arguments, "--layer", "1", "--out", str(out)]) == 0
     assert out.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("tokens", range(1, 9))
+def test_arrays_are_views_of_the_reply(client: Client, random: np.random.Generator, tokens: int) -> None:
+    """Whatever their sizes: the server begins each where an array may begin."""
+    encoding = client.encode(vectors(random, 1, tokens, 16), model="tiny", attention=True)
+
+    assert encoding.attention is not None
+    for array in (encoding.output, *encoding.attention.values()):
+        assert not array.flags.owndata
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 0

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.metadata import described
 
 from polyhead_client import InvalidRequest, ModelInfo
 from polyhead_client.selection import Selection, select
@@ -24,7 +25,12 @@ OFF = {
 
 def model(*outputs: str) -> ModelInfo:
     return ModelInfo.from_message(
-        pb.ModelMetadataResponse(name="tiny", versions=["1"], outputs=[{"name": name} for name in outputs])
+        pb.ModelMetadataResponse(
+            name="tiny",
+            versions=["1"],
+            outputs=[{"name": name} for name in outputs],
+            properties={"tensors": described(outputs)},
+        )
     )
 
 
@@ -48,7 +54,7 @@ def selected(info: ModelInfo, **wishes: Any) -> Selection:
     ],
 )
 def test_layers_are_chosen_in_order(attention: Any, layers: tuple[int, ...]) -> None:
-    assert selected(ATTENTION, attention=attention).layers == layers
+    assert tuple(selected(ATTENTION, attention=attention).layers) == layers
 
 
 @pytest.mark.parametrize(

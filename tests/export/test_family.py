@@ -34,7 +34,7 @@ def test_manifest_describes_every_file(repository: Path, name: str) -> None:
     version = repository / name / "1"
     manifest = manifest_of(version)
 
-    assert (manifest["format"], manifest["name"], manifest["version"]) == (1, name, 1)
+    assert (manifest["format"], manifest["name"], manifest["version"]) == (2, name, 1)
     assert set(manifest["files"]) == {path.name for path in version.iterdir()} - {"manifest.json"}
     for file, said in manifest["files"].items():
         content = (version / file).read_bytes()
@@ -63,14 +63,17 @@ def test_graphs_have_the_signature_of_the_manifest(repository: Path, name: str, 
         version / manifest["graphs"][graph]["file"], providers=["CPUExecutionProvider"]
     )
 
-    def rank_and_name(tensors: list[Any]) -> list[tuple[str, int]]:
-        return [(tensor.name, len(tensor.shape)) for tensor in tensors]
+    def shapes(tensors: list[Any]) -> list[tuple[str, list[int | str]]]:
+        return [(tensor.name, tensor.shape) for tensor in tensors]
 
-    def said(tensors: list[dict[str, Any]]) -> list[tuple[str, int]]:
-        return [(tensor["name"], len(tensor["shape"])) for tensor in tensors]
+    def said(tensors: list[dict[str, Any]]) -> list[tuple[str, list[int | str]]]:
+        sizes = manifest["sizes"]
+        return [
+            (tensor["name"], [sizes.get(letter, letter) for letter in tensor["axes"]]) for tensor in tensors
+        ]
 
-    assert rank_and_name(session.get_inputs()) == said(manifest["inputs"])
-    assert rank_and_name(session.get_outputs()) == said(manifest["graphs"][graph]["outputs"])
+    assert shapes(session.get_inputs()) == said(manifest["graphs"][graph]["inputs"])
+    assert shapes(session.get_outputs()) == said(manifest["graphs"][graph]["outputs"])
 
 
 @pytest.mark.parametrize("name", EXPORTED)

@@ -19,6 +19,7 @@ Writes its port, and then `reached` when so many requests as the first argument 
 """
 
 import asyncio
+import json
 import math
 import sys
 import time
@@ -59,7 +60,15 @@ def metadata_of(name: str) -> pb.ModelMetadataResponse:
         ]
         outputs.append({"name": "tokens", "datatype": "BYTES", "shape": [-1, -1]})
     inputs.append({"name": "lengths", "datatype": "INT32", "shape": [-1]})
-    properties = {"d_model": D_MODEL, "heads": 2, "layers": LAYERS, "max_tokens": MAX_TOKENS}
+    tensors = {
+        f"attention.{layer}": {"role": "attention", "layer": layer} for layer in range(len(outputs) - 1)
+    }
+    family = name.partition(".")[0]
+    properties: dict[str, object] = {
+        "models": f"{family},{family}.attention",
+        "tensors": json.dumps(tensors),
+    }
+    properties |= {"d_model": D_MODEL, "heads": 2, "layers": LAYERS, "max_tokens": MAX_TOKENS}
     if name.startswith("ids"):
         properties["vocabulary"] = VOCABULARY
     if name.startswith("parts"):

@@ -164,7 +164,7 @@ def test_a_first_reply_that_the_client_cannot_read_is_said_before_the_load(fake:
 
     _, error = generator.process.communicate(timeout=60)
     assert generator.process.returncode == 1
-    assert error.startswith("early T=4 is answered with something else: malformed reply: output of shape ")
+    assert error.startswith("early T=4 is answered with something else: malformed reply: output must have ")
     assert not (generator.folder / "records.npz").exists()
 
 

@@ -18,18 +18,11 @@ from tests.servers import InThread, quick_settings, serving
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
 from polyhead_server import Server, Settings
 from polyhead_server.engine import Engine
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
-DTYPES = {
-    "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-}
 
 Serve = Callable[..., "Running"]
 Value = NDArray[Any] | Sequence[str]

@@ -5,9 +5,8 @@ import errno
 import grpc
 import pytest
 
+from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import (
-    LIMIT,
-    PUSHBACK,
     STATUS,
     EngineError,
     ExpiredError,

@@ -50,4 +50,4 @@ def test_a_masked_family_takes_a_mask(repository: Path) -> None:
 def test_working_memory_counts_every_attention_map(repository: Path, graph: GraphName, maps: int) -> None:
     needed = signature(repository, "tiny", graph).working_bytes(3, 100)
 
-    assert needed == 4 * 3 * (maps * 4 * 100 * 100 + 8 * 16 * 100)
+    assert needed == 4 * 3 * (maps * 4 * 100 * 100 + (8 + 1) * 16 * 100)

@@ -17,6 +17,7 @@ from polyhead_client.options import parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths
 from polyhead_model.description import check_field_names
+from polyhead_proto.datatypes import Precision
 
 Dimension = Literal["family", "tokens", "batch", "attention"]
 """What tells one configuration from another."""
@@ -88,7 +89,7 @@ class Attention(_Model):
     """Only these, such as `0,3` or `0:4`."""
     queries: str | None = None
     """Only these rows, likewise."""
-    dtype: Literal["FP32", "FP16", "UINT8"] | None = None
+    dtype: Precision | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "Attention":

@@ -10,15 +10,15 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from polyhead_proto.datatypes import DTYPES
 from polyhead_server.arena import Arena
 from polyhead_server.devices import CPU, Device
 from polyhead_server.engine.failures import ask_device, translate
 from polyhead_server.engine.runner import Arrays
 from polyhead_server.engine.session import open_session
-from polyhead_server.engine.shapes import DTYPES, shape_of
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.logs import LOGGER
-from polyhead_server.signature import LENGTHS, Signature
+from polyhead_server.signature import Signature
 
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
@@ -51,7 +51,8 @@ class Engine:
         self._session = open_session(path, device=device, threads=threads)
         self.provider: str = self._session.get_providers()[0]
         self._signature = signature
-        self.outputs = [tensor.name for tensor in signature.manifest.graphs[signature.graph].outputs]
+        self._primary = signature.primary.name
+        self.outputs = [spec.name for spec in signature.results]
         self._running: set[Any] = set()
         self._arena = Arena()
         self._stopped = False
@@ -80,7 +81,7 @@ class Engine:
             EngineError: Anything else went wrong.
         """
         options = ort.RunOptions()
-        batch, tokens = feeds[self._signature.primary].shape[:2]
+        batch, tokens = feeds[self._primary].shape[:2]
         taken = self._signature.working_bytes(batch, tokens)
         with self._lock:
             if self._stopped:
@@ -106,11 +107,11 @@ class Engine:
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
         """Inputs of (B, T): zeros, nothing masked, no padding."""
+        sizes = self._sizes(batch, tokens)
         feeds: dict[str, NDArray[Any]] = {}
-        for tensor in self._signature.manifest.inputs:
-            shape = shape_of(tensor, batch, tokens)
-            feeds[tensor.name] = np.full(shape, tensor.datatype == "BOOL", DTYPES[tensor.datatype])
-        feeds[LENGTHS] = np.full_like(feeds[LENGTHS], tokens)
+        for spec in self._signature.feeds:
+            fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill or 0
+            feeds[spec.name] = np.full(spec.at(sizes), fill, DTYPES[spec.datatype])
         return feeds
 
     def shrink(self) -> None:
@@ -141,13 +142,16 @@ class Engine:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
             self._arena_name = None
 
+    def _sizes(self, batch: int, tokens: int) -> dict[str, int]:
+        """The axes that vary, all lengths alike."""
+        return dict.fromkeys(self._signature.letters, tokens) | {"B": batch}
+
     def _check_names(self, file: str) -> None:
-        graph = self._signature.manifest.graphs[self._signature.graph]
-        for what, values, tensors in (
-            ("inputs", self._session.get_inputs(), self._signature.manifest.inputs),
-            ("outputs", self._session.get_outputs(), graph.outputs),
+        for what, values, specs in (
+            ("inputs", self._session.get_inputs(), self._signature.feeds),
+            ("outputs", self._session.get_outputs(), self._signature.results),
         ):
-            are, must = {value.name for value in values}, {tensor.name for tensor in tensors}
+            are, must = {value.name for value in values}, {spec.name for spec in specs}
             if are != must:
                 raise RepositoryError(
                     f"{file}: the session's {what} must be {sorted(must)}, were {sorted(are)}"
@@ -155,19 +159,17 @@ class Engine:
 
     def _warm_up(self, file: str) -> None:
         """Runs once on zeros, and compares what comes out with what the manifest says."""
-        manifest = self._signature.manifest
         batch, tokens = 2, min(8, self._signature.max_tokens or 8)
-        wanted = manifest.graphs[self._signature.graph].outputs
         try:
             values = self.run(self.example(batch, tokens), self.outputs)
         except (EngineError, TooLargeError, DeviceLostError) as error:
             LOGGER.debug("warm-up of %s failed", self._signature.name, exc_info=True)
             raise RepositoryError(f"{file} fails on its first run") from error
-        for tensor in wanted:
-            value = values[tensor.name]
-            shape = shape_of(tensor, batch, tokens)
-            if value.shape != shape or value.dtype != DTYPES[tensor.datatype]:
+        for spec in self._signature.results:
+            value = values[spec.name]
+            shape = spec.at(self._sizes(batch, tokens))
+            if value.shape != shape or value.dtype != DTYPES[spec.datatype]:
                 raise RepositoryError(
-                    f"{file}: {tensor.name} must be {tensor.datatype} {list(shape)} "
+                    f"{file}: {spec.name} must be {spec.datatype} {list(shape)} "
                     f"at B={batch}, T={tokens}, was {value.dtype} {list(value.shape)}"
                 )

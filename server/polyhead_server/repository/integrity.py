@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from types import MappingProxyType
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto
 
+from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import RepositoryError, quoted
 from polyhead_server.files import open_regular
 from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Tensor
@@ -24,15 +24,6 @@ from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Ten
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 # Holds a compiled graph, or the path of one, for a device's own compiler.
 _FORBIDDEN = frozenset({("com.microsoft", "EPContext")})
-_ELEMENT: Mapping[str, int] = MappingProxyType(
-    {
-        "BOOL": TensorProto.BOOL,
-        "INT32": TensorProto.INT32,
-        "INT64": TensorProto.INT64,
-        "FP16": TensorProto.FLOAT16,
-        "FP32": TensorProto.FLOAT,
-    }
-)
 
 
 def verify(folder: Path, manifest: Manifest) -> None:
@@ -101,8 +92,9 @@ def _check_graph(folder: Path, graph: Graph, manifest: Manifest) -> None:
         _check_tensor(tensor, graph.file, folder, manifest)
     held = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in held]
-    _check_signature(graph.file, "inputs", inputs, manifest.inputs, strict=True)
-    _check_signature(graph.file, "outputs", list(model.graph.output), graph.outputs, strict=False)
+    sizes = manifest.sizes
+    _check_signature(graph.file, "inputs", inputs, graph.inputs, sizes, strict=True)
+    _check_signature(graph.file, "outputs", list(model.graph.output), graph.outputs, sizes, strict=False)
 
 
 Nodes = onnx.GraphProto | onnx.FunctionProto
@@ -187,7 +179,13 @@ def _item_bytes(data_type: int) -> float:
 
 
 def _check_signature(
-    file: str, what: str, values: list[onnx.ValueInfoProto], tensors: list[Tensor], *, strict: bool
+    file: str,
+    what: str,
+    values: list[onnx.ValueInfoProto],
+    tensors: list[Tensor],
+    sizes: Mapping[str, int],
+    *,
+    strict: bool,
 ) -> None:
     """Compares a graph's inputs or outputs with the manifest's. A shape may be open where not strict."""
     names = [value.name for value in values]
@@ -200,12 +198,13 @@ def _check_signature(
     for tensor in tensors:
         kind = by_name[tensor.name]
         shape = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
-        same_rank = len(shape) == len(tensor.shape)
-        agree = same_rank and all(
-            is_ == must or (not strict and is_ == -1) for is_, must in zip(shape, tensor.shape, strict=True)
+        expected = [sizes.get(letter, -1) for letter in tensor.axes]
+        agree = len(shape) == len(expected) and all(
+            is_ == must or (not strict and is_ == -1) for is_, must in zip(shape, expected, strict=True)
         )
-        if kind.elem_type != _ELEMENT[tensor.datatype] or not agree:
+        element = onnx.helper.np_dtype_to_tensor_dtype(DTYPES[tensor.datatype])
+        if kind.elem_type != element or not agree:
             raise RepositoryError(
-                f"{file}: {tensor.name} must be {tensor.datatype} {tensor.shape} as in the manifest, "
+                f"{file}: {tensor.name} must be {tensor.datatype} {expected} as in the manifest, "
                 f"has element type {kind.elem_type} and shape {shape}"
             )

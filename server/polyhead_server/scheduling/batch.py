@@ -7,31 +7,52 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_proto.names import LENGTHS
 from polyhead_server.scheduling.work import Work
-from polyhead_server.signature import LENGTHS, Signature
+from polyhead_server.signature import Signature, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
+Axes = tuple[tuple[int, int], ...]
+"""The axes of a tensor that vary, B aside: where each is, and which of the layout's letters it has."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Which axes of a graph's inputs and outputs are T; axis 0 is always B."""
+    """Which axes of a graph's inputs and outputs vary; axis 0 is always B."""
 
-    inputs: Mapping[str, tuple[int, ...]]
-    outputs: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, Axes]
+    outputs: Mapping[str, Axes]
+    measures: tuple[tuple[str, int], ...] = ()
+    """For each letter an input, and its axis, that tells the letter's size."""
+    lengths: str | None = None
+    """The input that says how much of each sequence is no padding."""
+
+    def sizes(self, work: Work) -> tuple[int, ...]:
+        """The sizes of a request's letters."""
+        return tuple([work.feeds[name].shape[axis] for name, axis in self.measures])
 
 
 def layout_of(signature: Signature) -> Layout:
-    """The layout of a served graph: every size that varies, after B, is T."""
-    manifest = signature.manifest
+    """The layout of a served graph."""
+    letters = {letter: place for place, letter in enumerate(signature.letters)}
+    by_fill = (spec for spec in signature.feeds if spec.role == LENGTHS and spec.fill == signature.length)
+    lengths = next(by_fill, None)
+    ordered = (signature.primary, *signature.feeds)
     return Layout(
-        inputs={tensor.name: _axes(tensor.shape) for tensor in manifest.inputs},
-        outputs={tensor.name: _axes(tensor.shape) for tensor in manifest.graphs[signature.graph].outputs},
+        inputs={spec.name: _axes(spec, letters) for spec in signature.feeds},
+        outputs={spec.name: _axes(spec, letters) for spec in signature.results},
+        measures=tuple(
+            next((spec.name, spec.axes.index(letter)) for spec in ordered if letter in spec.axes)
+            for letter in letters
+        ),
+        lengths=None if lengths is None else lengths.name,
     )
 
 
-def _axes(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(axis for axis, size in enumerate(shape) if size == -1 and axis > 0)
+def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
+    return tuple((axis, letters[letter]) for axis, letter in enumerate(spec.axes) if letter in letters)
 
 
 def assemble(works: Sequence[Work], layout: Layout) -> Arrays:
@@ -39,25 +60,25 @@ def assemble(works: Sequence[Work], layout: Layout) -> Arrays:
 
     Args:
         works: At least one. A single one's inputs are returned as they are; nothing is copied.
-        layout: Which axes are T.
+        layout: Which axes vary.
     """
     if len(works) == 1:
         return works[0].feeds
-    lengths = {work.tokens // work.batch for work in works}
-    longest = max(lengths)
+    sizes = {layout.sizes(work) for work in works}
+    longest = tuple(map(max, zip(*sizes, strict=True)))
     feeds = {}
     for name in works[0].feeds:
         parts = [work.feeds[name] for work in works]
         axes = layout.inputs.get(name, ())
-        feeds[name] = np.concatenate(parts) if len(lengths) == 1 or not axes else _pad(parts, axes, longest)
+        feeds[name] = np.concatenate(parts) if len(sizes) == 1 or not axes else _pad(parts, axes, longest)
     return feeds
 
 
-def _pad(parts: Sequence[NDArray[Any]], axes: Sequence[int], longest: int) -> NDArray[Any]:
+def _pad(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
     shape = list(parts[0].shape)
     shape[0] = sum(len(part) for part in parts)
-    for axis in axes:
-        shape[axis] = longest
+    for axis, letter in axes:
+        shape[axis] = longest[letter]
     whole = np.zeros(shape, parts[0].dtype)
     row = 0
     for part in parts:
@@ -79,38 +100,40 @@ def split(outputs: Arrays, works: Sequence[Work], layout: Layout) -> list[Arrays
     Args:
         outputs: What the engine returned for `assemble(works, layout)`.
         works: The same requests, in the same order.
-        layout: Which axes are T.
+        layout: Which axes vary.
     """
     if len(works) == 1:
         return [outputs]
-    longest = max(work.tokens // work.batch for work in works)
+    sizes = [layout.sizes(work) for work in works]
+    longest = tuple(map(max, zip(*sizes, strict=True)))
     parts: list[Arrays] = []
     row = 0
-    for work in works:
-        length = work.tokens // work.batch
+    for work, own in zip(works, sizes, strict=True):
         rows = slice(row, row + work.batch)
         row += work.batch
-        if length == longest:
+        if own == longest:
             parts.append({name: outputs[name][rows] for name in work.outputs})
         else:
             parts.append(
                 {
-                    name: outputs[name][(rows, *_trim(layout.outputs.get(name, ()), length))]
+                    name: outputs[name][(rows, *_trim(layout.outputs.get(name, ()), own))]
                     for name in work.outputs
                 }
             )
     return parts
 
 
-def _trim(axes: Sequence[int], length: int) -> list[slice]:
-    """Cuts the axes that are T; the axes between them stay whole."""
-    cuts = [slice(None)] * (axes[-1] if axes else 0)
-    for axis in axes:
-        cuts[axis - 1] = slice(length)
+def _trim(axes: Axes, sizes: Sequence[int]) -> list[slice]:
+    """Cuts the axes that vary; the axes between them stay whole."""
+    cuts = [slice(None)] * (axes[-1][0] if axes else 0)
+    for axis, letter in axes:
+        cuts[axis - 1] = slice(sizes[letter])
     return cuts
 
 
-def real_tokens(feeds: Arrays, padded: int) -> int:
+def real_tokens(feeds: Arrays, layout: Layout, padded: int) -> int:
     """The tokens of the sequences themselves, without padding."""
+    if layout.lengths is None:
+        return padded
     # Of the few there are, NumPy's own sum takes ten times as long, which small work would notice.
-    return sum(feeds[LENGTHS].tolist()) if LENGTHS in feeds else padded
+    return sum(feeds[layout.lengths].tolist())

@@ -86,7 +86,7 @@ def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
     execution = Execution(
         sequences=sequences,
         requests=len(works),
-        tokens=real_tokens(feeds, padded),
+        tokens=real_tokens(feeds, layout, padded),
         padded_tokens=padded,
         input_ns=assembled_ns - started_ns,
         compute_ns=computed_ns - assembled_ns,

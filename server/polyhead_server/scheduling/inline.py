@@ -40,7 +40,7 @@ class Inline:
     Args:
         engine: What computes it; best with one thread, as sharing such work out takes longer than doing it.
         costs: What its runs cost.
-        layout: Which axes of its inputs and outputs are T.
+        layout: Which axes of its inputs and outputs vary.
         loop: Where it runs.
         observer: Told of every run and every drop.
     """

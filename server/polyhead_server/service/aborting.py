@@ -5,9 +5,10 @@ from typing import Any, NoReturn
 
 import grpc
 
+from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import Refusal, refusal
 from polyhead_server.logs import LOGGER
-from polyhead_server.observation import CURRENT, REQUEST_ID, request_id
+from polyhead_server.observation import CURRENT, request_id
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from polyhead_proto.names import TIMINGS
 from polyhead_server.errors import ExpiredError
 from polyhead_server.observation import CURRENT
 from polyhead_server.registry import Model
@@ -35,14 +36,8 @@ class Ran:
 
     def timings(self, output_ns: int) -> Mapping[str, int]:
         """What the reply says about time."""
-        timings = {"parse_ns": self.parse_ns}
-        if self.tokenise_ns is not None:
-            timings["tokenise_ns"] = self.tokenise_ns
-        return timings | {
-            "queue_ns": self.queue_ns,
-            "compute_ns": self.compute_ns,
-            "serialise_ns": output_ns,
-        }
+        values = (self.parse_ns, self.tokenise_ns, self.queue_ns, self.compute_ns, output_ns)
+        return {name: value for name, value in zip(TIMINGS, values, strict=True) if value is not None}
 
 
 @contextmanager

@@ -1,20 +1,12 @@
 """`ModelConfig`: the model in the terms of Triton's configuration, which `perf_analyzer` reads first."""
 
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import triton_type
 from polyhead_server.devices import CUDA
 from polyhead_server.registry import Model
 from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
 from polyhead_server.service.metadata import PLATFORM, properties
 from polyhead_server.settings import Settings
-
-_DATA_TYPES = {
-    "BOOL": pb.TYPE_BOOL,
-    "INT32": pb.TYPE_INT32,
-    "INT64": pb.TYPE_INT64,
-    "FP16": pb.TYPE_FP16,
-    "FP32": pb.TYPE_FP32,
-    "BYTES": pb.TYPE_STRING,
-}
 
 
 def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
@@ -29,7 +21,7 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
         input=[
             pb.ModelInput(
                 name=spec.name,
-                data_type=_DATA_TYPES[spec.datatype],
+                data_type=triton_type(spec.datatype),
                 dims=spec.dims,
                 reshape=pb.ModelTensorReshape() if spec.is_per_sequence else None,
                 optional=spec.optional,
@@ -37,7 +29,7 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             for spec in signature.inputs.values()
         ],
         output=[
-            pb.ModelOutput(name=spec.name, data_type=_DATA_TYPES[spec.datatype], dims=spec.shape[1:])
+            pb.ModelOutput(name=spec.name, data_type=triton_type(spec.datatype), dims=spec.shape[1:])
             for spec in signature.outputs.values()
         ],
         instance_group=[

@@ -6,30 +6,18 @@ Shape letters: B batch, T tokens, D d_model.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.names import TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.service.parameters import read_input_parameters
 from polyhead_server.service.tensors import decode_text, read_contents, read_raw, read_strings, shown
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TEXT, Signature, TensorSpec
-
-_AXES: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "x": ("B", "T", "D"),
-        "input_ids": ("B", "T"),
-        "token_type_ids": ("B", "T"),
-        LENGTHS: ("B",),
-        "mask": ("B", "T", "T"),
-        TEXT: ("B",),
-    }
-)
-
+from polyhead_server.signature import Signature, TensorSpec
 
 _FEW = 64
 
@@ -53,9 +41,8 @@ class Inputs:
     """A request's inputs, as far as they are known without their data."""
 
     tensors: Sequence[Given]
-    batch: int
-    tokens: int | None
-    """T; None where only the tokeniser will know."""
+    sizes: Mapping[str, int]
+    """Of the axes that vary, B among them. Not of T where there is a text: only the tokeniser knows it."""
 
     @property
     def typed(self) -> bool:
@@ -88,9 +75,9 @@ def check_inputs(
     """
     tensors = _by_name(message, raw_count, signature)
     sizes: dict[str, int] = {}
-    for name in sorted(tensors, key=lambda name: name not in {signature.primary, TEXT}):
+    for name in sorted(tensors, key=lambda name: name not in {signature.primary.name, TEXT}):
         _check_shape(tensors[name], signature.inputs[name], sizes, signature, limits)
-    return Inputs(tensors=list(tensors.values()), batch=sizes["B"], tokens=sizes.get("T"))
+    return Inputs(tensors=list(tensors.values()), sizes=sizes)
 
 
 def read_inputs(
@@ -124,7 +111,7 @@ def read_inputs(
             arrays[tensor.name] = np.asarray(values)
         else:
             arrays[tensor.name] = read_raw(tensor.name, tensor.datatype, tensor.shape, content)
-    _check_values(arrays, signature)
+    _check_values(arrays, inputs.sizes, signature)
     return Decoded(arrays=arrays, texts=texts)
 
 
@@ -164,24 +151,26 @@ def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature
         )
     for spec in signature.inputs.values():
         if not spec.optional and spec.name not in tensors:
-            datatypes, axes = " or ".join((spec.datatype, *spec.also)), ", ".join(_AXES[spec.name])
+            datatypes, axes = " or ".join((spec.datatype, *spec.also)), ", ".join(spec.axes)
             raise InvalidRequestError(
                 f"input {spec.name} is missing: it must be given as {datatypes} ({axes})"
             )
     if TEXT in signature.inputs:
-        _check_alternatives(tensors)
+        _check_alternatives(tensors, signature)
     return tensors
 
 
-def _check_alternatives(inputs: Collection[str]) -> None:
+def _check_alternatives(inputs: Collection[str], signature: Signature) -> None:
+    """A text is turned into token ids and all that goes with them, and its T is not known before."""
+    ids = signature.primary.name
     if TEXT not in inputs:
-        if "input_ids" not in inputs:
-            raise InvalidRequestError("either input text or input input_ids must be given, neither was")
+        if ids not in inputs:
+            raise InvalidRequestError(f"either input text or input {ids} must be given, neither was")
         return
-    for name in ("input_ids", "token_type_ids", LENGTHS, "mask"):
-        if name in inputs:
+    for spec in signature.feeds:
+        if spec.name in inputs and signature.length in {*spec.axes, spec.fill}:
             raise InvalidRequestError(
-                f"input {name} must not be given together with text, which brings its own"
+                f"input {spec.name} must not be given together with text, which brings its own"
             )
 
 
@@ -198,7 +187,7 @@ def _check_shape(
         raise InvalidRequestError(
             f"{spec.name} must have datatype {' or '.join(accepted)}, was {quoted(tensor.datatype)}"
         )
-    axes, shape = _AXES[spec.name], tensor.shape
+    axes, shape = spec.axes, tensor.shape
     if len(shape) != len(axes):
         if spec.is_per_sequence:
             raise InvalidRequestError(f"{spec.name} must have shape (B) or (B, 1), was {shown(shape)}")
@@ -212,10 +201,11 @@ def _check_shape(
             raise InvalidRequestError(f"{where} must be {must}, was {size}")
         if size < 1:
             raise InvalidRequestError(f"{where} must be at least 1, was {size}")
-        longest = {"B": limits.max_batch_size, "T": signature.max_tokens}.get(letter)
+        longest = {"B": limits.max_batch_size, signature.length: signature.max_tokens}.get(letter)
         if longest is not None and size > longest:
             raise InvalidRequestError(f"{where} must be at most {longest}, was {size}")
-        sizes[letter] = size
+        if fixed == -1:
+            sizes[letter] = size
 
 
 def _read_text(tensor: Given, raw: bytes | memoryview | None, limits: Settings) -> list[str]:
@@ -233,16 +223,14 @@ def _read_text(tensor: Given, raw: bytes | memoryview | None, limits: Settings) 
     return decode_text(tensor.name, elements)
 
 
-def _check_values(arrays: Mapping[str, NDArray[Any]], signature: Signature) -> None:
+def _check_values(arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], signature: Signature) -> None:
     """Checks what indexes something: an index out of range must not reach the engine."""
-    encoder = signature.manifest.encoder
-    if LENGTHS in arrays:
-        tokens = arrays[signature.primary].shape[1]
-        _check_range(LENGTHS, arrays[LENGTHS], tokens, f"T ({tokens})")
-    if "input_ids" in arrays and encoder.vocabulary is not None:
-        _check_range("input_ids", arrays["input_ids"], encoder.vocabulary - 1, f"{encoder.vocabulary - 1}")
-    if "token_type_ids" in arrays:
-        _check_range("token_type_ids", arrays["token_type_ids"], encoder.types - 1, f"{encoder.types - 1}")
+    for name, array in arrays.items():
+        spec = signature.inputs[name]
+        if isinstance(spec.fill, str):
+            _check_range(name, array, sizes[spec.fill], f"{spec.fill} ({sizes[spec.fill]})")
+        elif spec.below is not None:
+            _check_range(name, array, spec.below - 1, f"{spec.below - 1}")
 
 
 def _check_range(name: str, array: NDArray[Any], largest: int, shown: str) -> None:

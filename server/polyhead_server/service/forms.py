@@ -5,10 +5,12 @@ and requested outputs lie in the request's head; equal heads ask for the same, s
 is known again by its bytes.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
+from polyhead_proto.names import LENGTHS, TEXT, TOKENS
 from polyhead_server.errors import RequestError
 from polyhead_server.registry import Model, Registry
 from polyhead_server.service.decoding import Inputs, check_inputs
@@ -17,7 +19,7 @@ from polyhead_server.service.parameters import RequestParameters, read_request_p
 from polyhead_server.service.reply import reply_size, write_head
 from polyhead_server.service.wire import InferRequest
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TEXT, TOKENS, Signature
+from polyhead_server.signature import Signature
 
 _LONGEST_HEAD = 4096
 _CONVERTING = 16
@@ -55,7 +57,7 @@ class Form:
     plan: Plan | None
     """None where sizes follow from the data: from text, or for `tokens`."""
     filled: int = 0
-    """Bytes of a mask that was left out, and will be made."""
+    """Values of inputs that were left out, and will be made."""
 
 
 class Forms:
@@ -101,13 +103,13 @@ class Forms:
         inputs = check_inputs(message, len(request.raw), signature, self._settings)
         wants_tokens = any(output.spec.name == TOKENS for output in wanted)
         known = None
-        if inputs.tokens is not None and not wants_tokens:
-            known = plan_reply(wanted, batch=inputs.batch, tokens=inputs.tokens, signature=signature)
         filled = 0
-        if inputs.tokens is not None and "mask" in signature.inputs.keys() - {
-            one.name for one in inputs.tensors
-        }:
-            filled = inputs.batch * inputs.tokens**2
+        if signature.length in inputs.sizes:
+            given = {tensor.name for tensor in inputs.tensors}
+            left_out = [spec for spec in signature.feeds if spec.name not in given]
+            filled = sum(math.prod(spec.at(inputs.sizes)) for spec in left_out)
+            if not wants_tokens:
+                known = plan_reply(wanted, sizes=inputs.sizes, signature=signature)
         return Form(
             model=model,
             version=message.model_version,
@@ -129,21 +131,20 @@ class Forms:
 
 
 def plan_reply(
-    wanted: Sequence[Wanted], *, batch: int, tokens: int, signature: Signature, tokens_bytes: int = 0
+    wanted: Sequence[Wanted], *, sizes: Mapping[str, int], signature: Signature, tokens_bytes: int = 0
 ) -> Plan:
     """Works out every output of a reply.
 
     Args:
         wanted: The outputs.
-        batch: B.
-        tokens: T.
+        sizes: Of the axes that vary.
         signature: What the model gives.
         tokens_bytes: The bytes of `tokens`, which alone do not follow from its shape.
 
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    outputs = [plan(output, batch=batch, tokens=tokens, tokens_bytes=tokens_bytes) for output in wanted]
+    outputs = [plan(output, sizes=sizes, tokens_bytes=tokens_bytes) for output in wanted]
     head = write_head(signature, outputs)
     names = (output.spec.name for output in wanted)
     return Plan(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.budget import Held
 from polyhead_server.counters.layout import LOADING
 from polyhead_server.errors import InvalidRequestError, UnavailableError
@@ -19,9 +20,10 @@ from polyhead_server.service.decoding import read_inputs
 from polyhead_server.service.forms import Form, Forms, Plan, effort, plan_reply
 from polyhead_server.service.outputs import Planned
 from polyhead_server.service.parts import Parts, PartWriter, own, plan_parts, write_part_head
-from polyhead_server.service.preparation import Prepared, prepare
+from polyhead_server.service.preparation import Prepared, longest, prepare
 from polyhead_server.service.reply import (
     Piece,
+    align,
     check_size,
     frame_stream,
     frame_tensor,
@@ -29,9 +31,9 @@ from polyhead_server.service.reply import (
     write_timings,
 )
 from polyhead_server.service.selection import convert, select
-from polyhead_server.service.wire import LARGE, InferRequest, judge_infer, split_infer
+from polyhead_server.service.wire import LARGE, InferRequest, split_infer
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TOKENS, Signature
+from polyhead_server.signature import Signature
 
 R = TypeVar("R")
 
@@ -70,7 +72,8 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
+        with self._misses(started_ns):
+            request = split_infer(payload)
         form = self._forms.recall(request) or await self._new_form(request, started_ns, deadline)
         with failures(form.model, started_ns, deadline):
             if form.parameters.parts:
@@ -107,7 +110,8 @@ class Inference:
             EngineError: The engine failed.
         """
         started_ns = time.perf_counter_ns()
-        request = self._take_apart(payload, started_ns) or await self._judge(payload, started_ns)
+        with self._misses(started_ns):
+            request = split_infer(payload)
         form = self._forms.recall(request) or await self._new_form(request, started_ns, deadline)
         size = len(payload)
         del payload
@@ -138,7 +142,7 @@ class Inference:
                 if last := index == parts.count - 1:
                     written_ns = output_ns + time.perf_counter_ns() - part_started_ns
                     pieces.append(write_timings(ran.timings(written_ns)))
-                message = await self._join(frame_stream(pieces))
+                message = await self._join(frame_stream(align(pieces)))
                 del pieces
                 output_ns += time.perf_counter_ns() - part_started_ns
                 if not last:
@@ -146,18 +150,6 @@ class Inference:
                     del message  # before the next is made
         succeeded(model, ran, output_ns)
         yield message
-
-    def _take_apart(self, payload: bytes, started_ns: int) -> InferRequest | None:
-        try:
-            return split_infer(payload)
-        except InvalidRequestError:
-            with self._misses(started_ns):
-                raise
-
-    async def _judge(self, payload: bytes, started_ns: int) -> InferRequest:
-        """Takes apart what only protobuf understands, if anybody."""
-        with self._misses(started_ns):
-            return await self._place(len(payload) * _PARSING, judge_infer, payload)
 
     @contextmanager
     def _misses(self, started_ns: int) -> Iterator[None]:
@@ -194,7 +186,8 @@ class Inference:
         started_ns = time.perf_counter_ns()
         pieces = await self._place(ran.plan.effort, _write_outputs, ran.plan.outputs, ran.content)
         timings = write_timings(ran.timings(time.perf_counter_ns() - started_ns))
-        reply = await self._join(frame([ran.plan.head, write_id(request.request_id), timings, *pieces]))
+        whole = align([ran.plan.head, write_id(request.request_id), timings, *pieces])
+        reply = await self._join(frame(whole))
         succeeded(form.model, ran, time.perf_counter_ns() - started_ns)
         return reply
 
@@ -242,7 +235,7 @@ class Inference:
             arrays, queue_ns, compute_ns = await self._compute(form, prepared, plan.computed, deadline)
             ran = Ran(
                 plan=plan,
-                batch=prepared.batch,
+                batch=prepared.sizes["B"],
                 tokenise_ns=prepared.tokenise_ns,
                 content={**arrays, **prepared.extras},
                 started_ns=started_ns,
@@ -271,8 +264,8 @@ class Inference:
         work = Work(
             feeds=prepared.feeds,
             outputs=outputs,
-            batch=prepared.batch,
-            tokens=prepared.batch * prepared.tokens,
+            batch=prepared.sizes["B"],
+            tokens=prepared.sizes["B"] * longest(prepared.sizes),
             deadline=deadline,
             timeout=form.parameters.timeout,
             priority=form.parameters.priority,
@@ -291,8 +284,7 @@ def _plan_now(form: Form, prepared: Prepared) -> Plan:
     """Plans a reply whose sizes follow from the request's data."""
     return plan_reply(
         form.wanted,
-        batch=prepared.batch,
-        tokens=prepared.tokens,
+        sizes=prepared.sizes,
         signature=form.model.signature,
         tokens_bytes=len(prepared.extras.get(TOKENS, b"")),
     )

@@ -1,12 +1,13 @@
 """What the server and its models are: `ServerMetadata` and `ModelMetadata`."""
 
+import json
 from collections.abc import Sequence
 from importlib.metadata import version
 
 from polyhead_proto import messages as pb
 from polyhead_server.registry import Model, Registry
 from polyhead_server.settings import Settings
-from polyhead_server.signature import TensorSpec
+from polyhead_server.signature import Signature, TensorSpec
 
 PLATFORM = "onnxruntime_onnx"
 
@@ -44,8 +45,8 @@ def properties(model: Model, settings: Settings) -> dict[str, str]:
     values = {
         "family": manifest.name,
         "graph": signature.graph,
-        "fast_model": manifest.served_name("fast") if "fast" in manifest.graphs else None,
-        "attention_model": manifest.served_name("attention") if "attention" in manifest.graphs else None,
+        "models": ",".join(map(manifest.served_name, manifest.graphs)),
+        "tensors": _describe(signature),
         "layers": encoder.layers,
         "heads": encoder.heads,
         "d_model": encoder.d_model,
@@ -69,6 +70,19 @@ def properties(model: Model, settings: Settings) -> dict[str, str]:
         "format": manifest.format,
     }
     return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+def _describe(signature: Signature) -> str:
+    """Axes and roles of inputs and outputs, as JSON: what their shapes and names do not say."""
+    return json.dumps(
+        {
+            spec.name: {"axes": spec.axes}
+            | ({} if spec.role is None else {"role": spec.role})
+            | ({} if spec.layer is None else {"layer": spec.layer})
+            for spec in (*signature.inputs.values(), *signature.outputs.values())
+        },
+        separators=(",", ":"),
+    )
 
 
 def _tensor(spec: TensorSpec, shape: Sequence[int]) -> pb.ModelMetadataResponse.TensorMetadata:

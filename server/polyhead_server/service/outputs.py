@@ -4,14 +4,15 @@ All of it is known before anything is computed. Shape letters: B batch, T tokens
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.service.parameters import Selection, read_output_parameters
-from polyhead_server.service.tensors import DTYPES
-from polyhead_server.signature import LENGTHS, TOKENS, Signature, TensorSpec
+from polyhead_server.signature import Signature, TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,36 +66,35 @@ def requested_outputs(
         own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
     specs = [signature.outputs[name] for name in own or signature.outputs]
     _check_applies(default, specs)
-    return [_want(spec, own.get(spec.name, Selection()), default, signature) for spec in specs]
+    return [_want(spec, own.get(spec.name, Selection()), default) for spec in specs]
 
 
-def plan(wanted: Wanted, *, batch: int, tokens: int, tokens_bytes: int) -> Planned:
+def plan(wanted: Wanted, *, sizes: Mapping[str, int], tokens_bytes: int) -> Planned:
     """Works out the shape and the bytes of an output.
 
     Args:
         wanted: The output.
-        batch: B.
-        tokens: T.
+        sizes: Of the axes that vary.
         tokens_bytes: The bytes of `tokens`, which alone do not follow from its shape.
 
     Raises:
         InvalidRequestError: A query is out of range.
     """
     spec, queries = wanted.spec, None
-    sizes = iter((batch, tokens, tokens))
-    shape = [next(sizes) if size == -1 else size for size in spec.shape]
+    shape = list(spec.at(sizes))
     computed = 0 if spec.name in {TOKENS, LENGTHS} else math.prod(shape) * DTYPES[spec.datatype].itemsize
     if spec.is_attention:
         if wanted.heads is not None:
-            shape[1] = len(wanted.heads)
+            shape[spec.heads_axis] = len(wanted.heads)
         if wanted.selection.queries is not None:
-            queries = wanted.selection.queries.resolve(tokens, "T")
-            shape[2] = len(queries)
+            axis = spec.queries_axis
+            queries = wanted.selection.queries.resolve(shape[axis], spec.axes[axis])
+            shape[axis] = len(queries)
     size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[wanted.datatype].itemsize
     return Planned(wanted=wanted, shape=tuple(shape), queries=queries, bytes=size, computed_bytes=computed)
 
 
-def _want(spec: TensorSpec, own: Selection, default: Selection, signature: Signature) -> Wanted:
+def _want(spec: TensorSpec, own: Selection, default: Selection) -> Wanted:
     for name in ("heads", "queries", "dtype"):
         if getattr(own, name) is not None and not _applies(name, own.dtype, spec):
             extra = f" {own.dtype}" if name == "dtype" else ""
@@ -109,7 +109,9 @@ def _want(spec: TensorSpec, own: Selection, default: Selection, signature: Signa
     heads = selection.heads
     return Wanted(
         spec=spec,
-        heads=None if heads is None else heads.resolve(signature.manifest.encoder.heads, "H"),
+        heads=None
+        if heads is None
+        else heads.resolve(spec.shape[spec.heads_axis], spec.axes[spec.heads_axis]),
         selection=selection,
         datatype=selection.dtype or spec.datatype,
     )
@@ -133,7 +135,9 @@ def _check_applies(default: Selection, specs: Sequence[TensorSpec]) -> None:
 
 
 def _elsewhere(name: str, signature: Signature) -> str:
-    other = "attention"
-    if name.startswith("attention.") and signature.graph == "fast" and other in signature.manifest.graphs:
-        return f"; attention weights are outputs of {signature.manifest.name}.{other}"
+    """Which of the family's other graphs gives an output."""
+    manifest = signature.manifest
+    for graph, record in manifest.graphs.items():
+        if any(tensor.name == name for tensor in record.outputs):
+            return f"; it is an output of {manifest.served_name(graph)}"
     return ""

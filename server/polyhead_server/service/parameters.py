@@ -6,12 +6,13 @@ Those that clients of other servers add by themselves are accepted where they sa
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from polyhead_proto import messages as pb
+from polyhead_proto import names
+from polyhead_proto.datatypes import Precision
 from polyhead_server.errors import InvalidRequestError, quoted, shorten
 from polyhead_server.service.selection import Selector, parse_selector
-
-DTYPES = ("FP32", "FP16", "UINT8")
 
 _OF_OUTPUTS = "heads, queries and dtype"
 _OF_REQUESTS = "timeout, priority, parts, heads, queries and dtype"
@@ -79,9 +80,9 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
     rest: dict[str, pb.InferParameter] = {}
     for name, parameter in parameters.items():
         match name:
-            case "truncate" if takes_text:
+            case names.TRUNCATE if takes_text:
                 truncate = _boolean(name, parameter)
-            case "parts":
+            case names.PARTS:
                 parts = _boolean(name, parameter)
             case "triton_enable_empty_final_response":
                 _boolean(name, parameter)
@@ -144,9 +145,10 @@ def read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS)
                 queries = _selector(name, parameter, whose)
             case "dtype":
                 dtype = parameter.string_param
-                if dtype not in DTYPES:
+                if dtype not in get_args(Precision):
                     raise InvalidRequestError(
-                        f"parameter dtype of {whose} must be {', '.join(DTYPES)}, was {_shown(parameter)}"
+                        f"parameter dtype of {whose} must be {', '.join(get_args(Precision))}, "
+                        f"was {_shown(parameter)}"
                     )
             case _:
                 raise InvalidRequestError(

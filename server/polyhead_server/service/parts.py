@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import FINAL, LENGTHS, PART, PARTS, START, WHOLE
 from polyhead_server.errors import TooLargeError
 from polyhead_server.service.outputs import Planned
 from polyhead_server.service.reply import Piece, frame_tensor
 from polyhead_server.service.selection import convert, select
-from polyhead_server.service.tensors import DTYPES
-from polyhead_server.signature import LENGTHS, Signature
+from polyhead_server.signature import Signature
 
 # A part's own fields: numbers, shapes and names of bounded length, and the five timings of the last.
 _FIELDS_BYTES = 1024
@@ -97,8 +98,8 @@ def write_part_head(part: Part, signature: Signature, *, index: int, count: int)
         {}
         if part.is_whole
         else {
-            "start": pb.InferParameter(string_param=",".join(map(str, part.start))),
-            "whole": pb.InferParameter(string_param=",".join(map(str, part.output.shape))),
+            START: pb.InferParameter(string_param=",".join(map(str, part.start))),
+            WHOLE: pb.InferParameter(string_param=",".join(map(str, part.output.shape))),
         }
     )
     return pb.ModelInferResponse(
@@ -113,9 +114,9 @@ def write_part_head(part: Part, signature: Signature, *, index: int, count: int)
             )
         ],
         parameters={
-            "part": pb.InferParameter(int64_param=index),
-            "parts": pb.InferParameter(int64_param=count),
-            "triton_final_response": pb.InferParameter(bool_param=index == count - 1),
+            PART: pb.InferParameter(int64_param=index),
+            PARTS: pb.InferParameter(int64_param=count),
+            FINAL: pb.InferParameter(bool_param=index == count - 1),
         },
     ).SerializeToString()
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_proto.datatypes import DTYPES, pack_strings
+from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.errors import TooLargeError
 from polyhead_server.service.decoding import Decoded
 from polyhead_server.service.forms import Form
-from polyhead_server.service.tensors import pack_strings
 from polyhead_server.settings import Settings
-from polyhead_server.signature import LENGTHS, TOKENS, Signature
+from polyhead_server.signature import Signature
 from polyhead_server.tokeniser import check_total
 
 
@@ -24,8 +25,8 @@ class Prepared:
     feeds: Mapping[str, NDArray[Any]]
     extras: Mapping[str, NDArray[Any] | bytes]
     """`tokens` and `lengths`, which no graph gives."""
-    batch: int
-    tokens: int
+    sizes: Mapping[str, int]
+    """Of the axes that vary, B among them."""
     tokenise_ns: int | None
 
 
@@ -48,29 +49,48 @@ def prepare(form: Form, decoded: Decoded, settings: Settings) -> Prepared:
             max_total=settings.max_request_tokens,
             with_tokens=form.wants_tokens,
         )
-        feeds["input_ids"], feeds[LENGTHS] = tokenised.input_ids, tokenised.lengths
-        if "token_type_ids" in signature.inputs:
-            feeds["token_type_ids"] = tokenised.token_type_ids
+        made: Mapping[str | None, Any] = {
+            "tokens": tokenised.input_ids,
+            LENGTHS: tokenised.lengths,
+            "types": tokenised.token_type_ids,
+        }
+        feeds |= {spec.name: made[spec.role] for spec in signature.feeds if spec.role in made}
         names = tokenised.tokens
         tokenise_ns = time.perf_counter_ns() - started_ns
-    batch, tokens = feeds[signature.primary].shape[:2]
-    _check_work(batch, tokens, signature, settings)
-    _complete(feeds, batch, tokens, signature)
+    sizes = _sizes(form, feeds, signature)
+    _check_work(sizes, signature, settings)
+    _complete(feeds, sizes, signature)
     extras: dict[str, NDArray[Any] | bytes] = {}
-    if LENGTHS in signature.outputs:
-        extras[LENGTHS] = feeds[LENGTHS]
-    if form.wants_tokens and model.tokeniser is not None:
-        names = names or model.tokeniser.tokens_of(feeds["input_ids"], feeds[LENGTHS])
-        extras[TOKENS] = pack_strings(names, tokens)
-    return Prepared(feeds=feeds, extras=extras, batch=batch, tokens=tokens, tokenise_ns=tokenise_ns)
+    if (ids := signature.feed("tokens")) and (lengths := signature.feed(LENGTHS)):
+        extras[LENGTHS] = feeds[lengths.name]
+        if form.wants_tokens and model.tokeniser is not None:
+            names = names or model.tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])
+            width = sizes[ids.axes[1]]
+            extras[TOKENS] = pack_strings(
+                text.encode() for row in names for text in (*row, *[""] * (width - len(row)))
+            )
+    return Prepared(feeds=feeds, extras=extras, sizes=sizes, tokenise_ns=tokenise_ns)
 
 
-def _check_work(batch: int, tokens: int, signature: Signature, settings: Settings) -> None:
+def _sizes(form: Form, feeds: Mapping[str, NDArray[Any]], signature: Signature) -> Mapping[str, int]:
+    """The sizes of the axes that vary: known with the form, unless it has a text."""
+    if signature.length in form.inputs.sizes:
+        return form.inputs.sizes
+    return {**form.inputs.sizes, signature.length: feeds[signature.primary.name].shape[1]}
+
+
+def longest(sizes: Mapping[str, int]) -> int:
+    """The length of a request's sequences, as limits and costs count it: the longest of its axes."""
+    return max(size for letter, size in sizes.items() if letter != "B")
+
+
+def _check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:
     """Checks what the engine would have to do.
 
     Raises:
         TooLargeError: These are too many tokens, or their attention takes too much memory.
     """
+    batch, tokens = sizes["B"], longest(sizes)
     check_total(batch, tokens, settings.max_request_tokens)
     needed = signature.working_bytes(batch, tokens)
     if needed > settings.max_working_bytes:
@@ -81,14 +101,12 @@ def _check_work(batch: int, tokens: int, signature: Signature, settings: Setting
         )
 
 
-def _complete(feeds: dict[str, NDArray[Any]], batch: int, tokens: int, signature: Signature) -> None:
+def _complete(feeds: dict[str, NDArray[Any]], sizes: Mapping[str, int], signature: Signature) -> None:
     """Fills in inputs that were left out, and turns the others into the graph's own datatypes."""
-    if LENGTHS not in feeds:
-        feeds[LENGTHS] = np.full(batch, tokens, np.int32)
-    feeds[LENGTHS] = feeds[LENGTHS].astype(np.int32, copy=False)
-    if "token_type_ids" in signature.inputs and "token_type_ids" not in feeds:
-        feeds["token_type_ids"] = np.zeros((batch, tokens), np.int64)
-    if "mask" in signature.inputs and "mask" not in feeds:
-        feeds["mask"] = np.ones((batch, tokens, tokens), np.bool_)
-    if "x" in feeds:
-        feeds["x"] = feeds["x"].astype(np.float32, copy=False)
+    for spec in signature.feeds:
+        dtype = DTYPES[spec.datatype]
+        if (given := feeds.get(spec.name)) is not None:
+            feeds[spec.name] = given.astype(dtype, copy=False)
+        else:
+            fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill
+            feeds[spec.name] = np.full(spec.at(sizes), fill, dtype)

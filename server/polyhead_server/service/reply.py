@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.service.outputs import Planned
-from polyhead_server.service.wire import write_varint
 from polyhead_server.signature import Signature
 
 Piece = bytes | memoryview
@@ -23,8 +23,16 @@ _ID_TAG = bytes([pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | 2])
 _RAW_TAG = bytes([pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 _PARAMETER_TAG = bytes([pb.ModelInferResponse.PARAMETERS_FIELD_NUMBER << 3 | 2])
 _STREAM_TAG = bytes([pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2])
+_ALIGNMENT = 8
+# Fields of 6 to 13 bytes, each of as many as make up a size to a multiple of 8. Their number is the largest
+# that there is: nobody's, so that every reader passes over them.
+_PADDING = [b""] + [
+    write_varint((2**29 - 1) << 3 | 2) + bytes([size]) + bytes(size)
+    for size in ((missing - 6) % _ALIGNMENT for missing in range(1, _ALIGNMENT))
+]
+_LONGEST_PADDING = max(map(len, _PADDING))
 # Five timings, each with a name of at most 12 letters and an integer of at most 9 bytes; a stream's frame.
-_TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12
+_TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12 + _LONGEST_PADDING
 
 
 def write_head(signature: Signature, outputs: Sequence[Planned]) -> bytes:
@@ -51,7 +59,8 @@ def write_id(request_id: str) -> bytes:
 
 def reply_size(head: bytes, outputs: Sequence[Planned]) -> int:
     """Works out the bytes of a whole reply without an id, timings at their longest."""
-    framed = (len(_RAW_TAG) + len(write_varint(output.bytes)) + output.bytes for output in outputs)
+    framing = _LONGEST_PADDING + len(_RAW_TAG)
+    framed = (framing + len(write_varint(output.bytes)) + output.bytes for output in outputs)
     return len(head) + _TIMINGS_BYTES + sum(framed)
 
 
@@ -99,9 +108,24 @@ def _timing_prefix(name: str, digits: int) -> bytes:
     return _PARAMETER_TAG + write_varint(len(entry) + digits) + entry
 
 
+def align(pieces: Sequence[Piece]) -> list[Piece]:
+    """Begin the memory of each array at a multiple of 8 bytes, so that clients can use it where it lies."""
+    aligned: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if isinstance(piece, memoryview):  # behind its tag and length
+            padding = _PADDING[-size % _ALIGNMENT]
+            aligned.insert(-1, padding)
+            size += len(padding)
+        aligned.append(piece)
+        size += len(piece)
+    return aligned
+
+
 def frame_stream(pieces: Sequence[Piece]) -> list[Piece]:
-    """Wraps a reply's pieces as a part of a stream."""
-    return [_STREAM_TAG + write_varint(sum(map(len, pieces))), *pieces]
+    """Wraps a reply's pieces as a part of a stream, and keeps them aligned."""
+    frame = _STREAM_TAG + write_varint(sum(map(len, pieces)))
+    return [_PADDING[-len(frame) % _ALIGNMENT], frame, *pieces]
 
 
 def _memory(array: NDArray[Any]) -> memoryview:

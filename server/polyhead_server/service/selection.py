@@ -78,11 +78,11 @@ def parse_selector(name: str, text: str, whose: str) -> Selector:
 def select(
     attention: NDArray[Any], heads: Sequence[int] | None, queries: Sequence[int] | None
 ) -> NDArray[Any]:
-    """Takes heads and queries from weights (B, H, T, T); a view where the indices are consecutive."""
+    """Takes heads and queries from weights [B, …, H, queries, keys]; a view where indices are consecutive."""
     if heads is not None:
-        attention = attention[:, _index(heads)]
+        attention = attention[..., _index(heads), :, :]
     if queries is not None:
-        attention = attention[:, :, _index(queries)]
+        attention = attention[..., _index(queries), :]
     return attention
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from polyhead_proto import messages as pb
+from polyhead_proto.names import FINAL, WANTS_STATUS
 from polyhead_server.budget import Held
 from polyhead_server.errors import InvalidRequestError, Refusal
 from polyhead_server.lifecycle import Lifecycle
@@ -192,18 +193,17 @@ async def send(context: Context, message: bytes) -> None:
 
 def wants_status(context: Context) -> bool:
     """The caller wants an error as the stream's status, as Triton's clients say it, not in a message."""
-    return ("triton_grpc_error", "true") in (context.invocation_metadata() or ())
+    return WANTS_STATUS in (context.invocation_metadata() or ())
 
 
 def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
     """One request's error, with its id so that the caller knows which it was."""
     request_id = ""
     with suppress(InvalidRequestError):
-        if (request := split_infer(payload)) is not None:
-            request_id = request.request_id
+        request_id = split_infer(payload).request_id
     return pb.ModelStreamInferResponse(
         error_message=f"{refusal.code.name}: {refusal.message}",
         infer_response=pb.ModelInferResponse(
-            id=request_id, parameters={"triton_final_response": pb.InferParameter(bool_param=True)}
+            id=request_id, parameters={FINAL: pb.InferParameter(bool_param=True)}
         ),
     ).SerializeToString()

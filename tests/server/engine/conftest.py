@@ -36,9 +36,8 @@ def ragged(signature: Signature, batch: int, tokens: int, seed: int) -> Arrays:
     """Random inputs of (B, T), each sequence of its own length, 0 among them."""
     random = np.random.default_rng(seed)
     feeds: dict[str, NDArray[Any]] = {}
-    for tensor in signature.manifest.inputs:
-        sizes = iter([batch, tokens, tokens])
-        shape = [next(sizes) if size == -1 else size for size in tensor.shape]
+    for tensor in signature.feeds:
+        shape = tensor.at({"B": batch, "T": tokens})
         if tensor.name == "lengths":
             feeds[tensor.name] = random.integers(0, tokens + 1, batch).astype(np.int32)
         elif tensor.datatype == "BOOL":

@@ -142,13 +142,13 @@ def test_a_long_run_can_be_stopped(repository: Path) -> None:
 def test_a_graph_that_is_not_what_the_manifest_says_is_refused(repository: Path) -> None:
     right = manifest(repository)
     graph = right.graphs["attention"]
-    shifted = [tensor.model_copy(update={"shape": [-1, 5, -1, -1]}) for tensor in graph.outputs[1:]]
+    shifted = [tensor.model_copy(update={"axes": ["B", "D", "T", "T"]}) for tensor in graph.outputs[1:]]
     for outputs, message in (
         (
             [*graph.outputs[:-1]],
             r"attention\.onnx: the session's outputs must be \['attention.0', 'output'\]",
         ),
-        ([graph.outputs[0], *shifted], r"attention\.0 must be FP32 \[2, 5, 8, 8\] at B=2, T=8, was float32"),
+        ([graph.outputs[0], *shifted], r"attention\.0 must be FP32 \[2, 16, 8, 8\] at B=2, T=8, was float32"),
     ):
         wrong = right.model_copy(
             update={"graphs": {"attention": graph.model_copy(update={"outputs": outputs})}}

@@ -49,11 +49,16 @@ def test_unknown_fields_of_the_same_format_are_passed_over(folder: Path, edit: E
 
 
 def test_a_newer_format_is_refused_with_what_to_do(folder: Path, edit: Edit) -> None:
-    edit(lambda fields: fields.update(format=2, graphs="something else entirely"))
+    edit(lambda fields: fields.update(format=3, graphs="something else entirely"))
 
-    with pytest.raises(
-        RepositoryError, match="has format 2; this server reads up to format 1: update polyhead"
-    ):
+    with pytest.raises(RepositoryError, match="has format 3; this server reads format 2: update polyhead"):
+        read(folder)
+
+
+def test_an_older_format_is_refused_with_what_to_do(folder: Path, edit: Edit) -> None:
+    edit(lambda fields: fields.update(format=1))
+
+    with pytest.raises(RepositoryError, match="has format 1; this server reads format 2: export it again"):
         read(folder)
 
 
@@ -64,16 +69,17 @@ def test_a_newer_format_is_refused_with_what_to_do(folder: Path, edit: Edit) -> 
         ({"version": 2}, r"version must be its folder's \(1\), was 2"),
         ({"format": "1"}, "not valid: format"),
         ({"encoder": {"d_model": 16}}, r"not valid: encoder\.heads: Field required"),
-        ({"inputs": []}, "not valid: inputs"),
+        ({"sizes": {"B": 4}}, "B must have no size"),
+        ({"sizes": {"d": 4}}, "not valid: sizes"),
+        ({"sizes": {"D": 0}}, "not valid: sizes"),
         ({"precision": "int8"}, "not valid: precision: Input should be 'fp32', 'fp16' or 'bf16'"),
         ({"graphs": {}}, "not valid: graphs"),
-        ({"graphs": {"other": {"file": "a", "outputs": []}}}, r"not valid: graphs\.other"),
+        ({"graphs": {"other": {"file": "a", "outputs": []}}}, r"not valid: graphs\.other: inputs"),
+        ({"graphs": 7}, "not valid: graphs"),
         ({"files": {}}, r"files must list model\.onnx"),
         ({"files": {"../x": {"bytes": 1, "sha256": "0" * 64}}}, "not valid: files"),
         ({"tokenizer": {"file": "/etc/passwd"}}, r"not valid: tokenizer\.file"),
         ({"tokenizer": {"file": "tokenizer.json"}}, r"files must list tokenizer\.json"),
-        ({"inputs": [{"name": "y", "datatype": "FP32", "shape": [-1]}]}, "inputs must hold x, were y"),
-        ({"inputs": [{"name": "x", "datatype": "FP33", "shape": [-1]}]}, r"inputs\.0\.datatype"),
     ],
 )
 def test_a_wrong_manifest_is_refused(folder: Path, edit: Edit, change: dict[str, Any], message: str) -> None:
@@ -101,10 +107,54 @@ def test_a_missing_or_huge_manifest_is_refused(folder: Path) -> None:
         read(folder)
 
 
-def test_a_manifest_that_claims_a_billion_layers_is_refused_at_once(folder: Path, edit: Edit) -> None:
-    edit(lambda fields: fields["encoder"].update(layers=10**9))
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"datatype": "FP33"}, "datatype: Input should be"),
+        ({"axes": []}, "axes: List should have at least 1 item"),
+        ({"axes": ["T", "B", "D"]}, "must have B first and nowhere else, was T, B, D"),
+        ({"axes": ["B", "T", "B"]}, "must have B first and nowhere else, was B, T, B"),
+        ({"axes": ["B", "T", "d"]}, "axes.2: String should match"),
+        ({"axes": ["B", "T", "Q"]}, "axis Q must be that of an input, or have a size"),
+        ({"name": "lengths"}, "each output must have a name of its own, were output, lengths, lengths"),
+    ],
+)
+def test_a_graph_that_cannot_be_described_is_left_out(
+    folder: Path, edit: Edit, change: dict[str, Any], problem: str
+) -> None:
+    def spoil(fields: dict[str, Any]) -> None:
+        outputs = fields["graphs"]["attention"]["outputs"]
+        outputs[1] |= change
+        if change.get("name"):
+            outputs[2] |= change
 
-    with pytest.raises(RepositoryError, match="the outputs of graph attention must be"):
+    edit(spoil)
+
+    manifest = read(folder)
+    assert list(manifest.graphs) == ["fast"]
+    assert list(manifest.skipped) == ["attention"]
+    assert problem in manifest.skipped["attention"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"fill": 0.0}, "an input with an axis beside B must be needed"),
+        ({"axes": ["B"]}, "an input with an axis beside B must be needed"),
+        ({"fill": "S"}, "axis S must be that of an input, or have a size"),
+    ],
+)
+def test_where_no_graph_can_be_described_the_version_is_refused(
+    folder: Path, edit: Edit, change: dict[str, Any], problem: str
+) -> None:
+    def spoil(fields: dict[str, Any]) -> None:
+        for graph in fields["graphs"].values():
+            place = 1 if change.get("fill") == "S" else 0
+            graph["inputs"][place] |= change
+
+    edit(spoil)
+
+    with pytest.raises(RepositoryError, match=f"not valid: graphs.fast: .*{problem}"):
         read(folder)
 
 

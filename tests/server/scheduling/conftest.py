@@ -170,7 +170,7 @@ class Bench:
         self.scheduler = Scheduler(
             self.engine,
             name="tiny",
-            layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
+            layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
             costs=costs,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, runs=runs),
             narrow=apart,

@@ -11,9 +11,12 @@ from polyhead_server.scheduling.batch import assemble, layout_of, real_tokens, s
 from polyhead_server.signature import signature_of
 
 LAYOUT = Layout(
-    inputs={"x": (1,), "mask": (1, 2), "lengths": ()},
-    outputs={"output": (1,), "attention.0": (2, 3), "pooled": ()},
+    inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},
+    outputs={"output": ((1, 0),), "attention.0": ((2, 0), (3, 0)), "pooled": ()},
+    measures=(("x", 1),),
+    lengths="lengths",
 )
+T, TT = ((1, 0),), ((2, 0), (3, 0))
 RANDOM = np.random.default_rng(0)
 
 
@@ -48,7 +51,7 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
     assert feeds["mask"][0].sum() == 4
     assert feeds["x"].dtype == np.float32
     assert feeds["mask"].dtype == np.bool_
-    assert real_tokens(feeds, 16) == 11
+    assert real_tokens(feeds, LAYOUT, 16) == 11
 
 
 def test_equal_lengths_are_only_put_together() -> None:
@@ -83,7 +86,7 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
 
 
 def test_without_lengths_all_tokens_count() -> None:
-    assert real_tokens({"x": np.zeros((2, 3))}, 6) == 6
+    assert real_tokens({"x": np.zeros((2, 3))}, Layout(inputs={}, outputs={}), 6) == 6
 
 
 @pytest.mark.parametrize(
@@ -92,27 +95,29 @@ def test_without_lengths_all_tokens_count() -> None:
         (
             "tiny",
             "attention",
-            {"x": (1,), "lengths": ()},
-            {"output": (1,), "attention.0": (2, 3), "attention.1": (2, 3)},
+            {"x": T, "lengths": ()},
+            {"output": T, "attention.0": TT, "attention.1": TT},
         ),
         (
             "tiny-tokens",
             "fast",
-            {"input_ids": (1,), "token_type_ids": (1,), "lengths": ()},
-            {"output": (1,), "pooled": ()},
+            {"input_ids": T, "token_type_ids": T, "lengths": ()},
+            {"output": T, "pooled": ()},
         ),
-        ("tiny-masked", "fast", {"x": (1,), "lengths": (), "mask": (1, 2)}, {"output": (1,)}),
+        ("tiny-masked", "fast", {"x": T, "lengths": (), "mask": ((1, 0), (2, 0))}, {"output": T}),
     ],
 )
 def test_the_layout_follows_the_manifest(
     repository: Path,
     family: str,
     graph: str,
-    inputs: dict[str, tuple[int, ...]],
-    outputs: dict[str, tuple[int, ...]],
+    inputs: dict[str, tuple[tuple[int, int], ...]],
+    outputs: dict[str, tuple[tuple[int, int], ...]],
 ) -> None:
     manifest = read_manifest(repository / family / "1", family=family, version=1)
-    layout = layout_of(signature_of(manifest, "fast" if graph == "fast" else "attention"))
+    layout = layout_of(signature_of(manifest, graph))
 
     assert layout.inputs == inputs
     assert layout.outputs == outputs
+    assert layout.measures == ((next(iter(inputs)), 1),)
+    assert layout.lengths == "lengths"

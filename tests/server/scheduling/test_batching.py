@@ -132,7 +132,7 @@ def test_longer_than_one_thread_was_measured_goes_to_all_of_them(bench: Any, vir
         scheduler = Scheduler(
             one.engine,
             name="tiny",
-            layout=Layout(inputs={"x": (1,)}, outputs={"y": (1,)}),
+            layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
             costs=one.engine.costs,
             narrow=Narrow(engine=alone, costs=alone.costs),
             limits=Limits(max_queued_tokens=1000),

@@ -1,5 +1,6 @@
 """What the server says about itself and its models."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,7 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
     expected = {
         "family": "tiny-tokens",
         "graph": graph,
-        "fast_model": "tiny-tokens",
-        "attention_model": "tiny-tokens.attention",
+        "models": "tiny-tokens,tiny-tokens.attention",
         "layers": "2",
         "heads": "2",
         "d_model": "16",
@@ -70,10 +70,16 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
         "max_reply_bytes": str(64 * 2**20),
         "max_batch_size": "256",
         "execution_provider": "CPUExecutionProvider",
-        "format": "1",
+        "format": "2",
     }
     assert expected.items() <= properties.items()
     assert int(properties["parameters"]) > 0
+    tensors = json.loads(properties["tensors"])
+    assert tensors["input_ids"] == {"axes": ["B", "T"], "role": "tokens"}
+    assert tensors["text"] == {"axes": ["B"]}
+    assert tensors["pooled"] == {"axes": ["B", "D"], "role": "pooled"}
+    weights = {"axes": ["B", "H", "T", "T"], "role": "attention", "layer": 1}
+    assert tensors.get("attention.1") == (weights if graph == "attention" else None)
 
 
 def test_what_a_model_has_not_is_empty(server: Any) -> None:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import TooLargeError
 from polyhead_server.repository import read_manifest
 from polyhead_server.service.outputs import Planned, Wanted
 from polyhead_server.service.parameters import Selection
 from polyhead_server.service.parts import Parts, PartWriter, plan_parts, write_part_head
-from polyhead_server.service.tensors import DTYPES
 from polyhead_server.signature import Signature, TensorSpec, signature_of
 
 FIELDS = 1024 + len("tiny.attention")
@@ -28,7 +28,7 @@ def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", **selecte
     return Planned(
         computed_bytes=0,
         wanted=Wanted(
-            spec=TensorSpec(name=name, datatype="FP32", shape=(-1,) * len(shape)),
+            spec=TensorSpec(name=name, datatype="FP32", axes=tuple("BHTT"[: len(shape)])),
             heads=selected.pop("heads", None),
             selection=Selection(),
             datatype=datatype,

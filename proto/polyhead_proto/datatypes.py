@@ -1,0 +1,99 @@
+"""The protocol's datatypes: their NumPy types, and raw contents to arrays and strings, and back.
+
+Raw contents are little-endian and row-major; an element of BYTES is a 4-byte length and its bytes.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
+    {
+        "BOOL": np.dtype("?"),
+        "UINT8": np.dtype("u1"),
+        "UINT16": np.dtype("<u2"),
+        "UINT32": np.dtype("<u4"),
+        "UINT64": np.dtype("<u8"),
+        "INT8": np.dtype("i1"),
+        "INT16": np.dtype("<i2"),
+        "INT32": np.dtype("<i4"),
+        "INT64": np.dtype("<i8"),
+        "FP16": np.dtype("<f2"),
+        "FP32": np.dtype("<f4"),
+        "FP64": np.dtype("<f8"),
+    }
+)
+"""The NumPy type of each datatype; BYTES has none."""
+
+Precision: TypeAlias = Literal["FP32", "FP16", "UINT8"]
+"""What attention weights may cross the wire as."""
+
+_LENGTH = struct.Struct("<I")
+
+
+def triton_type(datatype: str) -> str:
+    """Return a datatype's name in Triton's enumeration `DataType`."""
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+
+
+def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview) -> NDArray[Any]:
+    """View raw contents as an array, which is read-only; only what lies unaligned is copied.
+
+    Raises:
+        ValueError: The datatype has no NumPy type, or the bytes are not those of the shape.
+    """
+    if (dtype := DTYPES.get(datatype)) is None:
+        raise ValueError(f"{name} must have a datatype of {', '.join(DTYPES)}, was {datatype!r}")
+    # Python's integers do not overflow, so a size is known before an array is made.
+    expected = math.prod(shape) * dtype.itemsize
+    if len(raw) != expected:
+        raise ValueError(f"{name} must have {expected} bytes for {datatype} {list(shape)}, had {len(raw)}")
+    try:
+        array = np.frombuffer(raw, dtype).reshape(shape)
+    except ValueError as error:  # a shape such as [-1, -2], or [0, 2**62]
+        raise ValueError(f"{name} must have a shape that NumPy can hold, was {list(shape)}") from error
+    if not array.flags.aligned:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def pack_strings(elements: Iterable[bytes]) -> bytes:
+    """Write the raw contents of a BYTES tensor."""
+    return b"".join(part for element in elements for part in (_LENGTH.pack(len(element)), element))
+
+
+def unpack_strings(name: str, shape: Sequence[int], raw: bytes | memoryview) -> list[bytes]:
+    """Read the elements of a raw BYTES tensor.
+
+    Raises:
+        ValueError: They do not add up to the shape or to the bytes.
+    """
+    expected = math.prod(shape)
+    # Each element takes at least its length, so this bounds the work below.
+    if min(shape, default=0) < 0 or expected > len(raw) // _LENGTH.size:
+        raise ValueError(
+            f"{name} must have {expected} elements for shape {list(shape)}, {len(raw)} bytes hold fewer"
+        )
+    elements: list[bytes] = []
+    position = 0
+    while position + _LENGTH.size <= len(raw) and len(elements) < expected:
+        (length,) = _LENGTH.unpack_from(raw, position)
+        position += _LENGTH.size
+        if position + length > len(raw):
+            raise ValueError(
+                f"{name}[{len(elements)}] must have {length} bytes as it says, {len(raw) - position} follow"
+            )
+        elements.append(bytes(raw[position : position + length]))
+        position += length
+    if len(elements) != expected or position != len(raw):
+        raise ValueError(
+            f"{name} must have {expected} elements for shape {list(shape)}, had {len(elements)} "
+            f"and {len(raw) - position} bytes more"
+        )
+    return elements

@@ -1,0 +1,126 @@
+"""protobuf's wire format, read without copying what is large.
+
+protobuf copies every field that it parses, and tensors are nearly all of a message. So the fields that hold
+them are found by walking over a message's top-level fields, and taken as views of its bytes. protobuf parses
+the rest.
+"""
+
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError, Message
+
+from polyhead_proto import messages as pb
+
+MOST_FIELDS = 4096
+"""The most top-level fields of a message that is split: each costs time and memory."""
+
+_VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
+# As protobuf has it: tags and sizes have 32 bits, values 64.
+_LONGEST_SIZE, _LONGEST_VALUE = 5, 10
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+
+
+class Reply(NamedTuple):
+    """A reply to an inference request."""
+
+    message: pb.ModelInferResponse
+    """All of it but its raw contents."""
+    contents: list[memoryview]
+    """The raw contents, in order, where they lie in the reply: each view keeps all of it alive."""
+    error: str = ""
+    """What a message of a stream says instead."""
+
+
+def read_reply(data: bytes | memoryview, kind: type[Message]) -> Reply:
+    """Read the reply to an inference request.
+
+    Args:
+        data: The reply; of a stream, one of its messages.
+        kind: `ModelInferResponse` or `ModelStreamInferResponse`.
+
+    Raises:
+        DecodeError: The bytes are no such message.
+    """
+    if kind is not pb.ModelStreamInferResponse:
+        head, (contents,) = split(data, pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER)
+        return Reply(pb.ModelInferResponse.FromString(head), contents)
+    rest, (inner,) = split(data, pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER)
+    if len(inner) > 1:
+        raise DecodeError(f"a message of a stream must hold one reply, had {len(inner)}")
+    error = pb.ModelStreamInferResponse.FromString(rest).error_message
+    return read_reply(inner[0] if inner else b"", pb.ModelInferResponse)._replace(error=error)
+
+
+def split(message: bytes | memoryview, *numbers: int) -> tuple[bytes, list[list[memoryview]]]:
+    """Take fields that hold bytes, text or messages out of a message.
+
+    Args:
+        message: The message's bytes.
+        numbers: The numbers of the fields to take.
+
+    Returns:
+        All other fields as they lie, and for each number the contents of its fields, in order, as views of
+        the message.
+
+    Raises:
+        DecodeError: The bytes are no message, or one with groups, which no protobuf since version 3 writes,
+            or one with more than `MOST_FIELDS` fields.
+    """
+    view, size = memoryview(message), len(message)
+    taken: dict[int, list[memoryview]] = {number << 3 | _SIZED: [] for number in numbers}
+    rest: list[memoryview] = []
+    kept = position = 0  # neighbours that stay are taken as one
+    for _ in range(MOST_FIELDS):
+        if position == size:
+            break
+        start = position
+        tag, content = _varint(message, start, _LONGEST_SIZE)
+        kind = tag & 7
+        if kind == _SIZED:
+            length, content = _varint(message, content, _LONGEST_SIZE)
+            position = content + length
+        elif kind == _VARINT:
+            _, position = _varint(message, content, _LONGEST_VALUE)
+        elif kind in {_FOUR_BYTES, _EIGHT_BYTES}:
+            position = content + (4 if kind == _FOUR_BYTES else 8)
+        else:
+            raise DecodeError(f"the field at byte {start} has wire type {kind}, must have 0, 1, 2 or 5")
+        if not 8 <= tag < 2**32:
+            raise DecodeError(f"the field at byte {start} has number {tag >> 3}, must have 1 to {2**29 - 1}")
+        if position > size:
+            raise DecodeError(f"the field at byte {start} ends at byte {position} of {size}")
+        if tag in taken:
+            taken[tag].append(view[content:position])
+            rest.append(view[kept:start])
+            kept = position
+    if position < size:
+        raise DecodeError(f"at most {MOST_FIELDS} fields are read, which end at byte {position} of {size}")
+    rest.append(view[kept:])
+    return b"".join(rest), list(taken.values())
+
+
+def write_varint(value: int) -> bytes:
+    """Write an integer of 0 or more as protobuf does: seven bits a byte, the lowest first."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _varint(message: bytes | memoryview, start: int, longest: int) -> tuple[int, int]:
+    """Read an integer of at most so many bytes; return it and where it ends."""
+    try:
+        if (value := message[start]) < 0x80:  # nearly all of them
+            return value, start + 1
+    except IndexError:
+        pass
+    value = 0
+    for shift, byte in enumerate(message[start : start + longest]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, start + shift + 1
+    raise DecodeError(f"the integer at byte {start} must end within {longest} bytes and the message, did not")

@@ -1,0 +1,346 @@
+"""Graphs that no code of the server knows: their axes and roles say all that is needed to serve them."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from tests.server.conftest import Running
+
+from polyhead_client import Client
+from polyhead_server.devices import on_cpu
+from polyhead_server.engine import Engine
+from polyhead_server.repository import read_manifest
+from polyhead_server.scheduling import Work, layout_of
+from polyhead_server.scheduling.execution import execute
+from polyhead_server.signature import signature_of
+
+D, H, L = 6, 2, 3
+SIZES = {"D": D, "H": H, "L": L}
+TYPES = {"FP32": TensorProto.FLOAT, "INT32": TensorProto.INT32}
+X = {"name": "x", "datatype": "FP32", "axes": ["B", "T", "D"]}
+LENGTHS = {"name": "lengths", "datatype": "INT32", "axes": ["B"], "role": "lengths", "fill": "T"}
+OUTPUT = {"name": "output", "datatype": "FP32", "axes": ["B", "T", "D"]}
+RANDOM = np.random.default_rng(3)
+
+Tensor = Mapping[str, Any]
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hand:
+    """A graph made by hand."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    nodes: Sequence[onnx.NodeProto]
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def value(tensor: Tensor) -> onnx.ValueInfoProto:
+    shape = [SIZES.get(letter, letter) for letter in tensor["axes"]]
+    return helper.make_tensor_value_info(tensor["name"], TYPES[tensor["datatype"]], shape)
+
+
+def write(models: Path, name: str, graphs: Mapping[str, Hand], **more: Any) -> None:
+    """Write a family: ONNX files, and a manifest that describes their tensors."""
+    folder = models / name / "1"
+    folder.mkdir(parents=True)
+    for graph, hand in graphs.items():
+        model = helper.make_model(
+            helper.make_graph(
+                hand.nodes,
+                graph,
+                [value(tensor) for tensor in hand.inputs],
+                [value(tensor) for tensor in hand.outputs],
+                [numpy_helper.from_array(array, each) for each, array in hand.constants.items()],
+            ),
+            opset_imports=[helper.make_opsetid("", 17)],
+            ir_version=8,
+        )
+        (folder / f"{graph}.onnx").write_bytes(model.SerializeToString())
+    described = {
+        graph: {"file": f"{graph}.onnx", "inputs": hand.inputs, "outputs": hand.outputs}
+        for graph, hand in graphs.items()
+    }
+    manifest = {
+        "format": 2,
+        "name": name,
+        "version": 1,
+        "encoder": {"d_model": D, "heads": H, "layers": L},
+        "precision": "fp32",
+        "sizes": SIZES,
+        "graphs": described | more,
+        "files": {
+            file.name: {
+                "bytes": file.stat().st_size,
+                "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            }
+            for file in folder.iterdir()
+        },
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+# `lengths` takes part in each graph, so that onnxruntime keeps it as an input.
+PASS = (
+    helper.make_node("Cast", ["lengths"], ["counts"], to=TensorProto.FLOAT),
+    helper.make_node("Sub", ["counts", "counts"], ["nothing"]),
+    helper.make_node("Unsqueeze", ["nothing", "inner"], ["nothing3"]),
+)
+INNER = {"inner": np.array([1, 2], np.int64)}
+FAST = Hand(
+    inputs=[X, LENGTHS],
+    outputs=[OUTPUT],
+    nodes=[*PASS, helper.make_node("Add", ["x", "nothing3"], ["output"])],
+    constants=INNER,
+)
+SUMMARY = Hand(
+    inputs=[X, LENGTHS],
+    outputs=[
+        {"name": "norms", "datatype": "FP32", "axes": ["B", "T"]},
+        {"name": "total", "datatype": "FP32", "axes": ["B", "D"]},
+    ],
+    nodes=[
+        *PASS,
+        helper.make_node("Add", ["x", "nothing3"], ["kept"]),
+        helper.make_node("ReduceL2", ["kept"], ["norms"], axes=[2], keepdims=0),
+        helper.make_node("ReduceSum", ["kept", "tokens"], ["total"], keepdims=0),
+    ],
+    constants=INNER | {"tokens": np.array([1], np.int64)},
+)
+HEAD_MASK = {"name": "head_mask", "datatype": "FP32", "axes": ["B", "L", "H"], "fill": 1.0}
+MASKED = Hand(
+    inputs=[X, LENGTHS, HEAD_MASK],
+    outputs=[OUTPUT],
+    nodes=[
+        *PASS,
+        helper.make_node("Add", ["x", "nothing3"], ["kept"]),
+        helper.make_node("ReduceSum", ["head_mask", "inner"], ["weight"], keepdims=1),
+        helper.make_node("Mul", ["kept", "weight"], ["output"]),
+    ],
+    constants=INNER,
+)
+QUERY = {"name": "query", "datatype": "FP32", "axes": ["B", "T", "D"]}
+MEMORY = {"name": "memory", "datatype": "FP32", "axes": ["B", "S", "D"]}
+MEMORY_LENGTHS = {
+    "name": "memory_lengths",
+    "datatype": "INT32",
+    "axes": ["B"],
+    "role": "lengths",
+    "fill": "S",
+}
+WEIGHTS = {
+    "name": "weights",
+    "datatype": "FP32",
+    "axes": ["B", "H", "T", "S"],
+    "role": "attention",
+    "layer": 0,
+}
+CROSS = Hand(
+    inputs=[QUERY, MEMORY, MEMORY_LENGTHS],
+    outputs=[WEIGHTS],
+    nodes=[
+        helper.make_node("Transpose", ["memory"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["query", "turned"], ["one"]),
+        helper.make_node("Unsqueeze", ["one", "first"], ["scores1"]),
+        helper.make_node("Mul", ["scores1", "factors"], ["scores"]),  # a factor for each head
+        helper.make_node("Shape", ["memory"], ["shape"]),
+        helper.make_node("Gather", ["shape", "where"], ["S"], axis=0),
+        helper.make_node("Range", ["zero", "S", "step"], ["places"]),
+        helper.make_node("Cast", ["memory_lengths"], ["ends"], to=TensorProto.INT64),
+        helper.make_node("Unsqueeze", ["ends", "behind"], ["ends4"]),
+        helper.make_node("Less", ["places", "ends4"], ["visible"]),
+        helper.make_node("Where", ["visible", "scores", "far"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["weights"], axis=-1),
+    ],
+    constants={
+        "first": np.array([1], np.int64),
+        "factors": np.array([1.0, 0.5], np.float32).reshape(H, 1, 1),
+        "where": np.array(1, np.int64),
+        "zero": np.array(0, np.int64),
+        "step": np.array(1, np.int64),
+        "behind": np.array([1, 2, 3], np.int64),
+        "far": np.array(-1e9, np.float32),
+    },
+)
+
+
+def cross(query: Array, memory: Array, lengths: NDArray[np.int32]) -> Array:
+    """What CROSS computes, in a plain loop: weights [B, H, T, S]."""
+    weights = np.zeros((len(query), H, query.shape[1], memory.shape[1]), np.float32)
+    for b, length in enumerate(lengths):
+        for h, factor in enumerate((1.0, 0.5)):
+            for t, vector in enumerate(query[b]):
+                scores = np.exp(factor * memory[b, :length] @ vector)
+                weights[b, h, t, :length] = scores / scores.sum()
+    return weights
+
+
+def floats(*shape: int) -> Array:
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("open")
+    write(folder, "third", {"fast": FAST, "summary": SUMMARY})
+    write(folder, "masked", {"fast": MASKED})
+    write(folder, "cross", {"fast": CROSS})
+    return folder
+
+
+def together(models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Run requests as one batch."""
+    manifest = read_manifest(models / name / "1", family=name, version=1)
+    signature = signature_of(manifest, graph)
+    path = models / name / "1" / f"{graph}.onnx"
+    engine = Engine(path, signature=signature, device=on_cpu(""), threads=1)
+    works = [
+        Work(feeds=feeds, outputs=engine.outputs, batch=len(first), tokens=len(first) * first.shape[1])
+        for feeds in requests
+        for first in [next(iter(feeds.values()))]
+    ]
+    result = execute(engine, works, layout_of(signature))
+    assert (result.execution.requests, result.execution.sequences) == (
+        len(works),
+        sum(work.batch for work in works),
+    )
+    return result.outputs
+
+
+def test_a_third_graph_is_batched_and_cut(models: Path) -> None:
+    xs = [floats(2, 3, D), floats(1, 7, D), floats(1, 1, D)]
+    requests = [{"x": x, "lengths": np.full(len(x), x.shape[1], np.int32)} for x in xs]
+
+    for x, outputs in zip(xs, together(models, "third", "summary", requests), strict=True):
+        np.testing.assert_allclose(outputs["norms"], np.linalg.norm(x, axis=2), atol=1e-5)
+        np.testing.assert_allclose(outputs["total"], x.sum(1), atol=1e-5)
+
+
+def test_requests_that_differ_in_what_is_asked_of_them_share_a_batch(models: Path) -> None:
+    xs, masks = [floats(2, 3, D), floats(1, 5, D)], [floats(2, L, H), floats(1, L, H)]
+    requests = [
+        {"x": x, "lengths": np.full(len(x), x.shape[1], np.int32), "head_mask": mask}
+        for x, mask in zip(xs, masks, strict=True)
+    ]
+
+    for x, mask, outputs in zip(xs, masks, together(models, "masked", "fast", requests), strict=True):
+        expected = x * mask.sum((1, 2), keepdims=True)
+        np.testing.assert_allclose(outputs["output"], expected, atol=1e-5)
+
+
+def test_two_lengths_are_padded_and_cut_each_by_itself(models: Path) -> None:
+    sizes = [(2, 3, 5), (1, 6, 2), (3, 1, 1), (1, 3, 5)]
+    queries = [floats(b, t, D) for b, t, _ in sizes]
+    memories = [floats(b, s, D) for b, _, s in sizes]
+    lengths = [RANDOM.integers(1, s + 1, b).astype(np.int32) for b, _, s in sizes]
+    requests: list[dict[str, Any]] = [
+        {"query": query, "memory": memory, "memory_lengths": length}
+        for query, memory, length in zip(queries, memories, lengths, strict=True)
+    ]
+
+    for request, outputs in zip(requests, together(models, "cross", "fast", requests), strict=True):
+        np.testing.assert_allclose(outputs["weights"], cross(*request.values()), atol=1e-6)
+
+
+def test_all_of_them_are_served(models: Path, serve: Any) -> None:
+    server: Running = serve(models=models)
+    x = floats(2, 4, D)
+    assert server.infer("third", {"x": x})["output"].tolist() == x.tolist()
+    summary = server.infer("third.summary", {"x": x})
+    np.testing.assert_allclose(summary["norms"], np.linalg.norm(x, axis=2), atol=1e-5)
+
+    np.testing.assert_allclose(server.infer("masked", {"x": x})["output"], x * L * H, atol=1e-5)
+    mask = floats(2, L, H)
+    masked = server.infer("masked", {"x": x, "head_mask": mask})["output"]
+    np.testing.assert_allclose(masked, x * mask.sum((1, 2), keepdims=True), atol=1e-5)
+
+    query, memory = floats(2, 4, D), floats(2, 9, D)
+    lengths = np.array([9, 3], np.int32)
+    expected = cross(query, memory, lengths)
+    inputs = {"query": query, "memory": memory, "memory_lengths": lengths}
+    np.testing.assert_allclose(server.infer("cross", inputs)["weights"], expected, atol=1e-6)
+    chosen = {"weights": {"heads": "1", "queries": "3,0"}}
+    some = server.infer("cross", inputs, outputs=chosen)["weights"]
+    np.testing.assert_allclose(some, expected[:, [1]][:, :, [3, 0]], atol=1e-6)
+    full = server.infer("cross", {"query": query, "memory": memory})["weights"]
+    np.testing.assert_allclose(full, cross(query, memory, np.array([9, 9], np.int32)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            {"memory": floats(1, 2, D)},
+            r"input query is missing: it must be given as FP32 or FP16 \(B, T, D\)",
+        ),
+        (
+            {"query": floats(1, 2, D), "memory": floats(2, 2, D)},
+            r"dimension 0 \(B\) of memory must be 1, was 2",
+        ),
+        (
+            {"query": floats(1, 2, D), "memory": floats(1, 2, D), "memory_lengths": np.array([3], np.int32)},
+            r"memory_lengths\[0\] must be between 0 and S \(2\), was 3",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_their_own_words(
+    models: Path, serve: Any, inputs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(grpc.RpcError, match=message):
+        serve(models=models).infer("cross", inputs)
+
+
+def test_the_client_finds_the_graph_whose_outputs_it_needs(tmp_path: Path, serve: Any) -> None:
+    maps = Hand(
+        inputs=[X, LENGTHS],
+        outputs=[OUTPUT, {**WEIGHTS, "name": "maps", "axes": ["B", "H", "T", "T"], "layer": 2}],
+        nodes=[
+            *FAST.nodes,
+            helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["x", "turned"], ["one"]),
+            helper.make_node("Unsqueeze", ["one", "first"], ["one4"]),
+            helper.make_node("Mul", ["one4", "factors"], ["scores"]),
+            helper.make_node("Softmax", ["scores"], ["maps"], axis=-1),
+        ],
+        constants=INNER
+        | {
+            "first": np.array([1], np.int64),
+            "factors": np.array([1.0, 0.5], np.float32).reshape(H, 1, 1),
+        },
+    )
+    write(tmp_path, "named", {"fast": FAST, "deep": maps})
+    x = floats(5, D)
+    with Client(serve(models=tmp_path).one.address) as client:
+        result = client.encode(x, attention=[2], heads=[1])
+
+    assert result.model == "named.deep"
+    assert result.attention is not None
+    expected = np.exp(0.5 * x @ x.T)
+    np.testing.assert_allclose(result.attention[2][0], expected / expected.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_a_graph_that_cannot_be_described_is_passed_by_with_one_line(
+    tmp_path: Path, serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = {"file": "fast.onnx", "inputs": [X], "outputs": [{**OUTPUT, "datatype": "COMPLEX64"}]}
+    write(tmp_path, "third", {"fast": FAST, "summary": SUMMARY}, strange=strange)
+    with caplog.at_level(logging.WARNING, logger="polyhead.server"):
+        server = serve(models=tmp_path)
+        x = floats(1, 2, D)
+
+        assert server.infer("third", {"x": x})["output"].tolist() == x.tolist()
+    assert set(server.infer("third.summary", {"x": x}).outputs) == {"norms", "total"}
+    told = [record.getMessage() for record in caplog.records if "strange" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("third: graph strange is not served: outputs.0.datatype")
