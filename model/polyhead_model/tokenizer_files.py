@@ -12,6 +12,8 @@ from polyhead_model.checkpoint_files import CheckpointError, read_object
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+ADDED_TOKENS = "added_tokens.json"
 
 _CLASSES: Mapping[str, str] = {
     "bert": "BertTokenizer",
@@ -86,7 +88,16 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
         _check_normalizer(path, config, tokenizer)
     elif name in _ROBERTA:
         _check_prefix_space(path, config, tokenizer)
-    _check_added_tokens(path, config, tokenizer)
+    if config.get("split_special_tokens"):
+        raise CheckpointError(
+            f"{path}: split_special_tokens must be false, was true: special tokens in text are taken as such"
+        )
+    _check_added_tokens(path, tokenizer, _named(config))
+    # Older releases of transformers wrote files of their own, which newer ones still read.
+    if (older := folder / SPECIAL_TOKENS).is_file():
+        _check_added_tokens(older, tokenizer, _named(read_object(older)))
+    if (older := folder / ADDED_TOKENS).is_file():
+        _check_added_tokens(older, tokenizer, read_object(older))
     truncation = tokenizer.get("truncation")
     side = truncation.get("direction", "Right") if isinstance(truncation, dict) else "Right"
     side = str(config.get("truncation_side", side)).lower()
@@ -143,10 +154,10 @@ def _check_flag(path: Path, flag: str, said: bool, done: bool, *, given: bool) -
         )
 
 
-def _check_added_tokens(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
-    """Tokens that tokenizer_config.json adds are found in text as a whole, by transformers alone."""
+def _check_added_tokens(path: Path, tokenizer: Mapping[str, object], named: Iterable[str]) -> None:
+    """Tokens that the files beside tokenizer.json add are found in text as a whole, by transformers alone."""
     known = _added(tokenizer)
-    for token in _named(config):
+    for token in named:
         if token not in known:
             raise CheckpointError(
                 f"{path}: adds the token {token!r}, which is not among the added_tokens of tokenizer.json: "
@@ -155,9 +166,10 @@ def _check_added_tokens(path: Path, config: Mapping[str, object], tokenizer: Map
 
 
 def _named(config: Mapping[str, object]) -> Iterable[str]:
-    decoder = config.get("added_tokens_decoder")
-    tokens = [config.get(f"{name}_token") for name in ("unk", "sep", "pad", "cls", "mask")]
-    tokens += decoder.values() if isinstance(decoder, dict) else []
+    tokens = [config.get(f"{name}_token") for name in ("unk", "sep", "pad", "cls", "mask", "bos", "eos")]
+    for several in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+        value = config.get(several)
+        tokens += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     for token in tokens:
         content = token.get("content") if isinstance(token, dict) else token
         if isinstance(content, str):

@@ -136,6 +136,35 @@ def test_added_tokens(tmp_path: Path) -> None:
         assert hold_to_transformers(folder, "bert") == (name == "known")
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", {"bos_token": "<new>"}),
+        ("tokenizer_config.json", {"eos_token": {"__type": "AddedToken", "content": "<new>"}}),
+        ("tokenizer_config.json", {"additional_special_tokens": ["<new>"]}),
+        ("tokenizer_config.json", {"extra_special_tokens": ["<new>"]}),
+        ("tokenizer_config.json", {"extra_special_tokens": {"query_token": "<new>"}}),
+        ("special_tokens_map.json", {"additional_special_tokens": ["<new>"]}),
+        ("added_tokens.json", {"<new>": 7}),
+    ],
+)
+def test_every_place_that_names_tokens(
+    name: str, content: dict[str, Any], known: bool, tmp_path: Path
+) -> None:
+    tokenizer = bert_tokenizer()
+    if known:
+        tokenizer.add_special_tokens(["<new>"])
+        content = {key: tokenizer.token_to_id(key) if value == 7 else value for key, value in content.items()}
+    write(tmp_path, "bert", tokenizer, {})
+    (tmp_path / name).write_text(json.dumps(content))
+
+    if not known:
+        with pytest.raises(CheckpointError, match=f"{name}: adds the token '<new>'"):
+            check_tokenizer(tmp_path, "bert")
+    assert hold_to_transformers(tmp_path, "bert") == known
+
+
 @pytest.mark.parametrize(
     ("config", "tokenizer", "message"),
     [
@@ -163,6 +192,7 @@ def test_added_tokens(tmp_path: Path) -> None:
             "adds the token '<new>', which is not among the added_tokens of tokenizer.json",
         ),
         ({"mask_token": "<m>"}, {}, "adds the token '<m>'"),
+        ({"split_special_tokens": True}, {}, "split_special_tokens must be false, was true"),
     ],
 )
 def test_contradictions_are_refused(
