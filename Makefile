@@ -64,7 +64,7 @@ agreement: $(VENV)/dev  ## Whether the load generator measures what an independe
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python benchmarks/soak.py
 
-overload: $(VENV)/dev  ## up to 8,000 callers against a queue of 64 requests
+overload: $(VENV)/dev  ## Up to 8,000 callers against a queue of 64 requests
 	$(BIN)/python benchmarks/overload.py
 
 proto: $(VENV)/dev  ## Regenerate what inference.proto describes

@@ -19,7 +19,7 @@ import grpc
 from polyhead_proto import RPCS
 from polyhead_server.counters.layout import MEMORY
 from polyhead_server.counters.statistics import Statistics
-from polyhead_server.errors import ExpiredError, RequestError, UnavailableError
+from polyhead_server.errors import ExpiredError, InvalidRequestError, RequestError, UnavailableError
 from polyhead_server.service.aborting import Context, abort
 from polyhead_server.settings import Settings
 
@@ -236,5 +236,6 @@ class Reception(grpc.aio.ServerInterceptor):
                 self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
             await abort(context, error)
         if request is grpc.aio.EOF:
-            raise asyncio.CancelledError  # the caller has left before there was one
+            # Of those who are still there gRPC would answer none; those who have left are not counted.
+            await abort(context, InvalidRequestError("a call must bring a request, this one ended without"))
         return request

@@ -155,6 +155,16 @@ def test_messages_that_came_while_the_event_loop_was_held_up_are_not_slow(silent
         assert {one.code() for one in calls} == {grpc.StatusCode.OK}
 
 
+@pytest.mark.parametrize("path", UNARY)
+def test_a_call_that_ends_without_a_request_is_answered(silent: Any, path: str) -> None:
+    _, call = silent()
+    empty = call(path)
+    empty.requests.put(None)
+
+    assert empty.call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert empty.call.details() == "a call must bring a request, this one ended without"
+
+
 def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -> None:
     server, call = silent(max_request_seconds=0.5)
     late = call(INFER)
