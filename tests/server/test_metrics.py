@@ -48,9 +48,13 @@ def test_requests_runs_and_failures_show(serve: Any) -> None:
     for batch in (1, 3, 3):
         server.infer("tiny", {"x": np.ones((batch, 2, 16), np.float32)})
     server.infer("tiny-tokens", {"text": ["the cat"]})
-    for model, inputs in (("tiny", {"y": np.ones((1, 2, 16), np.float32)}), ("none", {})):
-        with pytest.raises(grpc.RpcError):
+    for model, inputs, code in (
+        ("tiny", {"y": np.ones((1, 2, 16), np.float32)}, grpc.StatusCode.INVALID_ARGUMENT),
+        ("none", {}, grpc.StatusCode.NOT_FOUND),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
             server.infer(model, inputs)
+        assert caught.value.code() is code
     statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny")).model_stats[0]
 
     metrics = Metrics(server.server.registry.board)
