@@ -55,9 +55,14 @@ _HINTS: Mapping[re.Pattern[str], str] = MappingProxyType(
         "the connection at once, most likely because it speaks TLS: give credentials (in commands, --tls or "
         "--tls-ca; --tls-cert and --tls-key where it asks for a certificate). A server that has too many "
         "connections does so, too",
+        # gRPC names only the last address of a name that it has tried.
+        re.compile(
+            r"^localhost:.*ipv6:.*Connection refused"
+        ): "localhost is also 127.0.0.1, of which this says "
+        "nothing: name that address, to hear whether a server there speaks TLS, say",
     }
 )
-"""What is likely wrong, by what gRPC says of a connection that could not be made."""
+"""What is likely wrong, by the address and what gRPC says of a connection that could not be made."""
 
 
 def new_request_id() -> str:
@@ -85,7 +90,8 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
         details: str = (error.details() if hasattr(error, "details") else None) or str(error)
         match code:
             case grpc.StatusCode.UNAVAILABLE:
-                hints = (f"; {hint}" for pattern, hint in _HINTS.items() if pattern.search(details))
+                about = f"{target} {details}"
+                hints = (f"; {hint}" for pattern, hint in _HINTS.items() if pattern.search(about))
                 message = f"{target} is unavailable: {details}{next(hints, '')}"
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 given = "" if timeout is None else f" within {timeout:.3g} s"

@@ -11,6 +11,7 @@ import trustme
 from polyhead_client import DeadlineExceeded, InvalidRequest, Unavailable
 from polyhead_client.command import main
 from polyhead_client.options import Connection
+from polyhead_client.status import translated
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
@@ -66,6 +67,26 @@ def test_a_server_that_speaks_tls_is_told_from_one_that_is_away(
     credentials = grpc.ssl_channel_credentials(files["tls_ca"].read_bytes())
     with pytest.raises(Unavailable, match="--tls-cert and --tls-key where it asks for a certificate"):
         connect(secure.target, credentials=credentials).metadata()
+
+
+def test_of_a_name_with_two_addresses_the_other_one_is_named() -> None:
+    class Refused(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self) -> str:
+            return (
+                "failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D:8001: "
+                "Failed to connect to remote host: Connection refused"
+            )
+
+    for target, is_named in (("localhost:8001", True), ("[::1]:8001", False)):
+        with (
+            pytest.raises(Unavailable) as caught,
+            translated(target=target, rpc="ModelInfer", timeout=None, request_id="1"),
+        ):
+            raise Refused
+        assert ("localhost is also 127.0.0.1" in str(caught.value)) == is_named
 
 
 def test_waiting_for_a_server_that_speaks_tls_ends_with_that(
