@@ -229,7 +229,7 @@ class Reception(grpc.aio.ServerInterceptor):
         began_ns = time.perf_counter_ns()
         try:
             request = await self._requests.read(context)
-        except RequestError as error:
+        except (RequestError, MemoryError) as error:  # its bytes may not fit into memory
             if method == _INFER:
                 if isinstance(error, UnavailableError):
                     self._statistics.on_drop(MEMORY)

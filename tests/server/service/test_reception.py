@@ -165,6 +165,23 @@ def test_a_call_that_ends_without_a_request_is_answered(silent: Any, path: str) 
     assert empty.call.details() == "a call must bring a request, this one ended without"
 
 
+def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+
+    async def read(*_arguments: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr("polyhead_server.service.reception.Waits.read", read)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer("tiny", X)
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    monkeypatch.undo()
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+
+
 def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -> None:
     server, call = silent(max_request_seconds=0.5)
     late = call(INFER)
