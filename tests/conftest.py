@@ -124,3 +124,12 @@ def minilm_address(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFac
         finally:
             server.terminate()
     assert server.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """PyTorch with one thread: small encoders' threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -21,6 +21,8 @@ from polyhead_client import Client
 from polyhead_export import Built, export_family, from_checkpoint
 from polyhead_model.config import Activation, Pooling
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 POOLINGS = (None, *get_args(Pooling))
 ACTIVATIONS = get_args(Activation)
 THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
@@ -66,15 +68,6 @@ def test_the_rows_are_spread() -> None:
         for row in rows:
             poolings[getattr(row, field)].add(row.pooling)
         assert all(len(found) >= 2 for found in poolings.values())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """These encoders are so small that threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

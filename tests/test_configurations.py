@@ -17,6 +17,8 @@ from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.config import Activation, Norm, Pooling
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 POOLINGS = (None, *get_args(Pooling))
 ACTIVATIONS = get_args(Activation)
 LAYERS: tuple[dict[str, Any], ...] = (
@@ -67,15 +69,6 @@ def test_every_pair_is_there() -> None:
     assert len({(one.pooling, one.norm, one.feed_forward is None) for one in all_}) == 4 * 3
     assert len({(one.pooling, one.activation) for one in all_ if one.feed_forward}) == 4 * 2
     assert {one.activation for one in all_ if one.feed_forward} == set(ACTIVATIONS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """These encoders are so small that threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def build(family: Family) -> Encoder:
     return Encoder(family.config).eval()
 
 
-def open_graph(check_device: Device, family: Family, models: Path, graph: str) -> ort.InferenceSession:
+def open_graph(device: Device, family: Family, models: Path, graph: str) -> ort.InferenceSession:
     """Open a session of `model` or `attention` on the device.
 
     Raises:
@@ -60,9 +60,9 @@ def open_graph(check_device: Device, family: Family, models: Path, graph: str) -
     options.log_severity_level = 3
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     path = _folder(family, models) / f"{graph}.onnx"
-    session = ort.InferenceSession(str(path), options, providers=check_device.providers)
+    session = ort.InferenceSession(str(path), options, providers=device.providers)
     session.disable_fallback()
-    wanted = check_device.providers[0] if check_device.kind == "cpu" else check_device.providers[0][0]
+    wanted = device.providers[0] if device.kind == "cpu" else device.providers[0][0]
     if session.get_providers()[0] != wanted:
         raise RuntimeError(
             f"{path.name} must run on {wanted}, onnxruntime chose {session.get_providers()[0]}"

@@ -121,9 +121,22 @@ class Signature:
         weights, (B, H, T, T) each; and eight (B, T, D) values.
         """
         sizes = self.manifest.sizes
-        varying = dict.fromkeys((*self.letters, "T"), tokens) | {"B": batch}
-        outputs = sum(math.prod(spec.at(varying)) for spec in self.results)
-        return 4 * (outputs + batch * tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1)))
+        outputs: int = sum(fixed * tokens**varying for varying, fixed in self._output_sizes.items())
+        inside = tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1))
+        return 4 * batch * (outputs + inside)
+
+    @cached_property
+    def _output_sizes(self) -> Mapping[int, int]:
+        """The values of all outputs of a sequence: by how many axes vary, the fixed sizes multiplied.
+
+        Worked out once, because the memory of every request is checked.
+        """
+        found: dict[int, int] = {}
+        for spec in self.results:
+            varying = len(spec.axes) - 1 - len([letter for letter in spec.axes if letter in spec.sizes])
+            fixed = math.prod(spec.sizes[letter] for letter in spec.axes if letter in spec.sizes)
+            found[varying] = found.get(varying, 0) + fixed
+        return found
 
 
 def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
@@ -134,17 +147,12 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     inputs = {spec.name: spec for spec in feeds}
     outputs = {spec.name: spec for spec in results}
     ids = next((spec for spec in feeds if spec.role == "tokens"), None)
-    lengths = next((spec for spec in feeds if spec.role == LENGTHS), None)
-    if ids is not None and lengths is not None:
-        outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",))
+    if ids is not None and any(spec.role == LENGTHS for spec in feeds):
         if manifest.tokenizer is not None:
             inputs[ids.name] = replace(ids, optional=True)
             inputs[TEXT] = TensorSpec(name=TEXT, datatype="BYTES", axes=("B",), optional=True)
-            outputs = {
-                **{spec.name: spec for spec in results},
-                TOKENS: TensorSpec(name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1])),
-                LENGTHS: outputs[LENGTHS],
-            }
+            outputs[TOKENS] = TensorSpec(name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1]))
+        outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",))
     return Signature(
         name=manifest.served_name(graph),
         version=manifest.version,

@@ -99,7 +99,3 @@ class Statistics:
     def on_drop(self, reason: str) -> None:
         """Counts work that ended without a result."""
         self.page[at.DROP[reason]] += 1
-
-    def set_gauge(self, slot: int, value: int) -> None:
-        """Says how something stands now."""
-        self.page[slot] = value
