@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polyhead_server.app import Server, create_server
     from polyhead_server.process import serve
+    from polyhead_server.runtime import Server, create_server
     from polyhead_server.settings import Settings
 
 __all__ = ["Server", "Settings", "create_server", "serve"]
 
 # Nothing heavy is imported before it is needed: `polyhead --help` loads every command.
-_WHERE = {"Server": "app", "create_server": "app", "serve": "process", "Settings": "settings"}
+_WHERE = {"Server": "runtime", "create_server": "runtime", "serve": "process", "Settings": "settings"}
 
 
 def __getattr__(name: str) -> object:

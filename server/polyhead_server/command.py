@@ -5,7 +5,7 @@ from pathlib import Path
 from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.config import Env, Toml
 
-from polyhead_server.cards import cards_for
+from polyhead_server.engine.gpus import gpus_for
 from polyhead_server.settings import Settings
 
 
@@ -43,11 +43,11 @@ def serve(settings: Settings, *, config: Path | None = None) -> int:
         config: A TOML file with any of the other options: `port = 8001`.
     """
     from polyhead_server.errors import StartError
-    from polyhead_server.logs import LOGGER, configure
+    from polyhead_server.observability.logs import LOGGER, configure
 
     configure(settings.log_level, settings.log_format)
     try:
-        cards = cards_for(settings.device)
+        cards = gpus_for(settings.device)
         if settings.workers > 1 or len(cards) > 1:
             from polyhead_server.workers.supervisor import supervise
 

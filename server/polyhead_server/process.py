@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NoReturn
 
-from polyhead_server.allocator import give_memory_back, keep_trim
-from polyhead_server.app import ALONE, Place, create_server
+from polyhead_server.address import warn_if_exposed
+from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.errors import StartError
-from polyhead_server.logs import LOGGER, flush
-from polyhead_server.metrics import Exporter, collectors
-from polyhead_server.openness import warn_of_openness
+from polyhead_server.observability.logs import LOGGER, flush
+from polyhead_server.observability.metrics import Exporter, collectors
 from polyhead_server.repository import remove_abandoned_copies, remove_private_copies
+from polyhead_server.runtime import ALONE, Place, create_server
 from polyhead_server.settings import Settings
 
 LOST = 75
@@ -53,14 +53,14 @@ async def serve(settings: Settings, leash: Leash | None = None) -> int:
     with ExitStack() as stack:
         server, _ = await create_server(settings, place=ALONE if leash is None else leash.place)
         if leash is None:
-            warn_of_openness(settings)
+            warn_if_exposed(settings)
             if settings.metrics:
-                told = collectors(server.registry.board, {0: os.getpid()})
+                told = collectors(server.registry.counters, {0: os.getpid()})
                 exporter = Exporter(
                     told,
                     host=settings.metrics_host,
                     port=settings.metrics_port,
-                    board=server.registry.board,
+                    counters=server.registry.counters,
                 )
                 stack.callback(exporter.close)
         else:

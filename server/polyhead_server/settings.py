@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from polyhead_server.cards import check_device
+from polyhead_server.engine.gpus import check_device
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LARGEST_MESSAGE = 2**31 - 1

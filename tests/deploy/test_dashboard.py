@@ -13,7 +13,7 @@ from tests.deploy.compose_file import ROOT, services
 from tests.servers import quick_settings, serving
 
 from polyhead_server.errors import UnavailableError
-from polyhead_server.metrics import collectors
+from polyhead_server.observability.metrics import collectors
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "polyhead.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -44,7 +44,7 @@ def told(repository: Path) -> Iterator[dict[str, set[str]]]:
         with pytest.raises(UnavailableError), one.server.lifecycle.accept():
             pass  # so that there is a drop
         registry = CollectorRegistry(auto_describe=False)
-        for collector in collectors(one.server.registry.board, {0: 1}):
+        for collector in collectors(one.server.registry.counters, {0: 1}):
             registry.register(collector)
         samples: dict[str, set[str]] = {}
         for family in registry.collect():

@@ -20,7 +20,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server import Server, Settings
-from polyhead_server.engine import Engine
+from polyhead_server.engine.engine import Engine
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
 

@@ -12,7 +12,7 @@ import polyhead_server.workers.supervisor
 from polyhead_server import Settings
 from polyhead_server.command import app
 from polyhead_server.errors import StartError
-from polyhead_server.logs import flush
+from polyhead_server.observability.logs import flush
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_each_of_several_cards_has_workers(monkeypatch: pytest.MonkeyPatch, serv
 
     monkeypatch.setattr(polyhead_server.workers.supervisor, "supervise", supervise)
     monkeypatch.setattr(
-        "polyhead_server.command.cards_for", lambda device: {"cuda": (0, 1, 2)}.get(device, ())
+        "polyhead_server.command.gpus_for", lambda device: {"cuda": (0, 1, 2)}.get(device, ())
     )
     run("--models", "m", "--device", "cuda")
     run("--models", "m", "--device", "cpu", "--workers", "2")

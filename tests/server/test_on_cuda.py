@@ -12,7 +12,7 @@ from tests.server.conftest import Running, everything_on, running
 from tests.servers import quick_settings
 
 from polyhead_server import create_server
-from polyhead_server.devices import CPU, CUDA, choose_device
+from polyhead_server.engine.devices import CPU, CUDA, choose_device
 
 Options = dict[str, str]
 

@@ -17,12 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.server.conftest import Running
 
 from polyhead_client import Client
-from polyhead_server.devices import on_cpu
-from polyhead_server.engine import Engine
+from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
+from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Work, layout_of
 from polyhead_server.scheduling.execution import execute
-from polyhead_server.signature import signature_of
 
 D, H, L = 6, 2, 3
 SIZES = {"D": D, "H": H, "L": L}

@@ -200,7 +200,7 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
 
 
 def test_cuda_that_is_missing_is_an_error_that_names_the_library(start: Any) -> None:
-    from polyhead_server.devices import cuda_problem
+    from polyhead_server.engine.devices import cuda_problem
 
     problem = cuda_problem()
     if problem is None:

@@ -19,7 +19,7 @@ from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
 from polyhead_server import Settings, create_server
-from polyhead_server.engine import Engine
+from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import StartError
 
 X = np.random.default_rng(6).normal(size=(2, 5, 16)).astype(np.float32)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from polyhead_server.devices import Device, choose_device
 from polyhead_server.doctor.graphs import inspect
 from polyhead_server.doctor.machine import Machine, system_name
 from polyhead_server.doctor.report import Asked, Cuda, GraphReport, Library, Problem, Report, Runtime
+from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.errors import DeviceError
 
 _BOTH = ("onnxruntime", "onnxruntime-gpu")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from polyhead_server.devices import Device, check_precision
 from polyhead_server.doctor.report import GraphReport
+from polyhead_server.engine.devices import Device, check_precision
 from polyhead_server.engine.placement import FUSED_ATTENTION, Operators, placed, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository import GraphName, VersionFolder, scan, verify

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import onnxruntime as ort
 
-from polyhead_server.devices import CUDA, cuda_problem
 from polyhead_server.doctor.memory import read_memory
 from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
-from polyhead_server.libraries import load, preload
-from polyhead_server.threads import available_cpus, concurrent_runs
+from polyhead_server.engine.cuda_libraries import load, preload
+from polyhead_server.engine.devices import CUDA, cuda_problem
+from polyhead_server.engine.threads import available_cpus, concurrent_runs
 
 _MAJOR, _MINOR = 75, 76
 """CUDA's numbers for the two parts of a card's compute capability."""

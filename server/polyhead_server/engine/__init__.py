@@ -1,6 +1,1 @@
-"""Runs one graph on one device: arrays in, arrays out."""
-
-from polyhead_server.engine.engine import Engine
-from polyhead_server.engine.runner import Arrays, Runner
-
-__all__ = ["Arrays", "Engine", "Runner"]
+"""onnxruntime sessions, and the device that they run on. Arrays in, arrays out."""

@@ -11,14 +11,14 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from polyhead_proto.datatypes import DTYPES
-from polyhead_server.arena import Arena
-from polyhead_server.devices import CPU, Device
+from polyhead_server.engine.arena import Arena
+from polyhead_server.engine.devices import CPU, Device
 from polyhead_server.engine.failures import ask_device, translate
 from polyhead_server.engine.runner import Arrays
 from polyhead_server.engine.session import open_session
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
-from polyhead_server.logs import LOGGER
-from polyhead_server.signature import Signature
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.repository.signature import Signature
 
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 

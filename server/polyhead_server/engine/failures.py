@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime as ort
 
-from polyhead_server.devices import CPU, Device
+from polyhead_server.engine.devices import CPU, Device
 from polyhead_server.errors import DeviceLostError, EngineError, ServerError, TooLargeError
 
 _OUT_OF_MEMORY = (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import onnxruntime as ort
 
-from polyhead_server.devices import CPU
+from polyhead_server.engine.devices import CPU
 
 FUSED_ATTENTION = frozenset(
     {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from polyhead_server.devices import CPU, Device, check_provider
+from polyhead_server.engine.devices import CPU, Device, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.engine.placement import placed, slow_on_cpu, spell
 from polyhead_server.errors import DeviceError, RepositoryError

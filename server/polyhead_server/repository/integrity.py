@@ -18,7 +18,7 @@ from onnx import AttributeProto, TensorProto
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import RepositoryError, quoted
-from polyhead_server.files import open_regular
+from polyhead_server.repository.files import open_regular
 from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Tensor
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})

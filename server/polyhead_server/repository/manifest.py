@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from polyhead_server.errors import RepositoryError, listed
-from polyhead_server.files import read_regular
+from polyhead_server.repository.files import read_regular
 
 FORMAT = 2
 """The format of a manifest that this server reads."""

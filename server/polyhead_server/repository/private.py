@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 
 from polyhead_server.errors import RepositoryError
-from polyhead_server.logs import LOGGER
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.integrity import open_listed
 from polyhead_server.repository.manifest import Manifest
 

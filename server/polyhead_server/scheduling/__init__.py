@@ -2,9 +2,9 @@
 
 from polyhead_server.scheduling.batch import Layout, layout_of
 from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.dispatch import SingleThread
 from polyhead_server.scheduling.observer import Drop, Execution, Observer
 from polyhead_server.scheduling.scheduler import Limits, Scheduler
-from polyhead_server.scheduling.ways import Narrow
 from polyhead_server.scheduling.work import Done, Work
 
 __all__ = [
@@ -14,9 +14,9 @@ __all__ = [
     "Execution",
     "Layout",
     "Limits",
-    "Narrow",
     "Observer",
     "Scheduler",
+    "SingleThread",
     "Work",
     "layout_of",
 ]

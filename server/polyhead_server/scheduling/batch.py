@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto.names import LENGTHS
+from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import Work
-from polyhead_server.signature import Signature, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 

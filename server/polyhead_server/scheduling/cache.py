@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from polyhead_server.files import read_regular
-from polyhead_server.logs import LOGGER
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.repository.files import read_regular
 from polyhead_server.scheduling.costs import Measured
 
 _FORMAT = 5
@@ -41,7 +41,7 @@ class Key:
     """That go at once."""
     packed: bool = True
     """Whether weights are."""
-    narrow: bool = False
+    single_thread: bool = False
     """Whether it was measured as one that stands beside another with more threads."""
     workers: int = 1
     """Processes that share the GPU."""

@@ -4,7 +4,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Protocol
 
-from polyhead_server.logs import LOGGER
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling.queue import Entry
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from polyhead_server.engine import Runner
+from polyhead_server.engine.runner import Runner
 from polyhead_server.errors import DeviceLostError
 from polyhead_server.scheduling.batch import Arrays, Layout, assemble, real_tokens, split, wanted
 from polyhead_server.scheduling.observer import Execution

@@ -7,7 +7,7 @@ timers and no priorities: deadlines are looked at when the work's turn comes, wh
 import asyncio
 import time
 
-from polyhead_server.engine import Runner
+from polyhead_server.engine.runner import Runner
 from polyhead_server.scheduling import refusals
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import CostTable

@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
-from polyhead_server.engine import Runner
+from polyhead_server.engine.runner import Runner
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.logs import LOGGER
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import refusals
 from polyhead_server.scheduling.appointments import Appointments
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.dispatch import Dispatch, Route, SingleThread
 from polyhead_server.scheduling.driver import Driver, EngineThreads
 from polyhead_server.scheduling.execution import Result, answer, run_batch
 from polyhead_server.scheduling.inline import Inline
@@ -21,7 +22,6 @@ from polyhead_server.scheduling.observer import Drop, NoObserver, Observer
 from polyhead_server.scheduling.pace import Pace
 from polyhead_server.scheduling.planning import joint
 from polyhead_server.scheduling.queue import Entry, Queue, State
-from polyhead_server.scheduling.ways import Narrow, Way, Ways
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
 _WINDOW = 64
@@ -46,7 +46,7 @@ class Limits:
 class _Running:
     """A batch that runs."""
 
-    way: Way
+    way: Route
     ends: float
     """About when, in the event loop's time."""
 
@@ -62,8 +62,8 @@ class Scheduler:
         name: The model's, for messages.
         layout: Which axes of its inputs and outputs are T.
         costs: What runs cost, one at a time.
-        narrow: The same with one thread a run, which computes small work and, where that gets more done,
-            several batches at once. None leaves all to the engine.
+        single_thread: The same with one thread a run, which computes small work and, where that gets more
+            done, several batches at once. None leaves all to the engine.
         inline: Whether small work runs on the event loop.
         limits: What it takes on.
         observer: Told of every run and every drop.
@@ -80,13 +80,13 @@ class Scheduler:
         layout: Layout,
         costs: CostTable,
         limits: Limits,
-        narrow: Narrow | None = None,
+        single_thread: SingleThread | None = None,
         inline: bool = True,
         observer: Observer | None = None,
         driver: Driver | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
-        self._engines = [engine] if narrow is None else [engine, narrow.engine]
+        self._engines = [engine] if single_thread is None else [engine, single_thread.engine]
         self._runs_inline = inline
         self._name = name
         self._layout = layout
@@ -94,7 +94,7 @@ class Scheduler:
         self._limits = limits
         self._observer = observer or NoObserver()
         self._on_broken = on_broken
-        self._ways = Ways(engine, costs, runs=limits.runs, narrow=narrow)
+        self._ways = Dispatch(engine, costs, runs=limits.runs, single_thread=single_thread)
         self._driver = driver or EngineThreads(f"engine-{name}", self._ways.most_runs)
         self._pace = Pace()
         self._appointments = Appointments()
@@ -110,8 +110,8 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._inline = Inline(
-            engine if narrow is None else narrow.engine,
-            costs if narrow is None else narrow.costs,
+            engine if single_thread is None else single_thread.engine,
+            costs if single_thread is None else single_thread.costs,
             layout=layout,
             loop=self._loop,
             observer=self._observer,

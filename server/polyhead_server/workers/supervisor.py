@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from polyhead_server.address import format_address
-from polyhead_server.counters.board import Board
+from polyhead_server.address import format_address, warn_if_exposed
+from polyhead_server.engine.threads import available_cpus
 from polyhead_server.errors import StartError
-from polyhead_server.logs import LOGGER
-from polyhead_server.metrics import Exporter, collectors
-from polyhead_server.openness import warn_of_openness
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.metrics import Exporter, collectors
+from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
-from polyhead_server.threads import available_cpus
 from polyhead_server.workers.assignment import READY, Assignment
 from polyhead_server.workers.port import reserve
 
@@ -37,21 +36,21 @@ class Supervisor:
 
     Args:
         settings: The server's; the port is one that is reserved.
-        board: Where the workers count.
+        counters: Where the workers count.
         cards: The GPUs that the workers spread over; none leaves the device to each.
     """
 
     def __init__(
         self,
         settings: Settings,
-        board: Board,
+        counters: SharedCounters,
         cards: Sequence[int] = (),
     ) -> None:
         self.processes: dict[int, int] = {}
         """The process of each worker that runs."""
         self.restarts = [0] * settings.workers
         self._settings = settings
-        self._board = board
+        self._counters = counters
         self._cards = cards
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
@@ -143,7 +142,7 @@ class Supervisor:
             *(sys.executable, "-P", "-m", "polyhead_server.workers.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            pass_fds=self._board.files,
+            pass_fds=self._counters.files,
             # Ctrl-C goes to all processes of a terminal's session; workers hear of it from here.
             start_new_session=True,
         )
@@ -153,7 +152,7 @@ class Supervisor:
         assignment = Assignment(
             settings=settings_of(worker, self._settings, self._cards),
             worker=worker,
-            files=self._board.files,
+            files=self._counters.files,
             late=late,
         )
         assert process.stdin is not None  # noqa: S101 - a pipe, as was asked for
@@ -175,7 +174,7 @@ class Supervisor:
         self._ready.discard(worker)
         del self._running[worker]
         del self.processes[worker]
-        self._board.settle(worker)
+        self._counters.settle(worker)
 
     def _fail(self, reason: str) -> None:
         if not self._failed.done():
@@ -214,7 +213,7 @@ def supervise(settings: Settings, cards: Sequence[int] = ()) -> int:
 
 
 async def _supervise(settings: Settings, cards: Sequence[int]) -> int:
-    warn_of_openness(settings)
+    warn_if_exposed(settings)
     settings = replace(settings, workers=settings.workers * max(1, len(cards)))
     if settings.repository_mode == "explicit":
         raise StartError(
@@ -225,12 +224,14 @@ async def _supervise(settings: Settings, cards: Sequence[int]) -> int:
         port = stack.enter_context(reserve(settings.host, settings.port)).getsockname()[1]
         threads = settings.threads or max(1, available_cpus() // settings.workers)
         settings = replace(settings, port=port, threads=threads)
-        board = Board.create(settings.workers, mine=None)
-        stack.callback(board.close)
-        supervisor = Supervisor(settings, board, cards)
+        counters = SharedCounters.create(settings.workers, mine=None)
+        stack.callback(counters.close)
+        supervisor = Supervisor(settings, counters, cards)
         if settings.metrics:
-            told = collectors(board, supervisor.processes, supervisor.restarts)
-            exporter = Exporter(told, host=settings.metrics_host, port=settings.metrics_port, board=board)
+            told = collectors(counters, supervisor.processes, supervisor.restarts)
+            exporter = Exporter(
+                told, host=settings.metrics_host, port=settings.metrics_port, counters=counters
+            )
             stack.callback(exporter.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

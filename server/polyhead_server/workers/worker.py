@@ -8,7 +8,7 @@ import os
 import sys
 
 from polyhead_server.errors import StartError
-from polyhead_server.logs import LOGGER, configure
+from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.workers.assignment import READY, Assignment
 
 _STDIN, _STDOUT, _STDERR = range(3)
@@ -24,12 +24,12 @@ def main() -> int:
     assignment = Assignment.from_line(line)
     configure(assignment.settings.log_level, assignment.settings.log_format, worker=assignment.worker)
 
-    from polyhead_server.app import Place
-    from polyhead_server.counters.board import Board
+    from polyhead_server.observability.shared_counters import SharedCounters
     from polyhead_server.process import Leash, run
+    from polyhead_server.runtime import Place
 
     place = Place(
-        board=Board(assignment.files, assignment.worker),
+        counters=SharedCounters(assignment.files, assignment.worker),
         shared=True,
         late=assignment.late,
     )

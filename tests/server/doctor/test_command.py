@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from polyhead_client.command import main
-from polyhead_server.devices import cuda_problem
 from polyhead_server.doctor import machine
 from polyhead_server.doctor.command import app
 from polyhead_server.doctor.display import show
 from polyhead_server.doctor.examination import examine
 from polyhead_server.doctor.machine import ThisMachine
+from polyhead_server.engine.devices import cuda_problem
 
 Told = Callable[..., tuple[int, str]]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from polyhead_server.devices import CPU, CUDA
 from polyhead_server.doctor.examination import examine, libraries_for
 from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
+from polyhead_server.engine.devices import CPU, CUDA
 from polyhead_server.errors import RepositoryError, StartError
 
 RUNTIME = Runtime(

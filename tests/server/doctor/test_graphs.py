@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_server.devices import CPU, CUDA, on_cpu
 from polyhead_server.doctor.graphs import attention_of, inspect
 from polyhead_server.doctor.report import GraphReport
+from polyhead_server.engine.devices import CPU, CUDA, on_cpu
 
 
 @pytest.mark.parametrize(

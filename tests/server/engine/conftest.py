@@ -9,11 +9,11 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from polyhead_server.devices import on_cpu
-from polyhead_server.engine import Arrays
+from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.runner import Arrays
 from polyhead_server.engine.session import open_session
 from polyhead_server.repository import GraphName, read_manifest
-from polyhead_server.signature import Signature, signature_of
+from polyhead_server.repository.signature import Signature, signature_of
 
 Opened = tuple[ort.InferenceSession, Signature]
 Open = Callable[[str, GraphName], Opened]

@@ -12,11 +12,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from polyhead_server.devices import CPU, CUDA, Device, on_cpu, on_cuda
-from polyhead_server.engine import Arrays, Engine
+from polyhead_server.engine.devices import CPU, CUDA, Device, on_cpu, on_cuda
+from polyhead_server.engine.engine import Engine
+from polyhead_server.engine.runner import Arrays
 from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.repository import GraphName, Manifest, read_manifest
-from polyhead_server.signature import signature_of
+from polyhead_server.repository.signature import signature_of
 
 
 def manifest(repository: Path, family: str = "tiny") -> Manifest:
@@ -79,7 +80,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
             return values
 
     monkeypatch.setattr(one, "_session", Watched())
-    monkeypatch.setattr("polyhead_server.arena._KEPT_BYTES", 100_000)
+    monkeypatch.setattr("polyhead_server.engine.arena._KEPT_BYTES", 100_000)
     for tokens in (5, 64, 64, 5, 5):
         one.run(feeds(tokens=tokens), ["output"])
 

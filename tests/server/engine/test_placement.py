@@ -1,6 +1,6 @@
 """Which operators of a graph are where."""
 
-from polyhead_server.devices import CPU, CUDA
+from polyhead_server.engine.devices import CPU, CUDA
 from polyhead_server.engine.placement import slow_on_cpu, spell
 
 

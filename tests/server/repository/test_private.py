@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyhead_server.devices import on_cpu
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import RepositoryError
-from polyhead_server.loading import Loaded, load
 from polyhead_server.repository import VersionFolder, private_copy, remove_abandoned_copies, scan
+from polyhead_server.serving.loading import Loaded, load
 
 
 @pytest.fixture

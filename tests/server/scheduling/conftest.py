@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyhead_server.engine import Arrays
+from polyhead_server.engine.runner import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
-from polyhead_server.scheduling import CostTable, Drop, Execution, Layout, Limits, Narrow, Scheduler, Work
+from polyhead_server.scheduling import (
+    CostTable,
+    Drop,
+    Execution,
+    Layout,
+    Limits,
+    Scheduler,
+    SingleThread,
+    Work,
+)
 from polyhead_server.scheduling.driver import Lane
 from polyhead_server.scheduling.queue import Entry
 
@@ -160,12 +169,16 @@ class Bench:
         wait: float = 1000.0,
         runs: int = 1,
         inline: bool = True,
-        narrow: CostTable | None = None,
+        single_thread: CostTable | None = None,
     ) -> None:
         self.engine = VirtualEngine(costs)
-        self.narrow = self.engine if narrow is None else VirtualEngine(narrow)
+        self.single_thread = self.engine if single_thread is None else VirtualEngine(single_thread)
         """What has one thread a run."""
-        apart = None if narrow is None else Narrow(engine=self.narrow, costs=narrow, runs=runs)
+        apart = (
+            None
+            if single_thread is None
+            else SingleThread(engine=self.single_thread, costs=single_thread, runs=runs)
+        )
         self.counter = Counter()
         self.scheduler = Scheduler(
             self.engine,
@@ -173,7 +186,7 @@ class Bench:
             layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
             costs=costs,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, runs=runs),
-            narrow=apart,
+            single_thread=apart,
             inline=inline,
             observer=self.counter,
             driver=VirtualDriver(self._seconds, runs),

@@ -85,9 +85,9 @@ def test_every_caller_gets_exactly_one_answer(
 ) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        costs, narrow = (ALONE, NARROW) if apart else (SMALL if small else COSTS, None)
-        one = bench(costs, most=most, wait=0.3, runs=runs, narrow=narrow)
-        one.engine.guilty = one.narrow.guilty = {
+        costs, single_thread = (ALONE, NARROW) if apart else (SMALL if small else COSTS, None)
+        one = bench(costs, most=most, wait=0.3, runs=runs, single_thread=single_thread)
+        one.engine.guilty = one.single_thread.guilty = {
             number for number, caller in enumerate(schedule) if caller.guilty
         }
         answers: list[asyncio.Future[Done]] = []
@@ -133,12 +133,12 @@ def test_every_caller_gets_exactly_one_answer(
 
 def test_both_sessions_take_part(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        one = bench(ALONE, runs=2, narrow=NARROW)
+        one = bench(ALONE, runs=2, single_thread=NARROW)
         await one.submit(0)
         await asyncio.gather(*(one.submit(number) for number in range(1, 30)))
 
         assert one.engine.runs[0] == [0]
-        assert sum(map(len, one.narrow.runs)) > 20
+        assert sum(map(len, one.single_thread.runs)) > 20
 
     virtually(test())
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from polyhead_server.repository import read_manifest
+from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Layout, Work
 from polyhead_server.scheduling.batch import assemble, layout_of, real_tokens, split, wanted
-from polyhead_server.signature import signature_of
 
 LAYOUT = Layout(
     inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},

@@ -9,7 +9,7 @@ import pytest
 from tests.server.scheduling.conftest import VirtualDriver, VirtualEngine
 
 from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.scheduling import CostTable, Done, Drop, Layout, Limits, Narrow, Scheduler, Work
+from polyhead_server.scheduling import CostTable, Done, Drop, Layout, Limits, Scheduler, SingleThread, Work
 
 
 def test_what_gathers_during_a_run_is_the_next_batch(bench: Any, virtually: Any) -> None:
@@ -134,7 +134,7 @@ def test_longer_than_one_thread_was_measured_goes_to_all_of_them(bench: Any, vir
             name="tiny",
             layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
             costs=one.engine.costs,
-            narrow=Narrow(engine=alone, costs=alone.costs),
+            single_thread=SingleThread(engine=alone, costs=alone.costs),
             limits=Limits(max_queued_tokens=1000),
             driver=VirtualDriver(lambda _: 0.1),
         )
@@ -254,8 +254,8 @@ def test_what_starts_at_once_does_not_wait_however_short_its_timeout(
 
 def test_so_it_is_on_a_free_lane_and_not_behind_others(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        narrow = CostTable({(1, 1): 0.1, (1, 1000): 0.12}, gains={1: 1.9})
-        one = bench(bench.FLAT, runs=2, narrow=narrow, inline=False)
+        single_thread = CostTable({(1, 1): 0.1, (1, 1000): 0.12}, gains={1: 1.9})
+        one = bench(bench.FLAT, runs=2, single_thread=single_thread, inline=False)
         running = one.submit(0)
         await asyncio.sleep(0)
         beside = one.submit(1, timeout=1e-6)

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyhead_server.devices import on_cpu
-from polyhead_server.engine import Engine
+from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import Work, layout_of
 from polyhead_server.scheduling.execution import execute
-from polyhead_server.signature import Signature, signature_of
 
 TOLERANCE = 2e-6
 

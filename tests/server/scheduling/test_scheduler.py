@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyhead_server.engine import Arrays
+from polyhead_server.engine.runner import Arrays
 from polyhead_server.errors import EngineError, ExpiredError, ServerError, UnavailableError
 from polyhead_server.scheduling import CostTable, Done, Layout, Limits, Scheduler, Work
 
@@ -109,7 +109,7 @@ def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: 
         scheduler = schedule(engine, runs=2, on_broken=lambda: broken.append(True))
         running = scheduler.submit(work(1))
         await engine.begun()
-        monkeypatch.setattr("polyhead_server.scheduling.ways.cut", lambda *_: 1 / 0)
+        monkeypatch.setattr("polyhead_server.scheduling.dispatch.cut", lambda *_: 1 / 0)
         waiting = scheduler.submit(work(2))
         engine.let(1)
 

@@ -24,7 +24,7 @@ from tests.servers import Callers, quick_settings
 
 from polyhead_client import Client, Unavailable
 from polyhead_proto import messages as pb
-from polyhead_server.counters.board import Board
+from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.workers.port import reserve
 from polyhead_server.workers.supervisor import Supervisor
 
@@ -298,9 +298,9 @@ def test_when_the_system_gives_no_process_it_is_asked_again(
     async def test() -> None:
         with ExitStack() as stack:
             port = stack.enter_context(reserve("127.0.0.1", 0)).getsockname()[1]
-            board = Board.create(1, mine=None)
-            stack.callback(board.close)
-            supervisor = Supervisor(replace(quick_settings(repository), port=port, workers=1), board)
+            counters = SharedCounters.create(1, mine=None)
+            stack.callback(counters.close)
+            supervisor = Supervisor(replace(quick_settings(repository), port=port, workers=1), counters)
             running = asyncio.create_task(supervisor.run())
             address = f"127.0.0.1:{port}"
             await asyncio.to_thread(wait_until_ready, address)

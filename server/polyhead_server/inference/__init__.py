@@ -1,0 +1,1 @@
+"""One inference: reads a request, runs its model, writes the reply. Bytes in, bytes out."""

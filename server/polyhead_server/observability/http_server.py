@@ -1,0 +1,81 @@
+"""A small HTTP server for metrics and probes, in which slow or many clients take little and stop nobody."""
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from threading import Condition
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from polyhead_server.observability.logs import LOGGER
+
+MOST = 64
+"""Connections at once, each with a thread and a descriptor. One more ends the oldest: being answered takes
+milliseconds, so the oldest of so many is slow."""
+
+_SILENCE_SECONDS = 5.0
+"""How long a client may neither send nor take anything."""
+
+_FULL_SECONDS = 0.1
+"""Pause after the process has had no descriptor for a connection, which goes on waiting."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _SILENCE_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        LOGGER.debug("metrics: " + format, *args)
+
+
+class HttpServer(ThreadingMixIn, WSGIServer):
+    """Serves a WSGI application, on at most `MOST` connections at once.
+
+    Args:
+        host: Address to listen on.
+        port: 0 takes a free one; `server_port` says which.
+        application: Answers.
+
+    Raises:
+        OSError: The port is taken, or the address is not this machine's.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, application: Callable[..., Any]) -> None:
+        self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        self._connections: dict[socket.socket, None] = {}  # the oldest first
+        self._changed = Condition()
+        super().__init__((host, port), _Handler)
+        self.set_app(application)
+
+    def get_request(self) -> Any:
+        """Accepts a connection."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_FULL_SECONDS)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a connection, when there is room."""
+        with self._changed:
+            if len(self._connections) >= MOST:
+                with suppress(OSError):  # its client may have left by now
+                    next(iter(self._connections)).shutdown(socket.SHUT_RDWR)
+                self._changed.wait_for(lambda: len(self._connections) < MOST)
+            self._connections[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection, at the end of its thread."""
+        with self._changed:
+            self._connections.pop(request, None)
+            super().shutdown_request(request)
+            self._changed.notify()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Notes that a connection failed: its client left, or was too slow."""
+        LOGGER.debug("metrics: the connection of %s failed", client_address, exc_info=True)

@@ -1,1 +1,0 @@
-"""The gRPC service: it translates between the wire and the scheduler, and decides nothing else."""

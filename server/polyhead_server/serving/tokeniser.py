@@ -1,0 +1,220 @@
+"""Text to token ids, and token ids to tokens, with the family's own `tokenizer.json`.
+
+Shape letters: B batch, T tokens.
+"""
+
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
+from polyhead_server.serving.growth import ORDINARY, check_growth
+
+_CHARACTERS_A_TOKEN = 256
+"""No text has longer tokens on average: what has more characters is too long without being looked at."""
+
+_LEAST_CHARACTERS_A_TOKEN = 16
+"""Where a tokeniser makes several characters of one; honest text has four or five."""
+
+_CHARACTERS_AT_ONCE = 2**17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenised:
+    """A batch of texts as the graph takes it, padded on the right to the longest."""
+
+    input_ids: NDArray[np.int64]
+    """(B, T), zeros in padding."""
+    token_type_ids: NDArray[np.int64]
+    """(B, T)."""
+    lengths: NDArray[np.int32]
+    """(B)."""
+    tokens: Sequence[Sequence[str]]
+    """B lists of each text's own length; none where they were not asked for."""
+
+
+class Tokeniser:
+    """A family's tokeniser. Its methods may be called from any thread.
+
+    Args:
+        path: The `tokenizer.json`.
+        max_tokens: The most tokens of a text, special ones and the prompt's included; None for no limit.
+        prompt: What is put before each text.
+
+    Raises:
+        RepositoryError: The file cannot be read as a tokeniser, it makes too much of a text, or the limit
+            leaves no room for text.
+    """
+
+    def __init__(self, path: Path, *, max_tokens: int | None, prompt: str = "") -> None:
+        self.max_tokens = max_tokens
+        self.prompt = prompt
+        self._whole = _load(path)
+        self._cut = _load(path)
+        growth, self._composed = check_growth(self._whole, path.name)
+        self._growth = max(1, growth // ORDINARY)
+        if max_tokens is not None:
+            special = self._cut.num_special_tokens_to_add(is_pair=False)
+            # Text would not be cut at all then.
+            if special >= max_tokens:
+                raise RepositoryError(
+                    f"{path.name} adds {special} special tokens to each text: "
+                    f"the most tokens of a text must be more than that, was {max_tokens}"
+                )
+            self._cut.enable_truncation(max_tokens)
+
+    def encode(
+        self, texts: Sequence[str], *, truncate: bool, max_total: int, with_tokens: bool = True
+    ) -> Tokenised:
+        """Turns texts into token ids; other threads go on meanwhile.
+
+        Args:
+            texts: B texts.
+            truncate: Cut a text that is too long, keeping its special tokens, instead of refusing it.
+            max_total: The most tokens of the padded batch, B × T.
+            with_tokens: Fill `tokens` in, too.
+
+        Raises:
+            InvalidRequestError: A text has too many tokens, or none at all.
+            TooLargeError: The batch has too many.
+            EngineError: The tokeniser failed.
+        """
+        if self.prompt:
+            texts = [self.prompt + text for text in texts]
+        texts = self._within_limits(texts, truncate=truncate, max_total=max_total)
+        tokenizer = self._cut if truncate else self._whole
+        # The fast way leaves the tokens' names empty.
+        encode = tokenizer.encode_batch if with_tokens else tokenizer.encode_batch_fast
+        ids: list[list[int]] = []
+        types: list[list[int]] = []
+        tokens: list[list[str]] = []
+        for some in _portions(texts, _CHARACTERS_AT_ONCE // self._growth):
+            for encoding in _calmly(encode, some):
+                self._check_length(len(ids), len(encoding))
+                ids.append(encoding.ids)
+                types.append(encoding.type_ids)
+                if with_tokens:
+                    tokens.append(encoding.tokens)
+        lengths = [len(row) for row in ids]
+        shape = (len(texts), max(lengths))
+        check_total(*shape, max_total)
+        input_ids, token_type_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, length in enumerate(lengths):
+            input_ids[row, :length] = ids[row]
+            token_type_ids[row, :length] = types[row]
+        return Tokenised(
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            lengths=np.array(lengths, np.int32),
+            tokens=tokens,
+        )
+
+    def _within_limits(self, texts: Sequence[str], *, truncate: bool, max_total: int) -> list[str]:
+        """The texts, none so long that tokenising it would be a waste of memory."""
+        most = max_total if self.max_tokens is None else self.max_tokens
+        longest = most * max(_LEAST_CHARACTERS_A_TOKEN, _CHARACTERS_A_TOKEN // self._growth)
+        if truncate and self.max_tokens is not None:
+            return [self._cut_to(longest, text) for text in texts]
+        for index, text in enumerate(texts):
+            if (size := self._size(text)) > longest:
+                raise InvalidRequestError(
+                    f"text[{index}] must be at most {most} tokens and {longest} characters, was "
+                    f"{size} characters: shorten it or set the parameter truncate to true"
+                )
+        return list(texts)
+
+    def _size(self, text: str) -> int:
+        """The characters of a text, spelt out by Unicode's compatibility forms where the tokeniser does."""
+        return len(unicodedata.normalize("NFKD", text)) if self._composed else len(text)
+
+    def _cut_to(self, longest: int, text: str) -> str:
+        text = text[:longest]
+        while (size := self._size(text)) > longest:
+            text = text[: len(text) * longest // size]
+        return text
+
+    def _check_length(self, index: int, length: int) -> None:
+        if length == 0:
+            raise InvalidRequestError(f"text[{index}] must have at least 1 token, had none")
+        if self.max_tokens is not None and length > self.max_tokens:
+            raise InvalidRequestError(
+                f"text[{index}] must be at most {self.max_tokens} tokens, was {length}: "
+                "shorten it or set the parameter truncate to true"
+            )
+
+    def tokens_of(self, input_ids: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[list[str]]:
+        """The tokens of each sequence, without its padding.
+
+        Args:
+            input_ids: (B, T).
+            lengths: (B).
+        """
+        names = {int(number): self._whole.id_to_token(int(number)) or "" for number in np.unique(input_ids)}
+        return [
+            [names[number] for number in row[:length].tolist()]
+            for row, length in zip(input_ids, lengths.tolist(), strict=True)
+        ]
+
+
+def _calmly(encode: Callable[[list[str]], list[Encoding]], texts: list[str]) -> list[Encoding]:
+    """Tokenises. The library panics on some files that it has read, and a panic is no `Exception`.
+
+    Raises:
+        EngineError: It did.
+    """
+    try:
+        return encode(texts)
+    except Exception:
+        raise
+    except BaseException as error:
+        _raise_unless_panic(error)
+        raise EngineError(f"the tokeniser failed: {error}") from error
+
+
+def _raise_unless_panic(error: BaseException) -> None:
+    if type(error).__name__ != "PanicException":
+        raise error
+
+
+def _portions(texts: Sequence[str], most: int) -> Iterator[list[str]]:
+    """The texts in groups of bounded size: tokenising takes about 300 bytes of memory for each character."""
+    portion: list[str] = []
+    characters = 0
+    for text in texts:
+        if portion and characters + len(text) > most:
+            yield portion
+            portion, characters = [], 0
+        portion.append(text)
+        characters += len(text)
+    yield portion
+
+
+def check_total(batch: int, tokens: int, max_total: int) -> None:
+    """Checks a padded batch's tokens before memory is taken for them.
+
+    Raises:
+        TooLargeError: B × T is over the limit.
+    """
+    if batch * tokens > max_total:
+        raise TooLargeError(
+            f"a request must have at most {max_total} tokens, had {batch * tokens} "
+            f"(B {batch} × T {tokens}, padding included): send fewer or shorter sequences"
+        )
+
+
+def _load(path: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            _raise_unless_panic(error)
+        raise RepositoryError(f"{path.name} cannot be read as a tokeniser") from error
+    # Published files often hold the limits of their training.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -1,0 +1,1 @@
+"""Talks gRPC: who may call, what is read and written, how errors become statuses."""

@@ -1,0 +1,128 @@
+"""TLS: the server's certificate, and those of its clients.
+
+Certificates are renewed more often than servers restart, so every new connection looks at the files.
+"""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import grpc
+
+from polyhead_server.errors import StartError
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.repository.files import read_regular
+from polyhead_server.settings import Settings
+
+_LARGEST_FILE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where certificates lie, all in PEM."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None
+
+    def version(self) -> tuple[tuple[int, int], ...]:
+        """Changes when a file does."""
+        states = [path.stat() for path in (self.cert, self.key, self.client_ca) if path is not None]
+        return tuple((state.st_mtime_ns, state.st_ino) for state in states)
+
+    def read(self) -> grpc.ServerCertificateConfiguration:
+        """Reads and checks the files.
+
+        Raises:
+            StartError: One is missing, or not what it must be.
+        """
+        key, cert = _read("--tls-key", self.key), _read("--tls-cert", self.cert)
+        client_ca = None if self.client_ca is None else _read("--tls-client-ca", self.client_ca)
+        self._check()
+        return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=client_ca)
+
+    def _check(self) -> None:
+        """GRPC would only refuse every connection; OpenSSL says what is wrong."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        what = (
+            f"--tls-cert and --tls-key must be a certificate and its key, {self.cert} and {self.key} are not"
+        )
+        try:
+            # An empty pass phrase, so that nobody is asked for one.
+            context.load_cert_chain(self.cert, self.key, password="")
+            if self.client_ca is not None:
+                what = f"--tls-client-ca must hold certificates of authorities, {self.client_ca} does not"
+                context.load_verify_locations(self.client_ca)
+        except OSError as error:  # of which OpenSSL's errors are a kind
+            raise StartError(f"{what}: {error.strerror or error}") from error
+
+
+class Certificates:
+    """The certificates in use. gRPC asks for them from threads of its own.
+
+    Args:
+        files: Where they lie.
+
+    Raises:
+        StartError: They cannot be used.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lock = Lock()
+        self._version = files.version() if _readable(files) else ()
+        self._current = files.read()
+
+    @property
+    def credentials(self) -> grpc.ServerCredentials:
+        """For a port to listen with."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._current,
+            self.renewed,  # type: ignore[arg-type]  # None is documented: no change
+            self._files.client_ca is not None,
+        )
+
+    def renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """The certificates, where they have changed; None where they have not, or cannot be used."""
+        with self._lock:
+            try:
+                version = self._files.version()
+                if version == self._version:
+                    return None
+                self._version = version
+                self._current = self._files.read()
+            except (OSError, StartError) as error:
+                LOGGER.error("the certificates on disk are not used: %s", error)
+                return None
+            LOGGER.info("using the renewed certificate %s", self._files.cert)
+            return self._current
+
+
+def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    """What the port listens with; None for plain text.
+
+    Raises:
+        StartError: The settings contradict each other, or a file cannot be used.
+    """
+    if settings.tls_cert is None or settings.tls_key is None:
+        if not settings.tls_cert is settings.tls_key is settings.tls_client_ca:
+            pair = {"--tls-cert": settings.tls_cert, "--tls-key": settings.tls_key}
+            missing = " and ".join(flag for flag, path in pair.items() if path is None)
+            raise StartError(f"TLS needs both --tls-cert and --tls-key: {missing} must be given, too")
+        return None
+    files = Files(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+    return Certificates(files).credentials
+
+
+def _read(flag: str, path: Path) -> bytes:
+    try:
+        return read_regular(path, limit=_LARGEST_FILE, follow=True)
+    except OSError as error:
+        raise StartError(
+            f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
+        ) from error
+
+
+def _readable(files: Files) -> bool:
+    return all(path is None or path.is_file() for path in (files.cert, files.key, files.client_ca))

@@ -1,0 +1,92 @@
+"""Large blocks are the system's again once they are free. Each case has a process: it is for good."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LOOK = """
+import ctypes, sys
+from polyhead_server.engine.allocator import give_memory_back
+
+class Memory(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Memory
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+print(give_memory_back())
+libc.free(libc.malloc(30 << 20))  # after which glibc by itself keeps blocks of this size
+before = libc.mallinfo2().hblks
+libc.malloc(10 << 20)
+print(libc.mallinfo2().hblks - before)
+"""
+
+
+HOLES = """
+import asyncio, ctypes, os, resource
+from polyhead_server.engine.allocator import give_memory_back, keep_trim, trim
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+def make_holes():
+    blocks = [libc.malloc(8 << 10) for _ in range(8000)]  # 62 MiB
+    for block in blocks:
+        libc.memset(block, 1, 8 << 10)
+    for number, block in enumerate(blocks):
+        if number % 100:
+            libc.free(block)
+    return resident()
+
+give_memory_back()
+full = make_holes()
+print(trim(), full - resident() > 40)
+full = make_holes()
+async def wait():
+    trimming = asyncio.ensure_future(keep_trim(every=0.01))
+    while full - resident() < 20 and not os.environ.get("MALLOC_TRIM_THRESHOLD_"):
+        await asyncio.sleep(0.01)
+    trimming.cancel()
+asyncio.run(asyncio.wait_for(wait(), 30))
+print("done")
+"""
+
+
+def look(script: str = LOOK, **environment: str) -> list[str]:
+    if not sys.platform.startswith("linux") or not os.confstr("CS_GNU_LIBC_VERSION"):
+        pytest.skip("the C library is not glibc")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_blocks_stay_mappings_of_their_own() -> None:
+    assert look() == ["True", "1"]
+
+
+def test_what_the_environment_says_is_left() -> None:
+    assert look(MALLOC_TRIM_THRESHOLD_="1000000") == ["False", "1"]
+    assert look(GLIBC_TUNABLES="glibc.malloc.mmap_threshold=100000000") == ["False", "0"]
+
+
+def test_holes_between_small_blocks_are_given_back() -> None:
+    assert look(HOLES) == ["True", "True", "done"]
+
+
+def test_holes_are_left_where_the_environment_sets_the_allocator_up() -> None:
+    assert look(HOLES, MALLOC_TRIM_THRESHOLD_="100000000") == ["False", "False", "done"]

@@ -1,0 +1,98 @@
+"""A device works, or the server says why it does not."""
+
+from dataclasses import replace
+
+import pytest
+
+from polyhead_server.engine.devices import (
+    CPU,
+    CUDA,
+    check_precision,
+    check_provider,
+    choose_device,
+    cuda_problem,
+    on_cpu,
+    on_cuda,
+)
+from polyhead_server.errors import DeviceError, RepositoryError
+
+MISSING = "missing libcublas.so.13"
+
+
+def never(_card: int) -> str | None:
+    raise AssertionError("the CPU must not be asked about CUDA")
+
+
+def test_the_cpu_needs_no_probe() -> None:
+    assert choose_device("cpu", problem=never).provider == CPU
+
+
+def test_cuda_that_works_is_taken() -> None:
+    for device in ("cuda", "auto"):
+        chosen = choose_device(device, problem=lambda _card: None)
+
+        assert chosen.provider == CUDA
+        assert chosen.providers[0][0] == CUDA
+
+
+def test_a_card_is_named_by_its_number() -> None:
+    asked: list[int] = []
+    chosen = choose_device("cuda:3", problem=asked.append)
+
+    assert asked == [3]
+    assert chosen.card == 3
+    assert chosen.providers[0][1]["device_id"] == "3"
+    with pytest.raises(DeviceError, match="--device cuda:3 does not work here: there is no card 3"):
+        choose_device("cuda:3", problem=lambda card: f"there is no card {card}")
+
+
+def test_what_cuda_sessions_are_created_with() -> None:
+    (_, plain), fallback = on_cuda("").providers
+    (_, limited), _ = replace(on_cuda(""), memory_limit=2**30).providers
+
+    assert fallback == CPU
+    assert plain["use_tf32"] == "0"
+    assert "gpu_mem_limit" not in plain
+    assert limited["gpu_mem_limit"] == "1073741824"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_sixteen_bit_numbers_need_cuda(precision: str) -> None:
+    check_precision(precision, on_cuda(""))
+    check_precision("fp32", on_cpu(""))
+    with pytest.raises(RepositoryError, match=f"it is {precision}, which runs on CUDA only"):
+        check_precision(precision, on_cpu(""))
+
+
+def test_cuda_that_does_not_work_is_an_error_that_names_what_is_missing() -> None:
+    with pytest.raises(DeviceError, match=f"--device cuda does not work here: {MISSING}"):
+        choose_device("cuda", problem=lambda _card: MISSING)
+
+
+def test_auto_falls_back_and_says_why() -> None:
+    chosen = choose_device("auto", problem=lambda _card: MISSING)
+
+    assert chosen.provider == CPU
+    assert chosen.reason == f"auto: CUDA does not work here: {MISSING}"
+
+
+def test_a_session_on_another_device_is_an_error() -> None:
+    check_provider([CPU], on_cpu(""))
+    check_provider([CUDA, CPU], on_cuda(""))
+    with pytest.raises(
+        DeviceError, match="must run on CUDAExecutionProvider, onnxruntime gave it CPUExecution"
+    ):
+        check_provider([CPU], on_cuda(""))
+
+
+def test_the_probe_of_this_machine_answers_quietly(capfd: pytest.CaptureFixture[str]) -> None:
+    problem = cuda_problem()
+
+    assert problem is None or problem
+    assert capfd.readouterr().out == ""
+
+
+def test_an_onnxruntime_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: [CPU])
+
+    assert "built without CUDA" in str(cuda_problem())

@@ -1,0 +1,54 @@
+"""Which GPUs a server is asked to use."""
+
+import pytest
+
+from polyhead_server.engine.gpus import check_device, count_gpus, gpu_name, gpus_for, named_gpus
+
+
+def never() -> int | None:
+    raise AssertionError("cards that are named need not be counted")
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:0,2", "cuda:11"])
+def test_devices(device: str) -> None:
+    assert check_device(device) == device
+
+
+@pytest.mark.parametrize(
+    "device", ["", "tpu", "cuda:", "cuda:a", "cuda:0,", "cuda:0,0", "cpu:0", "cuda:-1", "gpu"]
+)
+def test_what_is_no_device_is_refused(device: str) -> None:
+    with pytest.raises(ValueError, match=r"a device must be auto, cpu, cuda or cuda:0,2 .*, was"):
+        check_device(device)
+
+
+def test_numbers() -> None:
+    assert named_gpus("cuda:0,2") == (0, 2)
+    assert named_gpus("cuda") == named_gpus("cpu") == ()
+
+
+@pytest.mark.parametrize(("count", "cards"), [(None, ()), (0, ()), (1, ()), (3, (0, 1, 2))])
+def test_cuda_is_every_card_where_there_are_several(count: int | None, cards: tuple[int, ...]) -> None:
+    assert gpus_for("cuda", count=lambda: count) == cards
+
+
+@pytest.mark.parametrize(
+    ("device", "cards"), [("auto", ()), ("cpu", ()), ("cuda:1", (1,)), ("cuda:2,0", (2, 0))]
+)
+def test_named_cards_are_taken_as_they_are(device: str, cards: tuple[int, ...]) -> None:
+    assert gpus_for(device, count=never) == cards
+
+
+def test_this_machines_cards_can_be_counted() -> None:
+    count = count_gpus()
+
+    assert count is None or count >= 0
+
+
+def test_a_card_without_a_driver_is_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(library: str) -> None:
+        raise OSError(library)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+
+    assert gpu_name(3) == "card 3"

@@ -1,0 +1,164 @@
+"""Replies in pieces are what protobuf would have written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyhead_proto import messages as pb
+from polyhead_proto.wire import read_reply
+from polyhead_server.errors import TooLargeError
+from polyhead_server.inference.outputs import Planned, plan, requested_outputs
+from polyhead_server.inference.parameters import Selection
+from polyhead_server.inference.reply import (
+    align,
+    check_size,
+    frame_stream,
+    frame_tensor,
+    reply_size,
+    write_head,
+    write_id,
+    write_timings,
+)
+from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.signature import Signature, signature_of
+
+TIMINGS = {
+    "parse_ns": 2**62,
+    "tokenise_ns": 2**62,
+    "queue_ns": 2**62,
+    "compute_ns": 2**62,
+    "serialise_ns": 2**62,
+}
+
+
+def planned(
+    repository: Path, graph: GraphName, names: Sequence[str], default: Selection | None = None
+) -> tuple[Signature, list[Planned]]:
+    signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), graph)
+    wanted = requested_outputs(
+        [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names],
+        default or Selection(),
+        signature,
+    )
+    return signature, [plan(one, sizes={"B": 3, "T": 7}, tokens_bytes=0) for one in wanted]
+
+
+def arrays(outputs: Sequence[Planned]) -> list[np.ndarray[Any, Any]]:
+    chance = np.random.default_rng(0)
+    return [chance.standard_normal(output.shape, np.float32) for output in outputs]
+
+
+def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
+    signature, outputs = planned(repository, "attention", [])
+    values = arrays(outputs)
+    head = write_head(signature, outputs) + write_id("id 7")
+    pieces = [head, write_timings(TIMINGS), *(piece for value in values for piece in frame_tensor(value))]
+
+    reply = pb.ModelInferResponse.FromString(b"".join(pieces))
+
+    assert (reply.model_name, reply.model_version, reply.id) == ("tiny.attention", "1", "id 7")
+    assert {name: parameter.int64_param for name, parameter in reply.parameters.items()} == TIMINGS
+    assert [output.name for output in reply.outputs] == ["output", "attention.0", "attention.1"]
+    assert list(reply.raw_output_contents) == [value.tobytes() for value in values]
+
+
+def test_the_size_is_known_before(repository: Path) -> None:
+    signature, outputs = planned(repository, "attention", [])
+    head = write_head(signature, outputs)
+    pieces = [
+        head,
+        write_timings(TIMINGS),
+        *(piece for value in arrays(outputs) for piece in frame_tensor(value)),
+    ]
+    real = len(b"".join(frame_stream(align(pieces))))
+
+    needed = reply_size(head, outputs)
+
+    assert real <= needed <= real + 80
+    check_size(needed, outputs, needed)
+    with pytest.raises(
+        TooLargeError, match=f"the reply needs {needed} bytes, the limit is {needed - 1}: ask for"
+    ):
+        check_size(needed, outputs, needed - 1)
+
+
+@pytest.mark.parametrize(
+    ("graph", "names", "dtype", "ways"),
+    [
+        ("fast", [], None, "parameter dtype FP16, fewer or shorter sequences"),
+        ("fast", [], "FP16", "fewer or shorter sequences"),
+        (
+            "attention",
+            ["attention.0"],
+            "UINT8",
+            r"parameter heads \(such as '0,3'\), parameter queries \(such as '0'\), fewer or shorter",
+        ),
+        ("attention", [], None, "fewer layers, parameter heads"),
+    ],
+)
+def test_a_reply_that_is_too_large_says_what_would_need_less(
+    repository: Path, graph: GraphName, names: list[str], dtype: str | None, ways: str
+) -> None:
+    _, outputs = planned(repository, graph, names, Selection(dtype=dtype))
+
+    with pytest.raises(TooLargeError, match=f"ask for {ways}"):
+        check_size(11, outputs, 10)
+
+
+def test_a_stream_s_part_is_a_message(repository: Path) -> None:
+    signature, outputs = planned(repository, "fast", [])
+    (value,) = arrays(outputs)
+
+    part = pb.ModelStreamInferResponse.FromString(
+        b"".join(frame_stream([write_head(signature, outputs), write_id("7"), *frame_tensor(value)]))
+    )
+
+    assert part.infer_response.id == "7"
+    assert part.infer_response.raw_output_contents[0] == value.tobytes()
+
+
+def test_memory_is_framed_where_it_lies() -> None:
+    value = np.ones((2, 3), np.float32)
+
+    _, memory = frame_tensor(value)
+
+    assert np.shares_memory(np.frombuffer(memory, np.uint8), value)
+    assert bytes(frame_tensor(value.T)[1]) == value.T.tobytes()
+
+
+@given(
+    st.dictionaries(st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12), st.integers(0, 2**62))
+)
+def test_timings_are_written_as_protobuf_reads_them(timings: dict[str, int]) -> None:
+    reply = pb.ModelInferResponse.FromString(write_timings(timings))
+
+    assert {name: parameter.int64_param for name, parameter in reply.parameters.items()} == timings
+
+
+@given(st.text())
+def test_any_id_comes_back(request_id: str) -> None:
+    assert pb.ModelInferResponse.FromString(write_id(request_id)).id == request_id
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@given(st.text(max_size=20), st.lists(st.integers(0, 300), max_size=4))
+def test_arrays_begin_at_multiples_of_8(streamed: bool, request_id: str, sizes: list[int]) -> None:
+    contents: list[Any] = [np.full(size, 7, np.uint8) for size in sizes]
+    contents.insert(1, b"abc")
+    pieces = align([write_id(request_id), *(piece for one in contents for piece in frame_tensor(one))])
+    kind = pb.ModelStreamInferResponse if streamed else pb.ModelInferResponse
+
+    data = b"".join(frame_stream(pieces) if streamed else pieces)
+
+    message = kind.FromString(data)
+    reply = message.infer_response if isinstance(message, pb.ModelStreamInferResponse) else message
+    assert (reply.id, list(reply.raw_output_contents)) == (request_id, [bytes(one) for one in contents])
+    start = np.frombuffer(data, np.uint8).ctypes.data
+    for content in read_reply(data, kind).contents:
+        if len(content) and bytes(content) != b"abc":
+            assert (np.frombuffer(content, np.uint8).ctypes.data - start) % 8 == 0

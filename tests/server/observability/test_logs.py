@@ -1,0 +1,158 @@
+"""Lines of the log: text or JSON, and what they say of a request."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_server.observability.logs import LOGGER, configure, flush
+from polyhead_server.observability.request_log import Record
+
+X = np.ones((1, 3, 16), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    state = (LOGGER.handlers[:], LOGGER.propagate, LOGGER.level)
+    last_resort = logging.lastResort
+    yield
+    LOGGER.handlers[:], LOGGER.propagate = state[0], state[1]
+    LOGGER.setLevel(state[2])
+    logging.lastResort = last_resort
+
+
+def test_text_has_time_level_and_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    configure("info", worker=3)
+    LOGGER.debug("hidden")
+    LOGGER.info("seen %d", 5)
+    flush()
+
+    line = capfd.readouterr().err
+    assert line.endswith("Z INFO [3] seen 5\n")
+    assert line.count("\n") == 1
+
+
+def test_json_is_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    configure("info", "json", worker=1)
+    try:
+        raise ValueError("why\nnot")
+    except ValueError:
+        LOGGER.exception("it failed", extra={"request_id": "r1"})
+    LOGGER.info("fine")
+    flush()
+
+    first, second = (json.loads(line) for line in capfd.readouterr().err.splitlines())
+    assert (first["level"], first["message"], first["request_id"], first["worker"]) == (
+        "error",
+        "it failed",
+        "r1",
+        1,
+    )
+    assert "ValueError: why\nnot" in first["exception"]
+    assert set(second) == {"level", "message", "time", "worker"}
+
+
+def test_what_libraries_warn_of_has_the_same_form(capfd: pytest.CaptureFixture[str]) -> None:
+    configure("info")
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, []  # pytest's own
+    try:
+        logging.getLogger("asyncio").error("a task failed")
+        logging.getLogger("asyncio").info("nobody asked")
+    finally:
+        root.handlers = handlers
+    flush()
+
+    assert capfd.readouterr().err.endswith("Z ERROR a task failed\n")
+
+
+FLOOD = """
+import sys
+from polyhead_server.observability.logs import LOGGER, configure, flush
+from polyhead_server.observability.request_log import Record
+
+configure("info")
+for number in range(30_000):
+    LOGGER.info("line %d", number)
+print("logged", flush=True)
+sys.stdin.read()
+flush(30)
+LOGGER.info("the last")
+"""
+
+
+def test_when_nobody_reads_lines_are_dropped_and_counted() -> None:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", FLOOD], text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "logged\n"
+        _, log = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    lines = log.splitlines()
+    assert lines[-1].endswith("INFO the last")
+    dropped = re.search(r"WARNING (\d+) messages were dropped: nobody read standard error", lines[-2])
+    assert dropped is not None
+    assert int(dropped[1]) > 10_000
+    assert len(lines) - 2 + int(dropped[1]) == 30_000
+
+
+class Collected(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def of(self, request_id: str) -> list[Any]:
+        return [record for record in self.records if getattr(record, "request_id", None) == request_id]
+
+
+def test_at_debug_every_inference_has_a_line_with_its_callers_name(serve: Any) -> None:
+    collected = Collected()
+    LOGGER.addHandler(collected)
+    LOGGER.setLevel("DEBUG")
+    server = serve()
+
+    server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=(("x-request-id", "mine-1"),))
+    with pytest.raises(grpc.RpcError) as caught:
+        server.call("ModelInfer", server.request("tiny", {"y": X}), metadata=(("x-request-id", "mine-2"),))
+    error: Any = caught.value
+    server.drain(10)  # the line is written when the refusal is on its way already
+
+    assert dict(error.trailing_metadata())["x-request-id"] == "mine-2"
+    (fine,), (refused,) = collected.of("mine-1"), collected.of("mine-2")
+    assert (fine.model, fine.version, fine.code) == ("tiny", 1, "OK")
+    assert fine.seconds > 0
+    assert (refused.model, refused.code) == ("tiny", "INVALID_ARGUMENT")
+    assert error.details() in refused.getMessage()
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(10**9, 0, -(10**6)))
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    record = Record(request_id="r1")
+    record.end()
+
+    assert record.seconds > 0
+    assert record.ended_ns > record.started_ns
+
+
+def test_a_name_that_could_forge_a_line_is_not_taken(serve: Any) -> None:
+    server = serve()
+    with pytest.raises(grpc.RpcError) as caught:
+        server.call("ModelInfer", server.request("none", {"x": X}), metadata=(("x-request-id", "a b"),))
+    error: Any = caught.value
+
+    assert len(dict(error.trailing_metadata())["x-request-id"]) == 32

@@ -1,0 +1,137 @@
+"""What Prometheus sees."""
+
+import os
+import re
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from polyhead_proto import messages as pb
+from polyhead_server.errors import StartError
+from polyhead_server.observability.metrics import Exporter, collectors
+from polyhead_server.observability.shared_counters import SharedCounters
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+class Metrics:
+    """What `/metrics` says, by sample."""
+
+    def __init__(self, counters: SharedCounters) -> None:
+
+        exporter = Exporter(collectors(counters, {0: os.getpid()}, [2]), host="127.0.0.1", port=0)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=30) as reply:
+                text = reply.read().decode()
+        finally:
+            exporter.close()
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.samples = {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, model: str | None = "tiny", **labels: str) -> float:
+        whose = {} if model is None else {"model": model, "version": "1" if model else ""}
+        return self.samples[(name, *sorted((whose | labels).items()))]
+
+
+def test_requests_runs_and_failures_show(serve: Any) -> None:
+    server = serve()
+    for batch in (1, 3, 3):
+        server.infer("tiny", {"x": np.ones((batch, 2, 16), np.float32)})
+    server.infer("tiny-tokens", {"text": ["the cat"]})
+    for model, inputs, code in (
+        ("tiny", {"y": np.ones((1, 2, 16), np.float32)}, grpc.StatusCode.INVALID_ARGUMENT),
+        ("none", {}, grpc.StatusCode.NOT_FOUND),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            server.infer(model, inputs)
+        assert caught.value.code() is code
+    statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny")).model_stats[0]
+
+    metrics = Metrics(server.server.registry.counters)
+
+    assert metrics("polyhead_requests_total", code="OK") == 3
+    assert metrics("polyhead_requests_total", code="INVALID_ARGUMENT") == 1
+    assert metrics("polyhead_requests_total", "", code="NOT_FOUND") == 1
+    assert metrics("polyhead_sequences_total") == 7
+    assert metrics("polyhead_tokens_total") == metrics("polyhead_padded_tokens_total") == 14
+    assert metrics("polyhead_batch_sequences_count") == 3
+    assert metrics("polyhead_batch_sequences_bucket", le="2.0") == 1
+    assert metrics("polyhead_batch_sequences_bucket", le="4.0") == 3
+    for stage in ("request", "parse", "queue", "compute", "serialise"):
+        assert metrics(f"polyhead_{stage}_seconds_count") == 3
+        assert metrics(f"polyhead_{stage}_seconds_bucket", le="+Inf") == 3
+    assert metrics("polyhead_compute_seconds_sum") == pytest.approx(
+        statistics.inference_stats.compute_infer.ns / 1e9
+    )
+    assert metrics("polyhead_tokenise_seconds_count") == 0
+    assert metrics("polyhead_tokenise_seconds_count", "tiny-tokens") == 1
+    assert metrics("polyhead_model_ready") == 1
+    assert metrics("polyhead_model_info", provider="CPUExecutionProvider") == 1
+    assert metrics("polyhead_requests_in_flight", None) == 0
+    assert metrics("polyhead_workers", None) == 1
+    assert metrics("polyhead_worker_restarts_total", None) == 2
+    assert metrics("process_resident_memory_bytes", None, worker="0") > 2**20
+
+
+def test_drops_show_with_their_reason(serve: Any) -> None:
+    server = serve()
+    server.server.lifecycle.draining.set()
+    with pytest.raises(grpc.RpcError):
+        server.infer("tiny", {"x": np.ones((1, 2, 16), np.float32)})
+
+    metrics = Metrics(server.server.registry.counters)
+
+    assert metrics("polyhead_drops_total", "", reason="draining") == 1
+    assert metrics("polyhead_requests_total", "", code="UNAVAILABLE") == 1
+
+
+def test_the_documentation_lists_exactly_what_is_told(serve: Any) -> None:
+    server = serve()
+    server.server.lifecycle.draining.set()
+    with pytest.raises(grpc.RpcError):
+        server.infer("tiny", {"x": np.ones((1, 2, 16), np.float32)})
+    told = {
+        f"{name}_total" if family.type == "counter" else name: family
+        for name, family in Metrics(server.server.registry.counters).families.items()
+    }
+
+    table = re.findall(r"^\| `((?:polyhead|process)_\w+)` \| (\w+) \| (.*?) \|", OPERATIONS.read_text(), re.M)
+
+    assert {name: kind for name, kind, _ in table} == {name: family.type for name, family in told.items()}
+    for name, _, labels in table:
+        documented = set(re.findall(r"`(\w+)`", labels))
+        shown = {label for sample in told[name].samples for label in sample.labels} - {"le"}
+        assert shown == documented, name
+
+
+def test_a_port_that_was_asked_for_must_be_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            StartError, match=rf"cannot serve metrics on 127\.0\.0\.1 port {port}: Address already"
+        ):
+            Exporter([], host="127.0.0.1", port=port)
+
+
+def test_what_is_no_address_is_a_clear_error() -> None:
+    with pytest.raises(StartError, match=r"cannot serve metrics on .* port 0: it must be the name of a host"):
+        Exporter([], host="nonsense..", port=0)
+
+
+def test_the_usual_port_need_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr("polyhead_server.observability.metrics.DEFAULT_PORT", taken.getsockname()[1])
+        exporter = Exporter([], host="127.0.0.1", port=None)
+
+        assert exporter.port is None
+        exporter.close()

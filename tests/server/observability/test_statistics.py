@@ -1,0 +1,98 @@
+"""What one version has done, as numbers on its page."""
+
+import random
+from typing import Any
+
+import pytest
+
+from polyhead_server.errors import ExpiredError, InvalidRequestError, UnavailableError
+from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.observability.statistics import Statistics
+from polyhead_server.scheduling.observer import Drop, Execution
+
+
+def answered(statistics: Statistics, **others: Any) -> None:
+    values = {
+        "batch": 1,
+        "total_ns": 0,
+        "parse_ns": 0,
+        "tokenise_ns": None,
+        "input_ns": 0,
+        "queue_ns": 0,
+        "compute_ns": 0,
+        "serialise_ns": 0,
+    }
+    statistics.succeeded(**(values | others))
+
+
+def test_times_fall_into_the_bucket_whose_bound_they_do_not_pass() -> None:
+    statistics = Statistics()
+    drawn = random.Random(5)
+    bounds = at.QUEUE.bounds
+    times = [*bounds, *(bound + 1 for bound in bounds), *(drawn.randrange(40 * 10**9) for _ in range(200)), 0]
+    for time in times:
+        answered(statistics, queue_ns=time)
+
+    values = statistics.totals()
+
+    for index, bound in enumerate(bounds):
+        counted = sum(values[at.QUEUE.first : at.QUEUE.first + index + 1])
+        assert counted == sum(time <= bound for time in times)
+    assert at.QUEUE.count(values) == len(times)
+    assert values[at.QUEUE.sum] == sum(times)
+
+
+def test_only_text_is_tokenised() -> None:
+    statistics = Statistics()
+    answered(statistics)
+    answered(statistics, tokenise_ns=7, batch=3)
+
+    values = statistics.totals()
+
+    assert (at.TOKENISE.count(values), values[at.TOKENISE.sum]) == (1, 7)
+    assert (at.REQUEST.count(values), values[at.SEQUENCES], values[at.CODE["OK"]]) == (2, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequestError("x"), "INVALID_ARGUMENT"),
+        (UnavailableError("x", retry_after_ms=1), "UNAVAILABLE"),
+        (ExpiredError("x"), "DEADLINE_EXCEEDED"),
+        (RuntimeError("x"), "INTERNAL"),
+        (GeneratorExit(), "CANCELLED"),
+    ],
+)
+def test_failures_are_counted_by_their_status(error: BaseException, code: str) -> None:
+    statistics = Statistics(SharedCounters.create(), "tiny", 2)
+    statistics.failed(total_ns=5, error=error)
+
+    values = statistics.totals()
+
+    assert {name: values[slot] for name, slot in at.CODE.items() if values[slot]} == {code: 1}
+    assert (values[at.FAILED], values[at.FAILED_NS]) == (1, 5)
+
+
+def test_runs_are_counted_by_their_size() -> None:
+    statistics = Statistics()
+    for sequences in (1, 3, 3, 5000):
+        statistics.on_execution(
+            Execution(
+                sequences=sequences,
+                requests=1,
+                tokens=10,
+                padded_tokens=12,
+                input_ns=1,
+                compute_ns=2,
+                output_ns=3,
+            )
+        )
+    statistics.on_drop(Drop.EXPIRED)
+
+    values = statistics.totals()
+
+    rows = {size: list(values[row : row + 4]) for size, row in at.BATCH_ROWS.items() if values[row]}
+    assert rows == {1: [1, 1, 2, 3], 3: [2, 2, 4, 6], 8192: [1, 1, 2, 3]}
+    assert (at.BATCH.count(values), values[at.BATCH.sum]) == (4, 5007)
+    assert (values[at.TOKENS], values[at.PADDED_TOKENS], values[at.DROP["expired"]]) == (40, 48, 1)

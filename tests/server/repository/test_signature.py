@@ -1,0 +1,53 @@
+"""What a family's graphs take and give on the wire."""
+
+from pathlib import Path
+
+import pytest
+
+from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.signature import Signature, signature_of
+
+
+def signature(repository: Path, family: str, graph: GraphName = "fast") -> Signature:
+    return signature_of(read_manifest(repository / family / "1", family=family, version=1), graph)
+
+
+def test_a_float_family_takes_and_gives_its_graph_s_tensors(repository: Path) -> None:
+    fast, attention = signature(repository, "tiny"), signature(repository, "tiny", "attention")
+
+    assert {name: spec.optional for name, spec in fast.inputs.items()} == {"x": False, "lengths": True}
+    assert list(fast.outputs) == ["output"]
+    assert list(attention.outputs) == ["output", "attention.0", "attention.1"]
+    assert (fast.name, attention.name) == ("tiny", "tiny.attention")
+    assert fast.inputs["x"].also == ("FP16",)
+
+
+def test_a_token_family_also_takes_text_and_gives_tokens_and_lengths(repository: Path) -> None:
+    tokens = signature(repository, "tiny-tokens")
+
+    assert list(tokens.inputs) == ["input_ids", "token_type_ids", "lengths", "text"]
+    assert all(spec.optional for spec in tokens.inputs.values())
+    assert list(tokens.outputs) == ["output", "pooled", "tokens", "lengths"]
+    assert tokens.outputs["tokens"].shape == (-1, -1)
+
+
+def test_a_token_family_without_a_tokeniser_needs_ids(repository: Path) -> None:
+    manifest = read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1)
+    bare = signature_of(manifest.model_copy(update={"tokenizer": None}), "fast")
+
+    assert "text" not in bare.inputs
+    assert not bare.inputs["input_ids"].optional
+    assert list(bare.outputs) == ["output", "pooled", "lengths"]
+
+
+def test_a_masked_family_takes_a_mask(repository: Path) -> None:
+    mask = signature(repository, "tiny-masked").inputs["mask"]
+
+    assert (mask.datatype, mask.shape, mask.optional) == ("BOOL", (-1, -1, -1), True)
+
+
+@pytest.mark.parametrize(("graph", "maps"), [("fast", 2), ("attention", 4)])
+def test_working_memory_counts_every_attention_map(repository: Path, graph: GraphName, maps: int) -> None:
+    needed = signature(repository, "tiny", graph).working_bytes(3, 100)
+
+    assert needed == 4 * 3 * (maps * 4 * 100 * 100 + (8 + 1) * 16 * 100)

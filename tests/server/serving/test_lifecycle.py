@@ -1,0 +1,76 @@
+"""Readiness, and the count of accepted requests."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from polyhead_server.errors import UnavailableError
+from polyhead_server.serving.lifecycle import Lifecycle
+from polyhead_server.serving.registry import Model, Registry
+
+
+def lifecycle(*names: str) -> Lifecycle:
+    registry = Registry()
+    for name in names:
+        registry.declare(name, 1)
+        signature = cast(Any, SimpleNamespace(name=name, version=1))
+        registry.ready(Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, provider="CPU"))
+    registry.fail("broken", 1, "it is broken")
+    return Lifecycle(registry)
+
+
+def test_ready_is_loaded_with_a_model_and_not_draining() -> None:
+    one = lifecycle("a")
+    seen = [one.ready]
+    one.loaded()
+    seen.append(one.ready)
+    one.drain()
+    seen.append(one.ready)
+
+    assert seen == [False, True, False]
+
+
+def test_without_a_model_it_is_never_ready() -> None:
+    one = lifecycle()
+    one.loaded()
+    assert not one.ready
+
+
+def test_it_is_idle_when_every_accepted_request_has_left() -> None:
+    async def test() -> None:
+        one = lifecycle("a")
+        await one.idle()
+        with one.accept():
+            with one.accept():
+                assert one.accepted == 2
+            waiting = asyncio.create_task(one.idle())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        await waiting
+        assert one.accepted == 0
+
+    asyncio.run(test())
+
+
+def test_while_it_drains_nothing_is_accepted() -> None:
+    one = lifecycle("a")
+    one.drain()
+    with pytest.raises(UnavailableError, match="draining") as caught, one.accept():
+        pass
+    assert caught.value.retry_after_ms
+    assert one.accepted == 0
+
+
+def test_without_its_device_it_is_not_ready_and_accepts_nothing() -> None:
+    seen: list[bool] = []
+    one = lifecycle("a")
+    one.loaded()
+    one.on_change = lambda: seen.append(one.ready)
+    one.lose_device()
+
+    assert seen == [False]
+    assert one.lost.is_set()
+    with pytest.raises(UnavailableError), one.accept():
+        pass

@@ -1,0 +1,293 @@
+"""Text to tokens as transformers does it, the family's limits kept."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
+from polyhead_server.serving.tokeniser import Tokeniser
+
+TEXTS = ["The cat sat on the mat.", "", "dogs", "cat " * 14, "  Big, red... unknownword!"]
+LONG = "the big dog and the small cat ran on a red sofa and sat on a blue mat"
+
+
+@pytest.fixture
+def file(repository: Path) -> Path:
+    return repository / "tiny-tokens" / "1" / "tokenizer.json"
+
+
+@pytest.fixture
+def tokeniser(file: Path) -> Tokeniser:
+    return Tokeniser(file, max_tokens=16)
+
+
+def reference(file: Path) -> Any:
+    """The tokeniser as sentence-transformers uses it."""
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_file=str(file), pad_token="[PAD]")
+
+
+def test_texts_are_tokenised_as_transformers_does(tokeniser: Tokeniser, file: Path) -> None:
+    ours = tokeniser.encode(TEXTS, truncate=False, max_total=1000)
+    theirs = reference(file)(TEXTS, padding=True, truncation=False, return_tensors="np")
+
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+    np.testing.assert_array_equal(ours.token_type_ids, np.zeros_like(theirs["input_ids"]))
+    np.testing.assert_array_equal(ours.lengths, theirs["attention_mask"].sum(axis=1))
+
+
+def test_tokens_are_named_with_or_without_the_text(tokeniser: Tokeniser, file: Path) -> None:
+    ours = tokeniser.encode(TEXTS, truncate=False, max_total=1000)
+    theirs = [
+        reference(file).convert_ids_to_tokens(row[:length])
+        for row, length in zip(ours.input_ids.tolist(), ours.lengths.tolist(), strict=True)
+    ]
+
+    assert [list(row) for row in ours.tokens] == theirs
+    assert tokeniser.tokens_of(ours.input_ids, ours.lengths) == theirs
+
+
+def test_ids_without_a_token_have_an_empty_name(tokeniser: Tokeniser) -> None:
+    assert tokeniser.tokens_of(np.array([[2, 31, 3]]), np.array([2], np.int32)) == [["[CLS]", ""]]
+
+
+def test_tokens_are_left_out_when_nobody_wants_them(tokeniser: Tokeniser) -> None:
+    quick = tokeniser.encode(TEXTS, truncate=False, max_total=1000, with_tokens=False)
+
+    assert not quick.tokens
+    np.testing.assert_array_equal(
+        quick.input_ids, tokeniser.encode(TEXTS, truncate=False, max_total=1000).input_ids
+    )
+
+
+def test_a_long_text_is_cut_as_transformers_cuts_it(tokeniser: Tokeniser, file: Path) -> None:
+    ours = tokeniser.encode([LONG], truncate=True, max_total=1000)
+    theirs = reference(file)([LONG], truncation=True, max_length=16, return_tensors="np")
+
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+    assert ours.tokens[0][-1] == "[SEP]"
+    assert ours.lengths.tolist() == [16]
+
+
+def test_a_long_text_is_refused_with_what_to_do(tokeniser: Tokeniser) -> None:
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"text\[1\] must be at most 16 tokens, was 20: "
+        "shorten it or set the parameter truncate to true",
+    ):
+        tokeniser.encode(["cat", LONG], truncate=False, max_total=1000)
+
+
+def test_a_text_of_the_limit_is_taken(tokeniser: Tokeniser) -> None:
+    assert tokeniser.encode(["cat " * 14], truncate=False, max_total=1000).input_ids.shape == (1, 16)
+
+
+def test_a_text_without_tokens_is_refused(tmp_path: Path) -> None:
+    bare = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    bare.pre_tokenizer = pre_tokenizers.Whitespace()
+    bare.save(str(tmp_path / "tokenizer.json"))
+    tokeniser = Tokeniser(tmp_path / "tokenizer.json", max_tokens=None)
+
+    with pytest.raises(InvalidRequestError, match=r"text\[1\] must have at least 1 token, had none"):
+        tokeniser.encode(["a", ""], truncate=False, max_total=1000)
+
+
+def test_a_skewed_batch_is_refused_before_it_is_padded(file: Path) -> None:
+    tokeniser = Tokeniser(file, max_tokens=None)
+
+    with pytest.raises(TooLargeError, match=r"at most 1000 tokens, had 2040 \(B 20 × T 102"):
+        tokeniser.encode(["cat " * 100, *["cat"] * 19], truncate=False, max_total=1000)
+
+
+def test_a_file_that_is_no_tokeniser_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"version": "1.0"}))
+
+    with pytest.raises(RepositoryError, match=r"tokenizer\.json cannot be read as a tokeniser"):
+        Tokeniser(path, max_tokens=8)
+
+
+def test_a_limit_without_room_for_special_tokens_is_refused(file: Path) -> None:
+    with pytest.raises(
+        RepositoryError, match=r"adds 2 special tokens to each text: .* more than that, was 2"
+    ):
+        Tokeniser(file, max_tokens=2)
+
+
+def test_a_text_far_too_long_is_not_looked_at(tokeniser: Tokeniser) -> None:
+    longest = 16 * 256
+    with pytest.raises(
+        InvalidRequestError,
+        match=rf"text\[1\] must be at most 16 tokens and {longest} characters, was {longest + 1} characters",
+    ):
+        tokeniser.encode(["cat", "c" * (longest + 1)], truncate=False, max_total=1000)
+
+
+def test_a_text_far_too_long_is_cut_all_the_same(tokeniser: Tokeniser) -> None:
+    cut = tokeniser.encode(["the cat sat " * 5000], truncate=True, max_total=1000)
+
+    assert list(cut.tokens[0]) == ["[CLS]", *["the", "cat", "sat"] * 4, "the", "cat", "[SEP]"]
+
+
+def test_a_prompt_stands_before_every_text(file: Path) -> None:
+    prompted = Tokeniser(file, max_tokens=16, prompt="the big ")
+
+    for truncate, texts in ((False, ["cat", "", "red sofa"]), (True, [LONG, "c" * 10_000])):
+        ours = prompted.encode(texts, truncate=truncate, max_total=1000)
+        theirs = reference(file)(
+            [f"the big {text}" for text in texts],
+            padding=True,
+            return_tensors="np",
+            **({"truncation": True, "max_length": 16} if truncate else {}),
+        )
+        np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+        assert list(ours.tokens[0][:3]) == ["[CLS]", "the", "big"]
+    with pytest.raises(InvalidRequestError, match=r"text\[0\] must be at most 16 tokens, was 17"):
+        prompted.encode(["cat " * 13], truncate=False, max_total=1000)
+
+
+def test_many_texts_are_tokenised_in_portions(tokeniser: Tokeniser, file: Path) -> None:
+    texts = [("cat " * (index % 5)).ljust(3000) for index in range(200)]
+
+    ours = tokeniser.encode(texts, truncate=False, max_total=10_000)
+
+    theirs = reference(file)(texts, padding=True, truncation=False, return_tensors="np")
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+
+
+# ---- What a tokeniser may make of a text --------------------------------------------------------
+
+
+def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def chain(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+SPACES = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}
+BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+TWICE: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 65,
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {},
+}
+
+
+def charsmap(longest: int) -> str:
+    return base64.b64encode(bytes((4, 0, 0, 0)) + bytes(4) + b"a" * longest + b"\0b\0").decode()
+
+
+MULTIPLY: dict[str, dict[str, Any]] = {
+    "a long replacement": {"normalizer": replace({"String": "a"}, "b" * 65)},
+    "an expression that matches nothing": {"normalizer": replace({"Regex": "(?=a)"}, "b" * 32)},
+    "replacements in a row": {"normalizer": chain(*[replace({"String": "a"}, "aa")] * 7)},
+    "nested": {"normalizer": chain(chain(*[replace({"String": "a"}, "aa")] * 4), *[chain(BYTES)] * 2)},
+    "prefixes": {"normalizer": chain(*[{"type": "Prepend", "prepend": "a"}] * 7)},
+    "bytes of bytes": {"normalizer": chain(*[BYTES] * 4)},
+    "spaces around spaces": {"normalizer": chain(*[BERT] * 4)},
+    "a map of characters": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(2000)}},
+    "pieces of pieces": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPACES] * 7}},
+    "a text many times": {"post_processor": TWICE},
+}
+
+
+@pytest.mark.parametrize("what", MULTIPLY)
+def test_a_tokeniser_that_multiplies_a_text_is_refused(file: Path, tmp_path: Path, what: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(file.read_text()) | MULTIPLY[what]))
+
+    with pytest.raises(RepositoryError, match="characters or tokens of one character, the limit is 64"):
+        Tokeniser(path, max_tokens=16)
+
+
+def test_a_tokeniser_with_endless_tokens_is_refused(file: Path, tmp_path: Path) -> None:
+    fields = json.loads(file.read_text())
+    fields["model"]["vocab"]["a" * 1025] = 31
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(fields))
+
+    with pytest.raises(RepositoryError, match="a token must be at most 1024 characters, the longest is 1025"):
+        Tokeniser(path, max_tokens=16)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # As XLM-RoBERTa, CLIP, DeBERTa and RoBERTa have them.
+        {"normalizer": replace({"Regex": " {2,}"}, "▁"), "pre_tokenizer": SPACES},
+        {
+            "normalizer": chain({"type": "NFC"}, replace({"Regex": "\\s+"}, " "), {"type": "Lowercase"}),
+            "pre_tokenizer": BYTES,
+        },
+        {
+            "normalizer": chain({"type": "NFKC"}, replace({"Regex": " {2,}"}, " ")),
+            "pre_tokenizer": SPACES,
+        },
+        {"normalizer": None, "pre_tokenizer": BYTES, "post_processor": BYTES},
+    ],
+)
+def test_published_kinds_of_tokenisers_are_taken(file: Path, tmp_path: Path, parts: dict[str, Any]) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(file.read_text()) | parts))
+    words = ["the cat sat on the mat and the dog ran " * 40]
+
+    ours = Tokeniser(path, max_tokens=2000).encode(words, truncate=False, max_total=2000)
+    theirs = reference(path)(words, truncation=False, return_tensors="np")
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+
+
+def test_characters_that_unicode_spells_out_count_as_that(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": {"type": "NFKC"}}))
+    tokeniser = Tokeniser(path, max_tokens=16)
+    text = "\ufdfa" * 300  # 18 characters each
+
+    with pytest.raises(InvalidRequestError, match="16 tokens and 4096 characters, was 5400 characters"):
+        tokeniser.encode([text], truncate=False, max_total=1000)
+    assert tokeniser.encode([text], truncate=True, max_total=1000).input_ids.shape[1] <= 16
+
+
+def test_a_text_without_end_is_refused_where_only_a_request_has_a_limit(file: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"text\[0\] must be at most 10 tokens and 2560 characters"):
+        Tokeniser(file, max_tokens=None).encode(["a" * 2561], truncate=True, max_total=10)
+
+
+# ---- The library panics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("map_", ["AAAA", "not base64"])
+def test_a_panic_on_reading_a_file_is_one_more_file_that_cannot_be_read(
+    file: Path, tmp_path: Path, map_: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    broken = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": map_}}
+    path.write_text(json.dumps(json.loads(file.read_text()) | broken))
+
+    with pytest.raises(RepositoryError, match=r"tokenizer\.json cannot be read as a tokeniser"):
+        Tokeniser(path, max_tokens=16)
+
+
+def test_a_panic_on_a_text_is_an_error_of_the_model(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    wild = base64.b64encode(b"\x04\0\0\0\xff\xff\xff\x7fabc").decode()
+    broken = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": wild}}
+    path.write_text(json.dumps(json.loads(file.read_text()) | broken))
+
+    with pytest.raises(EngineError, match="the tokeniser failed: index out of bounds"):
+        Tokeniser(path, max_tokens=16).encode(["cat"], truncate=False, max_total=100)

@@ -1,0 +1,102 @@
+"""Errors that are ours, and what every procedure has in common."""
+
+import logging
+import threading
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_proto import RPCS
+from polyhead_server.engine.engine import Engine
+from polyhead_server.errors import EngineError, TooLargeError
+
+X = np.ones((1, 3, 16), np.float32)
+
+
+@pytest.fixture
+def failing(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A server whose next run fails with what is put in the list."""
+    errors: list[Exception] = []
+    real = Engine.run
+
+    def run(self: Engine, feeds: Any, outputs: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return real(self, feeds, outputs)
+
+    monkeypatch.setattr(Engine, "run", run)
+    return serve(), errors
+
+
+@pytest.mark.parametrize("error", [EngineError("node /secret/path failed"), ValueError("/secret/path")])
+def test_an_engine_failure_is_internal_with_a_request_id_and_no_more(
+    failing: Any, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, errors = failing
+    errors.append(error)
+
+    with caplog.at_level(logging.ERROR, "polyhead.server"), pytest.raises(grpc.RpcError) as caught:
+        server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=[("x-request-id", "call-17")])
+
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    message = caught.value.details() or ""
+    assert "call-17" in message
+    assert "secret" not in message
+    assert "request call-17 failed" in caplog.text
+    assert "/secret/path" in caplog.text
+    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+
+
+@pytest.mark.parametrize("given", [[], [("x-request-id", "two words")], [("x-request-id", "x" * 200)]])
+def test_without_a_sound_request_id_one_is_made(failing: Any, given: list[tuple[str, str]]) -> None:
+    server, errors = failing
+    errors.append(EngineError(""))
+
+    with pytest.raises(grpc.RpcError, match=r'request id [0-9a-f]{32}"'):
+        server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=given)
+
+
+def test_memory_that_runs_out_is_the_request_s_size(failing: Any) -> None:
+    server, errors = failing
+    errors.append(TooLargeError("the request needs more memory than there is"))
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer("tiny", {"x": X})
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("name", [name for name, rpc in RPCS.items() if not rpc.streaming])
+def test_junk_is_an_invalid_argument_of_every_procedure(server: Any, name: str) -> None:
+    with pytest.raises(grpc.RpcError, match=f"must be a inference.{name}Request message") as caught:
+        server.call(name, b"\xff\xff")
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_threads_that_run_out_cost_the_requests_that_need_one_and_nothing_else(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    large = np.ones((64, 100, 16), np.float32)
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(("messages", "asyncio", "engine")):
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for name, request in (
+            ("ModelInfer", server.request("tiny", {"x": large})),
+            ("ModelStatistics", None),
+        ):
+            with pytest.raises(grpc.RpcError, match="no more threads") as caught:
+                server.call(name, request)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    assert server.infer("tiny", {"x": large})["output"].shape == large.shape
+    assert server.call("ModelStatistics").model_stats

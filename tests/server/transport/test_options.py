@@ -1,0 +1,171 @@
+"""Limits on connections, and what a client may do on one."""
+
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.server import h2
+
+from polyhead_server import Settings
+from polyhead_server.transport.options import server_options
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
+
+LIVE = "/inference.GRPCInferenceService/ServerLive"
+ALONE = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
+
+
+def test_settings_become_options() -> None:
+    options = dict(
+        server_options(
+            Settings(
+                models=Path("models"),
+                max_concurrent_streams=7,
+                max_connections=0,
+                keepalive_seconds=0,
+                max_connection_age_seconds=1.5,
+                min_ping_seconds=0.25,
+            ),
+            reuse_port=True,
+        )
+    )
+
+    assert options["grpc.max_concurrent_streams"] == 7
+    assert options["grpc.http2.max_deallocating_streams"] == 14
+    assert options["grpc.max_connection_age_ms"] == 1500
+    assert options["grpc.http2.min_ping_interval_without_data_ms"] == 250
+    assert options["grpc.so_reuseport"] == 1
+    assert "grpc.max_allowed_incoming_connections" not in options
+    assert "grpc.keepalive_time_ms" not in options
+
+
+def test_by_default_connections_do_not_age_and_ports_are_not_shared() -> None:
+    options = dict(server_options(Settings(models=Path("models"))))
+
+    assert options["grpc.so_reuseport"] == 0
+    assert "grpc.max_connection_age_ms" not in options
+
+
+def test_one_connection_too_many_is_closed(serve: Any) -> None:
+    server = serve(max_connections=2)
+    server.call("ServerLive")
+    with (
+        grpc.insecure_channel(server.address, ALONE) as second,
+        grpc.insecure_channel(server.address, ALONE) as third,
+    ):
+        live: Any = second.unary_unary(LIVE)
+        live(b"", timeout=30)
+        method: Any = third.unary_unary(LIVE)
+        with pytest.raises(grpc.RpcError) as caught:
+            method(b"", timeout=30)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert server.call("ServerLive").live
+
+
+def test_connections_on_which_nobody_speaks_make_room_again(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyhead_server.transport.options._HANDSHAKE_SECONDS", 0.5)
+    server = serve(max_connections=2)
+    host, port = server.address.split(":")
+    silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
+
+    for connection in silent:
+        while connection.recv(1024):  # until the server closes it
+            pass
+        connection.close()
+
+    assert server.call("ServerLive", wait_for_ready=True).live
+
+
+def test_headers_that_are_too_large_are_refused_and_others_go_on(serve: Any) -> None:
+    server = serve(max_header_bytes=4096)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.call("ServerLive", metadata=(("x-large", "x" * 8000),))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert server.call("ServerLive", metadata=(("x-small", "x" * 1000),)).live
+
+
+def test_an_old_connection_is_replaced_without_a_failed_call(serve: Any) -> None:
+    server = serve(max_connection_age_seconds=0.2)
+    x = {"x": np.ones((1, 3, 16), np.float32)}
+    connected: list[grpc.ChannelConnectivity] = []
+    server.channel.subscribe(connected.append)
+
+    while connected.count(grpc.ChannelConnectivity.READY) < 3:
+        assert server.infer("tiny", x)["output"].shape == (1, 3, 16)
+
+
+@pytest.mark.parametrize("streams", [2, 3])
+def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
+    serve: Any, gate: "Gate", streams: int
+) -> None:
+    server = serve(max_concurrent_streams=streams)
+    # Too long to run on the event loop.
+    request = server.request("tiny.attention", {"x": np.ones((1, 300, 16), np.float32)}, outputs=["output"])
+    with (
+        grpc.insecure_channel(server.address, ALONE) as full,
+        grpc.insecure_channel(server.address, ALONE) as other,
+    ):
+        live: Any = full.unary_unary(LIVE)
+        elsewhere: Any = other.unary_unary(LIVE)
+        infer: Any = full.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        live(b"", timeout=30)
+        with gate.closed():
+            held = [infer.future(request.SerializeToString(), timeout=60) for _ in range(2)]
+            while server.server.lifecycle.accepted < 2:
+                elsewhere(b"", timeout=30)
+            third = live.future(b"", timeout=60)
+            if streams > 2:
+                third.result()
+            else:
+                for _ in range(50):
+                    elsewhere(b"", timeout=30)
+                assert not third.done()
+            assert not any(call.done() for call in held)
+
+        assert third.code() is grpc.StatusCode.OK
+        assert [call.code() for call in held] == [grpc.StatusCode.OK] * 2
+
+
+# ---- Pings, from a client of sockets: gRPC's own does not ping too often ---------------------------
+
+
+@pytest.mark.parametrize(("min_ping_seconds", "is_cut_off"), [(10, True), (0, False)])
+def test_who_pings_too_often_is_cut_off_and_nobody_else(
+    serve: Any, min_ping_seconds: float, is_cut_off: bool
+) -> None:
+    server = serve(min_ping_seconds=min_ping_seconds)
+    states: list[grpc.ChannelConnectivity] = []
+    server.call("ServerLive")
+    server.channel.subscribe(states.append)
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + h2.frame(h2.SETTINGS))
+        coming = h2.frames(connection)
+        acknowledged, farewell = 0, b""
+        connection.sendall(h2.frame(h2.PING, bytes(8)))
+        for kind, flags, content in coming:
+            if kind == h2.GOAWAY:
+                farewell = content
+                break
+            if kind == h2.SETTINGS and not flags & h2.ACK:
+                connection.sendall(h2.frame(h2.SETTINGS, flags=h2.ACK))
+            if kind == h2.PING and flags & h2.ACK:
+                acknowledged += 1
+                if acknowledged == 20:
+                    break
+                connection.sendall(h2.frame(h2.PING, bytes(8)))
+
+    if is_cut_off:
+        assert struct.unpack(">I", farewell[4:8]) == (h2.ENHANCE_YOUR_CALM,)
+        assert farewell[8:] == b"too_many_pings"
+    else:
+        assert acknowledged == 20
+    assert server.call("ServerLive").live
+    assert set(states) <= {grpc.ChannelConnectivity.READY}

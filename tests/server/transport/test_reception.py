@@ -1,0 +1,227 @@
+"""Callers whose messages are slow to come: few are waited for, and nobody else waits for them."""
+
+import queue
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.server import h2
+
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
+from polyhead_server.observability import counter_layout as at
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
+
+INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
+UNARY = [INFER, RPCS["ServerLive"].path, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"]
+STREAMS = [STREAM, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
+X = {"x": np.ones((1, 3, 16), np.float32)}
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyhead_server.transport.reception.PROMPT_SECONDS", 0.2)
+    monkeypatch.setattr("polyhead_server.transport.reception._LOOK_SECONDS", 0.02)
+
+
+class Silent:
+    """A call whose caller says nothing yet."""
+
+    def __init__(self, server: Any, path: str, **options: Any) -> None:
+        self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        method = server.channel.stream_stream(path)
+        self.call = method(iter(self.requests.get, None), **({"timeout": 60} | options))
+        self.call.add_callback(lambda: self.requests.put(None))
+
+    def say(self, request: bytes) -> bytes:
+        """Sends a message; the first of the reply."""
+        self.requests.put(request)
+        reply = next(self.call)
+        self.requests.put(None)
+        return bytes(reply)
+
+
+@pytest.fixture
+def silent(serve: Any) -> Iterator[Callable[..., tuple[Any, Callable[[str], Silent]]]]:
+    """Starts a server that waits for one slow request and for four streams, and calls it in silence."""
+    with ExitStack() as stack:
+
+        def start(**settings: Any) -> tuple[Any, Callable[[str], Silent]]:
+            server = serve(max_request_bytes=MIB, max_held_bytes=MIB, **settings)
+
+            def call(path: str, **options: Any) -> Silent:
+                one = Silent(server, path, **options)
+                stack.callback(one.call.cancel)
+                return one
+
+            return server, call
+
+        yield start
+
+
+def first_done(calls: list[Silent]) -> Silent:
+    while True:
+        for one in calls:
+            if not one.call.is_active():
+                return one
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("path", "most"), [*((path, 1) for path in UNARY), *((path, 4) for path in STREAMS)])
+def test_one_slow_caller_too_many_is_told_to_come_back_and_the_others_are_waited_for(
+    silent: Any, path: str, most: int
+) -> None:
+    server, call = silent()
+    calls = []
+    for _ in range(most + 1):
+        calls.append(call(path))
+        server.call("ServerLive")  # so that they come in this order
+
+    refused = first_done(calls)
+
+    assert refused is calls[-1]
+    assert refused.call.code() is grpc.StatusCode.UNAVAILABLE
+    assert f"must come within 0.2 s while {most} others are waited for" in refused.call.details()
+    assert int(dict(refused.call.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+    assert all(one.call.is_active() for one in calls[:-1])
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+
+
+def test_a_slow_request_is_answered_and_makes_room_for_another(silent: Any) -> None:
+    server, call = silent()
+    request = server.request("tiny", X).SerializeToString()
+    for path in (INFER, STREAM):
+        slow = call(path)
+        time.sleep(0.5)  # it is slow by now
+        assert slow.call.is_active()
+        reply = slow.say(request)
+        if path == STREAM:
+            reply = pb.ModelStreamInferResponse.FromString(reply).infer_response.SerializeToString()
+        assert pb.ModelInferResponse.FromString(reply).outputs[0].shape == [1, 3, 16]
+
+
+def test_who_waits_for_an_answer_is_not_late_with_the_next_request(silent: Any, gate: "Gate") -> None:
+    server, call = silent()
+    x = np.random.default_rng(3).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
+    request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
+    with gate.closed():
+        streams = [call(STREAM) for _ in range(8)]
+        for one in streams:
+            one.requests.put(request)
+        while server.server.lifecycle.accepted < 8:
+            server.call("ServerLive")
+        time.sleep(1)
+        assert all(one.call.is_active() for one in streams)
+
+    for one in streams:
+        assert not pb.ModelStreamInferResponse.FromString(next(one.call)).error_message
+
+    first_done(streams)  # they wait for nothing now
+    while sum(one.call.is_active() for one in streams) > 4:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    assert sum(one.call.is_active() for one in streams) == 4
+
+
+def test_a_caller_who_leaves_makes_room(silent: Any) -> None:
+    _, call = silent()
+    leaving = call(INFER)
+    time.sleep(0.5)
+    leaving.call.cancel()
+    for _ in range(20):  # until the server knows
+        staying = call(INFER)
+        time.sleep(0.5)
+        if staying.call.is_active():
+            return
+    raise AssertionError("nobody is waited for")
+
+
+def test_messages_that_came_while_the_event_loop_was_held_up_are_not_slow(silent: Any) -> None:
+    server, _ = silent()
+    request = server.request("tiny", X)
+    rpc = RPCS["ModelInfer"]
+    method: Any = server.channel.unary_unary(rpc.path, request_serializer=rpc.request.SerializeToString)
+    for _ in range(3):
+        calls = [method.future(request, timeout=60) for _ in range(20)]
+        server.loop.call_soon_threadsafe(time.sleep, 0.7)
+        assert {one.code() for one in calls} == {grpc.StatusCode.OK}
+
+
+@pytest.mark.parametrize("path", UNARY)
+def test_a_call_that_ends_without_a_request_is_answered(silent: Any, path: str) -> None:
+    _, call = silent()
+    empty = call(path)
+    empty.requests.put(None)
+
+    assert empty.call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert empty.call.details() == "a call must bring a request, this one ended without"
+
+
+def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+
+    async def read(*_arguments: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr("polyhead_server.transport.reception.Waits.read", read)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer("tiny", X)
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    monkeypatch.undo()
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+
+
+def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -> None:
+    server, call = silent(max_request_seconds=0.5)
+    late = call(INFER)
+
+    first_done([late])
+
+    assert late.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "the request must come within 0.5 s" in late.call.details()
+    totals = server.server.registry.counters.total("", 0)
+    assert totals[at.CODE["DEADLINE_EXCEEDED"]] == 1
+
+
+def test_who_is_refused_is_counted(silent: Any) -> None:
+    server, call = silent()
+    first_done([call(INFER), call(INFER), call(INFER)])
+    counters = server.server.registry.counters
+    while counters.total("", 0)[at.CODE["UNAVAILABLE"]] < 2:
+        time.sleep(0.01)
+    assert counters.total("", 0)[at.DROP["memory"]] == 2
+
+
+def test_the_rest_of_a_message_is_waited_for_in_the_same_way(silent: Any) -> None:
+    server, _ = silent()
+    message = b"\0" + struct.pack(">I", MIB // 2) + bytes(20_000)
+    with ExitStack() as stack:
+        unfinished = [stack.enter_context(closing(h2.connect(server.address))) for _ in range(3)]
+        for connection in unfinished:
+            connection.sendall(h2.call(server.address, INFER, 1))
+            for start in range(0, len(message), 16_000):
+                connection.sendall(h2.frame(h2.DATA, message[start : start + 16_000], stream=1))
+            h2.round_trip(connection)
+
+        for connection in unfinished[1:]:
+            kinds = [kind for kind, _, _ in until_reset(connection)]
+            assert kinds[-2:] == [h2.HEADERS, h2.RST_STREAM]
+        assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+
+
+def until_reset(connection: Any) -> Iterator[tuple[int, int, bytes]]:
+    for frame in h2.frames(connection):
+        yield frame
+        if frame[0] == h2.RST_STREAM:
+            return

@@ -1,0 +1,179 @@
+"""Requests of one stream."""
+
+import asyncio
+import queue
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from polyhead_proto import RPCS
+from polyhead_server.transport.streaming import MOST, Turn, send
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
+
+X = np.ones((1, 3, 16), np.float32)
+
+
+def stream(server: Any, requests: Iterator[Any], **options: Any) -> Any:
+    rpc = RPCS["ModelStreamInfer"]
+    method = server.channel.stream_stream(
+        rpc.path,
+        request_serializer=lambda one: one if isinstance(one, bytes) else one.SerializeToString(),
+        response_deserializer=rpc.response.FromString,
+    )
+    return method(requests, **({"timeout": 30} | options))
+
+
+def test_each_request_is_answered_in_its_order(server: Any) -> None:
+    requests = [server.request("tiny", {"x": X * number}, id=str(number)) for number in range(5)]
+
+    replies = list(stream(server, iter(requests)))
+
+    assert [reply.infer_response.id for reply in replies] == ["0", "1", "2", "3", "4"]
+    for number, reply in enumerate(replies):
+        alone = server.infer("tiny", {"x": X * number})
+        assert reply.error_message == ""
+        assert reply.infer_response.raw_output_contents[0] == alone.reply.raw_output_contents[0]
+
+
+def test_an_error_does_not_end_the_stream(server: Any) -> None:
+    requests = [
+        server.request("tiny", {"x": X}, id="good"),
+        server.request("tiny", {"y": X}, id="bad"),
+        server.request("other", {"x": X}, id="unknown"),
+        b"\xff",
+        server.request("tiny", {"x": X}, id="good again"),
+    ]
+
+    replies = list(stream(server, iter(requests)))
+
+    assert [reply.infer_response.id for reply in replies] == ["good", "bad", "unknown", "", "good again"]
+    assert [reply.error_message.split(":")[0] for reply in replies] == [
+        "",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "INVALID_ARGUMENT",
+        "",
+    ]
+    assert "input 'y' is not known" in replies[1].error_message
+
+
+LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
+
+
+def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order(
+    serve: Any, gate: "Gate"
+) -> None:
+    server = serve()
+    requests = [
+        server.request("tiny.attention", {"x": LONG}, outputs=["output"], id=str(number))
+        for number in range(MOST + 8)
+    ]
+    requests[3] = server.request("tiny", {"y": X}, id="3")
+    with gate.closed():
+        replies = stream(server, iter(requests), timeout=60)
+        while server.server.lifecycle.accepted < MOST:
+            server.call("ServerLive")
+        for _ in range(50):  # time in which it would go on reading
+            server.call("ServerLive")
+        assert server.server.lifecycle.accepted == MOST
+
+    got = list(replies)
+
+    assert [reply.infer_response.id for reply in got] == [str(number) for number in range(MOST + 8)]
+    assert [bool(reply.error_message) for reply in got] == [number == 3 for number in range(MOST + 8)]
+    alone = server.infer("tiny.attention", {"x": LONG}, outputs=["output"])
+    np.testing.assert_allclose(
+        np.frombuffer(got[-1].infer_response.raw_output_contents[0], np.float32),
+        alone["output"].ravel(),
+        atol=2e-6,
+    )
+
+
+def test_a_status_ends_the_stream_after_the_answers_before_it(server: Any) -> None:
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replies = stream(server, iter(requests.get, None), metadata=(("triton_grpc_error", "true"),))
+    requests.put(server.request("tiny.attention", {"x": LONG}, id="slow"))
+    requests.put(server.request("tiny", {"y": X}, id="bad"))
+
+    assert next(replies).infer_response.id == "slow"
+    with pytest.raises(grpc.RpcError, match="input 'y' is not known"):  # while nobody sends anything
+        next(replies)
+    requests.put(None)
+
+
+def test_a_stream_without_requests_ends(server: Any) -> None:
+    assert list(stream(server, iter([]))) == []
+
+
+def test_a_drain_answers_what_was_accepted_and_ends_the_stream(serve: Any) -> None:
+    server = serve()
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replies = stream(server, iter(requests.get, None))
+    requests.put(server.request("tiny", {"x": X}, id="1"))
+    assert next(replies).infer_response.id == "1"
+
+    assert server.drain(10)
+
+    with pytest.raises(grpc.RpcError, match="draining") as caught:
+        next(replies)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    requests.put(None)
+
+
+def test_a_caller_that_leaves_does_not_disturb_the_others(server: Any) -> None:
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replies = stream(server, iter(requests.get, None))
+    requests.put(server.request("tiny", {"x": X}))
+    next(replies)
+    replies.cancel()
+    requests.put(None)
+
+    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+
+
+def test_a_write_that_fails_means_that_the_caller_has_left() -> None:
+    class Left:
+        async def write(self, message: bytes) -> None:
+            raise grpc.aio.InternalError("Failed execute_batch")
+
+    left: Any = Left()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(send(left, b"part"))
+
+
+def test_nothing_is_written_after_what_ended_the_stream() -> None:
+    async def fail() -> None:
+        raise ValueError("this ends the stream")
+
+    async def test() -> None:
+        failing = asyncio.get_running_loop().create_task(fail())
+        with pytest.raises(asyncio.CancelledError):
+            await Turn(failing).come()  # which waits for it
+        assert isinstance(failing.exception(), ValueError)
+        with pytest.raises(asyncio.CancelledError):
+            await Turn(failing).come()  # which comes later
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_a_clock_that_is_set_moves_no_deadline(
+    server: Any, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replies = stream(server, iter(requests.get, None), timeout=60)
+    requests.put(server.request("tiny", {"x": X}))
+    assert next(replies).error_message == ""
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(step * 1e9))
+    requests.put(server.request("tiny.attention", {"x": LONG}, outputs=["output"]))
+    assert next(replies).error_message == ""
+    requests.put(None)
+    assert list(replies) == []
