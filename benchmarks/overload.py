@@ -72,22 +72,16 @@ async def _crowd(server: ServerProcess, request: bytes, kind: str, callers: int,
     crowd = json.loads(printed)
     last = await monitor.sample()
     after = await asyncio.to_thread(server.counters)
-    drops = ("polyhead_drops_total", "reason")
     counted = after.statistics[_ENCODER.name].since(before.statistics[_ENCODER.name])
     return {
         "kind": kind,
         "callers": callers,
         "seconds": crowd["seconds"],
-        "crowd_cores": crowd["cores"],
         "answers": dict(Counter(crowd["counts"]) + witness.counts),
         "without_pushback": crowd["without_pushback"] + witness.without_pushback,
         "crowd": _percentiles(crowd["ms"]),
         "witness": _percentiles(witness.ms),
         "counted": {"success": counted.succeeded, "fail": counted.failed},
-        "drops": {
-            reason: number
-            for (reason,), number in (after.metrics.by(*drops) - before.metrics.by(*drops)).items()
-        },
         "left_in_flight": last.in_flight,
         "rss_mib": [sample.rss_mib for sample in monitor.samples],
     }

@@ -39,43 +39,6 @@ def attend_sdpa(
     return context.transpose(1, 2).flatten(2), None
 
 
-class BoundGraph:
-    """A session with IO binding: inputs and outputs stay in the device's memory, a call queues one run.
-
-    Args:
-        device: The session's device.
-        session: The session.
-        inputs: Tensors on the device, by name.
-        shapes: Shapes of the bound outputs, by name.
-    """
-
-    def __init__(
-        self,
-        device: TimedDevice,
-        session: ort.InferenceSession,
-        inputs: Mapping[str, Tensor],
-        shapes: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        outputs = {name: torch.empty(shape, device=device.torch) for name, shape in shapes.items()}
-        self._alive = inputs, outputs  # onnxruntime has only their addresses
-        self._session = session
-        self._options = ort.RunOptions()
-        # The stream orders the runs; to wait after each would time the host as well.
-        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self._binding = session.io_binding()
-        for name, tensor in inputs.items():
-            dtype = np.int32 if tensor.dtype == torch.int32 else np.int64
-            shape = tuple(tensor.shape)
-            self._binding.bind_input(name, device.kind, 0, dtype, shape, tensor.data_ptr())
-        for name, tensor in outputs.items():
-            shape = tuple(tensor.shape)
-            self._binding.bind_output(name, device.kind, 0, np.float32, shape, tensor.data_ptr())
-
-    def __call__(self) -> None:
-        """Queue one run."""
-        self._session.run_with_iobinding(self._binding, self._options)
-
-
 def _measure(
     check: Check,
     family: EncoderFamily,
@@ -95,8 +58,8 @@ def _measure(
     maps = {f"attention.{layer}": (batch, config.heads, tokens, tokens) for layer in range(config.layers)}
     calls: dict[str, Callable[[], object]] = {}
     makes: dict[str, Callable[[], Callable[[], object]]] = {
-        FAST: partial(BoundGraph, device, sessions[FAST], inputs, shapes),
-        ATTENTION: partial(BoundGraph, device, sessions[ATTENTION], inputs, shapes | maps),
+        FAST: partial(_bound_call, device, sessions[FAST], inputs, shapes),
+        ATTENTION: partial(_bound_call, device, sessions[ATTENTION], inputs, shapes | maps),
         EAGER: partial(_torch_call, encoder, inputs),
         COMPILED: partial(_compiled_call, device, encoder, inputs),
         CAPTURED: partial(_captured_call, device, encoder, inputs),
@@ -109,9 +72,8 @@ def _measure(
             device.milliseconds(call, 1)
             calls[name] = call
     samples = device.compare(calls, sample_ms=check.plan.sample_ms, rounds=check.plan.rounds)
-    best = min(
-        (name for name in (COMPILED, CAPTURED) if name in samples), key=lambda name: median(samples[name])
-    )
+    compiled = {name: median(samples[name]) for name in (COMPILED, CAPTURED) if name in samples}
+    best = min(compiled, key=lambda name: compiled[name], default=COMPILED)
     check.write(
         "size",
         family=family.key,
@@ -119,13 +81,36 @@ def _measure(
         tokens=tokens,
         ms={name: median(each) for name, each in samples.items()},
         against_torch=ratio(samples, best, FAST),
-        best_of_torch=best,
         attention_costs=ratio(samples, ATTENTION, FAST),
         teraflops=flops(config, batch, tokens) / median(samples[FAST]) / 1e9 if FAST in samples else None,
     )
     if device.kind == "cuda":
         calls.clear()
         torch.cuda.empty_cache()
+
+
+def _bound_call(
+    device: TimedDevice,
+    session: ort.InferenceSession,
+    inputs: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Callable[[], object]:
+    """Bind a session's inputs and FP32 outputs to the device's memory; a call queues one run."""
+    binding, options = session.io_binding(), ort.RunOptions()
+    # The stream orders the runs; to wait after each would time the host as well.
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    outputs = {name: torch.empty(shape, device=device.torch) for name, shape in shapes.items()}
+    for name, tensor in inputs.items():
+        dtype = np.int32 if tensor.dtype == torch.int32 else np.int64
+        binding.bind_input(name, device.kind, 0, dtype, tuple(tensor.shape), tensor.data_ptr())
+    for name, tensor in outputs.items():
+        binding.bind_output(name, device.kind, 0, np.float32, tuple(tensor.shape), tensor.data_ptr())
+
+    def call() -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        session.run_with_iobinding(binding, options)
+        return inputs, outputs  # onnxruntime has only their addresses: the closure keeps them alive
+
+    return call
 
 
 def _torch_call(encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], Tensor]:
