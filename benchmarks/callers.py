@@ -1,4 +1,4 @@
-"""Callers of one server who all send the same request, in this process or in one of their own.
+"""Callers of one server that all send the same request, in this process or in one of their own.
 
 The process reads the request from its input, and prints how the calls ended. Callers that are to be killed
 call without end, and write a dot before each call and a plus after each reply: what is in the pipe outlives

@@ -30,7 +30,7 @@ from load_generator import HEALTH, LoadResult, closed_loop, open_loop, stream_lo
 from polyhead_load.schedule import poisson
 from report import console, with_fingerprint, write
 from servers import ServerProcess, serve
-from serving_report import BenchSample, Measurement, Reference, Target, page, table
+from serving_report import BenchRow, BenchSample, Reference, Target, page, table
 
 _TINY, _SMALL, _LARGE = (encoder.name for encoder in ENCODERS)
 _TYPICAL_TOKENS = 32
@@ -74,7 +74,7 @@ class Bench:
     def __init__(
         self, server: ServerProcess, baseline: ServerProcess | None, *, seconds: float, rounds: int
     ) -> None:
-        self.measurements: list[Measurement] = []
+        self.measurements: list[BenchRow] = []
         self._server = server
         self._baseline = baseline
         self._seconds = seconds
@@ -177,7 +177,7 @@ class Bench:
                 target=Target(of="plain", most=most) if most and encoder.name == _LARGE else None,
             )
 
-    def _measure(self, encoder: BenchEncoder, scenario: Scenario) -> Measurement:
+    def _measure(self, encoder: BenchEncoder, scenario: Scenario) -> BenchRow:
         """Measure one scenario and its references in turn."""
         latency, half = scenario.in_flight == 1, self._seconds / 2
 
@@ -209,7 +209,7 @@ class Bench:
                 if not number % 2:
                     load, cores = self._serve(self._server, scenario)
                 samples.append(BenchSample.of(load, cores, value(load), found))
-        return Measurement(
+        return BenchRow(
             encoder=encoder.name,
             traffic=scenario.name,
             in_flight=scenario.in_flight,
@@ -224,7 +224,7 @@ class Bench:
         _load(server.address, scenario, self._seconds / 5)
         return _with_cores(server, lambda: _load(server.address, scenario, self._seconds))
 
-    def _open_loop(self, encoder: BenchEncoder) -> Measurement:
+    def _open_loop(self, encoder: BenchEncoder) -> BenchRow:
         """Measure Poisson arrivals at half of the rate with 32 in flight."""
         full = next(
             each.median("polyhead")
@@ -236,7 +236,7 @@ class Bench:
         load, cores = _with_cores(
             self._server, lambda: asyncio.run(open_loop(self._server.address, requests, arrivals))
         )
-        return Measurement(
+        return BenchRow(
             encoder=encoder.name,
             traffic="open loop at half of that",
             in_flight=None,

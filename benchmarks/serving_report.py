@@ -65,8 +65,8 @@ class BenchSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """All rounds of one kind of traffic: a row of the table."""
+class BenchRow:
+    """All rounds of one kind of traffic, a row of the table."""
 
     encoder: str
     traffic: str
@@ -104,7 +104,7 @@ class Measurement:
         return asdict(self) | {"ratios": ratios, "target": str(self.target or ""), "met": self.met}
 
 
-def table(measurements: Sequence[Measurement]) -> Table:
+def table(measurements: Sequence[BenchRow]) -> Table:
     """Return a table for the terminal."""
     columns, rows = _rows(measurements, spread=False)
     shown = Table(*columns, title="polyhead against onnxruntime alone (limit) and an echo (floor)")
@@ -113,7 +113,7 @@ def table(measurements: Sequence[Measurement]) -> Table:
     return shown
 
 
-def page(measurements: Sequence[Measurement], health: Mapping[str, float], facts: Mapping[str, Any]) -> str:
+def page(measurements: Sequence[BenchRow], health: Mapping[str, float], facts: Mapping[str, Any]) -> str:
     """Return the result as a page in Markdown.
 
     Args:
@@ -146,7 +146,7 @@ def page(measurements: Sequence[Measurement], health: Mapping[str, float], facts
     return "\n".join(lines) + "\n"
 
 
-def _rows(measurements: Sequence[Measurement], *, spread: bool) -> tuple[list[str], Iterable[list[str]]]:
+def _rows(measurements: Sequence[BenchRow], *, spread: bool) -> tuple[list[str], Iterable[list[str]]]:
     """Return the columns and the rows; `spread` adds the lowest and the highest ratio."""
     used = [of for of in HEADINGS if any(each.ratios(of) for each in measurements)]
     columns = ["encoder", "traffic", "in flight", "polyhead", *(HEADINGS[of] for of in used), "target", "met"]

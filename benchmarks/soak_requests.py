@@ -23,7 +23,7 @@ Arrays: TypeAlias = list[NDArray[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidRequest:
+class GoodRequest:
     """A request that must succeed."""
 
     payload: bytes
@@ -36,7 +36,7 @@ class ValidRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InvalidRequest:
+class BadRequest:
     """A request that must be rejected."""
 
     payload: bytes
@@ -52,11 +52,11 @@ def valid(
     batch: int = 1,
     attention: Sequence[int] = (),
     parts: bool = False,
-) -> list[ValidRequest]:
+) -> list[GoodRequest]:
     """Return requests of `batch` sequences each."""
     in_parts = pb.ModelInferRequest(parameters={PARTS: pb.InferParameter(bool_param=True)})
     return [
-        ValidRequest(
+        GoodRequest(
             # Concatenated messages are merged.
             payload=payload + (in_parts.SerializeToString() if parts else b""),
             model=encoder.name + (".attention" if attention else ""),
@@ -67,7 +67,7 @@ def valid(
     ]
 
 
-def all_valid() -> dict[str, list[ValidRequest]]:
+def all_valid() -> dict[str, list[GoodRequest]]:
     """Return the valid requests by the kind of traffic that sends them."""
     layers = range(DEEP.config.layers)
     return {
@@ -89,7 +89,7 @@ def all_valid() -> dict[str, list[ValidRequest]]:
     }
 
 
-def all_invalid() -> list[InvalidRequest]:
+def all_invalid() -> list[BadRequest]:
     """Return one request of each kind that is rejected."""
 
     def changed(model: str = TINY.name, **fields: Any) -> bytes:
@@ -104,15 +104,15 @@ def all_invalid() -> list[InvalidRequest]:
     fp8 = requested(name="output", parameters={"dtype": pb.InferParameter(string_param="FP8")})
     (long,) = valid(DEEP, [240], attention=range(DEEP.config.layers))
     return [
-        InvalidRequest(payload=b"\xff\xff", model=""),
-        InvalidRequest(payload=changed("nothing"), model="", code=grpc.StatusCode.NOT_FOUND),
-        InvalidRequest(payload=changed(inputs=tensor(name="y", datatype="FP32", shape=[1, 8, 256]))),
-        InvalidRequest(payload=changed(DEEP.name), model=DEEP.name),
-        InvalidRequest(payload=changed(raw_input_contents=bytes(12))),
-        InvalidRequest(payload=changed(outputs=requested(name="attention.7"))),
-        InvalidRequest(payload=changed(outputs=fp8)),
+        BadRequest(payload=b"\xff\xff", model=""),
+        BadRequest(payload=changed("nothing"), model="", code=grpc.StatusCode.NOT_FOUND),
+        BadRequest(payload=changed(inputs=tensor(name="y", datatype="FP32", shape=[1, 8, 256]))),
+        BadRequest(payload=changed(DEEP.name), model=DEEP.name),
+        BadRequest(payload=changed(raw_input_contents=bytes(12))),
+        BadRequest(payload=changed(outputs=requested(name="attention.7"))),
+        BadRequest(payload=changed(outputs=fp8)),
         # The reply would be too large for one message, which is known before anything is computed.
-        InvalidRequest(payload=long.payload, model=long.model, code=grpc.StatusCode.RESOURCE_EXHAUSTED),
+        BadRequest(payload=long.payload, model=long.model, code=grpc.StatusCode.RESOURCE_EXHAUSTED),
     ]
 
 

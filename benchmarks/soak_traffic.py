@@ -18,7 +18,7 @@ from polyhead_proto import messages as pb
 from soak_requests import (
     ABANDONED,
     Arrays,
-    ValidRequest,
+    GoodRequest,
     all_invalid,
     all_valid,
     outputs_of,
@@ -169,7 +169,7 @@ class Traffic:
         data = await unary(self._channel, HEALTH)(b"")
         self.counts[kind, "OK" if data == b"\x08\x01" else "WRONG"] += 1
 
-    async def _replies(self, request: ValidRequest) -> AsyncIterator[Arrays]:
+    async def _replies(self, request: GoodRequest) -> AsyncIterator[Arrays]:
         """Send a request; yield the outputs of each message of the reply."""
         if not request.parts:
             data = await unary(self._channel)(request.payload)
@@ -178,7 +178,7 @@ class Traffic:
         async for data in stream(self._channel)(iter([request.payload])):
             yield outputs_of(pb.ModelStreamInferResponse.FromString(data).infer_response)
 
-    def _check(self, kind: str, request: ValidRequest, replies: list[Arrays]) -> None:
+    def _check(self, kind: str, request: GoodRequest, replies: list[Arrays]) -> None:
         """Compare a reply with the quiet server's, and count it."""
         self._count_success(request)
         difference = _difference(replies, request.replies)
@@ -189,7 +189,7 @@ class Traffic:
             self.near += 1
         self.counts[kind, "OK" if difference <= TOLERANCE else "WRONG"] += 1
 
-    def _count_success(self, request: ValidRequest) -> None:
+    def _count_success(self, request: GoodRequest) -> None:
         self.succeeded[request.model] += 1
         self.sequences[request.model] += request.sequences
 

@@ -3,16 +3,14 @@
 import pytest
 
 from load_generator import LoadResult
-from serving_report import BenchSample, Measurement, Target, page
+from serving_report import BenchRow, BenchSample, Target, page
 
 
-def measured(target: Target | None, *values: float) -> Measurement:
+def measured(target: Target | None, *values: float) -> BenchRow:
     """One round for each value, against a limit of 10."""
     load = LoadResult(latencies_ms=[1.0, 2.0], errors=0, seconds=1.0, client_cpu_seconds=0.5)
     samples = [BenchSample.of(load, 1.0, value, {"limit": 10.0}) for value in values]
-    return Measurement(
-        encoder="e", traffic="equal", in_flight=1, unit="p50 ms", target=target, samples=samples
-    )
+    return BenchRow(encoder="e", traffic="equal", in_flight=1, unit="p50 ms", target=target, samples=samples)
 
 
 @pytest.mark.parametrize(
