@@ -52,8 +52,8 @@ dist: $(VENV)/dev  ## Build sdist and wheel into dist, install the wheel into a 
 	build/installed/bin/pip $(PIP_INSTALL) dist/*.whl
 	POLYHEAD_TEST_INSTALLED=build/installed $(BIN)/python -m pytest tests/test_distribution.py
 
-bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime
-	$(BIN)/python benchmarks/serving.py
+bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
+	$(BIN)/python benchmarks/serving.py $(if $(BASELINE),--baseline $(BASELINE))
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))

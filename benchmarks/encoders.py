@@ -1,4 +1,7 @@
-"""The encoders that `make bench` serves, from tiny to large, and the traffic that each gets."""
+"""The encoders that the benchmarks serve, and their requests.
+
+Shape letters: B batch, T tokens, D d_model, H heads, L layers.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from numpy.typing import NDArray
 
 from polyhead_export import export_family
 from polyhead_load import Lengths
-from polyhead_load.contents import draw_lengths, vectors
+from polyhead_load.contents import draw_lengths
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
@@ -18,14 +21,14 @@ from polyhead_proto.datatypes import DTYPES
 
 @dataclass(frozen=True, kw_only=True)
 class BenchEncoder:
-    """An encoder and the length of its requests."""
+    """An encoder with random weights, and the lengths of its requests."""
 
     name: str
     config: EncoderConfig
     tokens: int
-    """T of the requests of equal length."""
-    round: int = 96
-    """Requests of mixed lengths, before they come again."""
+    """T of requests of equal length."""
+    mixed: int = 96
+    """How many different requests of mixed lengths there are."""
 
 
 ENCODERS = (
@@ -37,7 +40,7 @@ ENCODERS = (
         name="bench-768",
         config=EncoderConfig(d_model=768, heads=12, layers=12, feed_forward=3072),
         tokens=128,
-        round=32,
+        mixed=32,
     ),
 )
 
@@ -46,30 +49,26 @@ _MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
 
 
 def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
-    """Export, with random weights, those of the encoders that are not in the repository yet."""
+    """Export the encoders that are not in the model repository yet."""
     for encoder in encoders:
         if not (models / encoder.name / "1").exists():
             torch.manual_seed(0)
             export_family(Encoder(encoder.config), encoder.name, models)
 
 
-def equal_lengths(encoder: BenchEncoder, count: int) -> list[int]:
-    """Return `count` lengths, all T tokens."""
-    return [encoder.tokens] * count
-
-
 def mixed_lengths(count: int, *, seed: int = 0) -> list[int]:
-    """Return `count` log-normal lengths from 8 to 128 tokens, median about 29, as sentences have them."""
+    """Draw log-normal lengths of 8 to 128 tokens with a median of about 29, like those of sentences."""
     return draw_lengths(_MIXED, count, np.random.default_rng(seed))
 
 
-def sequences(encoder: BenchEncoder, lengths: Sequence[int], *, seed: int = 0) -> list[NDArray[np.float32]]:
-    """Return a random sequence [T_i, D] of each length."""
-    return list(vectors(list(lengths), encoder.config.d_model, np.random.default_rng(seed)))
+def sequences(encoder: BenchEncoder, lengths: Sequence[int]) -> list[NDArray[np.float32]]:
+    """Return a random sequence [T_i, D] of each length, the same every time."""
+    random = np.random.default_rng(0)
+    return [random.standard_normal((length, encoder.config.d_model), np.float32) for length in lengths]
 
 
 def feed_of(batch: Sequence[NDArray[np.float32]]) -> dict[str, NDArray[np.generic]]:
-    """Pad sequences [T_i, D] to one input of the graph."""
+    """Pad sequences [T_i, D] to the inputs of a graph: `x` [B, T, D] and `lengths` [B]."""
     lengths = np.array([len(sequence) for sequence in batch], dtype=np.int32)
     x = np.zeros((len(batch), int(lengths.max()), batch[0].shape[1]), dtype=np.float32)
     for row, sequence in zip(x, batch, strict=True):
@@ -82,24 +81,23 @@ def request_bytes(
     lengths: Sequence[int],
     *,
     batch: int = 1,
-    attention: Sequence[int] | None = None,
+    attention: Sequence[int] = (),
     dtype: str | None = None,
 ) -> list[bytes]:
-    """Return requests of `batch` sequences each, for the outputs that a client would name.
+    """Return requests that name the outputs they want, as polyhead's client does.
 
     Args:
-        encoder: Whose.
+        encoder: The encoder.
         lengths: T of each sequence.
-        batch: B.
-        attention: The layers whose attention is wanted, where any is.
-        dtype: How attention is sent.
+        batch: B of each request.
+        attention: Layers whose attention is wanted.
+        dtype: Datatype in which attention is sent; None is FP32.
     """
     every = sequences(encoder, lengths)
-    outputs = {"output": None, **{f"attention.{layer}": dtype for layer in attention or ()}}
+    outputs = {"output": None, **{f"attention.{layer}": dtype for layer in attention}}
+    model = encoder.name + (".attention" if attention else "")
     return [
-        infer_request(
-            encoder.name + (".attention" if attention else ""), feed_of(every[start : start + batch]), outputs
-        )
+        infer_request(model, feed_of(every[start : start + batch]), outputs)
         for start in range(0, len(every) - batch + 1, batch)
     ]
 
@@ -110,9 +108,9 @@ def infer_request(
     """Return a `ModelInferRequest`.
 
     Args:
-        model: Its name.
+        model: The model's name.
         inputs: Arrays by name.
-        outputs: The wanted outputs by name, each with the datatype that it is sent in, or None for its own.
+        outputs: Datatypes of the wanted outputs by name; None leaves an output in its own.
     """
     request = pb.ModelInferRequest(model_name=model)
     for name, array in inputs.items():
@@ -125,15 +123,7 @@ def infer_request(
     return bytes(request.SerializeToString())
 
 
-def reply_bytes(
-    encoder: BenchEncoder,
-    tokens: int,
-    *,
-    batch: int = 1,
-    attention: Sequence[int] | None = None,
-    dtype: str | None = None,
-) -> int:
-    """Return the size of the tensors in a reply."""
-    config, width = encoder.config, 1 if dtype == "UINT8" else 4
-    weights = len(attention or ()) * config.heads * tokens**2
-    return batch * (4 * tokens * config.d_model + width * weights)
+def reply_bytes(encoder: BenchEncoder, tokens: int, *, attention: Sequence[int] = ()) -> int:
+    """Return the size of the tensors in the reply to one sequence."""
+    config = encoder.config
+    return 4 * tokens * config.d_model + 4 * len(attention) * config.heads * tokens**2

@@ -1,10 +1,11 @@
-"""`make gpu-check`: what a GPU makes of polyhead's graphs, measured on this machine, as one page.
+"""`make gpu-check`: polyhead's graphs on this machine's GPU, measured and written as one page.
 
-Needs an NVIDIA GPU, torch with CUDA and onnxruntime-gpu; the versions in use are written down. `--device cpu
+Needs an NVIDIA GPU, torch with CUDA and onnxruntime-gpu; the versions in use are on the page. `--device cpu
 --tiny` tries the code without a GPU.
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -15,49 +16,51 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from gpu.page import page
+from report import console
 
-PARTS = {"machine": 40, "families": 200, "parity": 80, "kernels": 60, "speed": 180, "served": 150}
-"""Each part, a module of `gpu`, and the seconds after which it is ended."""
+_PARTS = {"machine": 40, "families": 200, "parity": 80, "kernels": 60, "speed": 180, "served": 150}
+"""The parts, each a module of `gpu`, and their time limits in seconds."""
 _NO_DEVICE = 3
-
-console = Console()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check, or one part of it in this process."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny encoders, to try the code")
     parser.add_argument(
-        "--models", type=Path, default=Path("build/gpu-models"), help="where exports are kept"
+        "--models", type=Path, default=Path("build/gpu-models"), help="where exports are stored"
     )
     parser.add_argument("--out", type=Path, help="the page (default: named after the GPU)")
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=_PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--journal", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     return _run_part(chosen) if chosen.part else _check(chosen)
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    """Run each part in a process of its own: one that crashes or hangs takes nothing with it."""
-    parts = [part for part in PARTS if part in {"machine", *chosen.parts}]
-    if set(parts) - {"machine"}:
-        parts = [part for part in PARTS if part in {"families", *parts}]  # what the others measure
+    """Run each part in a process of its own, so that a crash or a hang ends only that part."""
+    wanted = {"machine", *chosen.parts}
+    if wanted != {"machine"}:
+        wanted.add("families")  # exports the graphs of the others
     journal = Path("build/gpu-check") / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
     journal.mkdir(parents=True)
+    found: dict[str, list[dict[str, object]]] = {}
     failed = []
-    for part in parts:
+    for part in _PARTS:
+        if part not in wanted:
+            continue
         start = time.monotonic()
         with console.status(f"{part} …"):
             status = _run(part, chosen, journal)
-        found = _read(journal, parts)
-        problems = [row for row in found[part] if row["kind"] == "problem"]
+        file = journal / f"{part}.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        found[part] = rows
+        problems = [row for row in rows if row["kind"] == "problem"]
         console.print(
-            f"{part}: {time.monotonic() - start:.0f} s, {len(found[part]) - len(problems)} results"
+            f"{part}: {time.monotonic() - start:.0f} s, {len(rows) - len(problems)} results"
             + "".join(f"\n  {row['what']}: {row['reason']}" for row in problems),
             markup=False,
             highlight=False,
@@ -65,7 +68,7 @@ def _check(chosen: argparse.Namespace) -> int:
         if status == _NO_DEVICE:
             console.print("nothing was measured", style="bold red")
             return 1
-        if status != 0 or len(problems) == len(found[part]):
+        if status != 0 or len(problems) == len(rows):
             failed.append(part)
         out = _out(chosen, found)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -77,46 +80,42 @@ def _check(chosen: argparse.Namespace) -> int:
 
 
 def _run(part: str, chosen: argparse.Namespace, journal: Path) -> int:
-    own = [sys.executable, str(Path(__file__)), "--part", part, "--journal", str(journal / f"{part}.jsonl")]
-    own += ["--device", chosen.device, "--models", str(chosen.models), *(["--tiny"] if chosen.tiny else [])]
+    """Run a part in a process of its own; return its status."""
+    results, log = journal / f"{part}.jsonl", journal / f"{part}.log"
+    command = [sys.executable, __file__, "--part", part, "--journal", str(results)]
+    command += ["--device", chosen.device, "--models", str(chosen.models)]
+    command += ["--tiny"] if chosen.tiny else []
     with (
-        (journal / f"{part}.log").open("w") as log,
-        # A process group of its own, with the servers and callers that it starts.
-        subprocess.Popen(own, stdout=log, stderr=subprocess.STDOUT, start_new_session=True) as process,
+        log.open("w") as output,
+        # A process group, with the servers and callers that the part starts.
+        subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process,
     ):
         reason = ""
         try:
-            status = process.wait(PARTS[part])
+            status = process.wait(_PARTS[part])
             if status not in {0, _NO_DEVICE}:
-                reason = f"it ended with status {status}"
+                reason = f"it ended with status {status}: "
         except subprocess.TimeoutExpired:
-            status, reason = -signal.SIGKILL, f"it was ended after {PARTS[part]} s"
+            status, reason = -signal.SIGKILL, f"it was ended after {_PARTS[part]} s: "
         finally:
-            _end_group(process)
-    if reason or status == _NO_DEVICE:
-        lines = (journal / f"{part}.log").read_text(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-        _append(
-            journal / f"{part}.jsonl", "problem", what=part, reason=f"{reason}: {last}".lstrip(": ")[:300]
-        )
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if status:
+        printed = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        last = printed[-1] if printed else "it printed nothing"
+        _append(results, "problem", what=part, reason=(reason + last)[:300])
     return status
 
 
-def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
 def _run_part(chosen: argparse.Namespace) -> int:
-    from gpu.device import Device, NoDeviceError
+    """Run a part in this process."""
+    from gpu.device import NoDeviceError, TimedDevice
     from gpu.plan import Check, full, tiny
 
-    # One GPU: a server would take all.
+    # One GPU, since a server would use all of them.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     try:
-        device = Device(chosen.device)
+        device = TimedDevice(chosen.device)
     except NoDeviceError as error:
         print(error)
         return _NO_DEVICE
@@ -131,28 +130,19 @@ def _run_part(chosen: argparse.Namespace) -> int:
 
 
 def _append(journal: Path, kind: str, **facts: object) -> None:
-    """Add a line at once: a crash keeps everything that was measured."""
+    """Write a result at once, so that a crash loses nothing."""
     with journal.open("a") as file:
         file.write(json.dumps({"kind": kind, **facts}) + "\n")
 
 
-def _read(journal: Path, parts: Sequence[str]) -> dict[str, list[dict[str, object]]]:
-    """Each part's results so far."""
-    files = {part: journal / f"{part}.jsonl" for part in parts if (journal / f"{part}.log").exists()}
-    return {
-        part: [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        for part, file in files.items()
-    }
-
-
 def _out(chosen: argparse.Namespace, found: Mapping[str, Sequence[Mapping[str, object]]]) -> Path:
-    """Where the page goes: beside the other results when it is a GPU's and whole."""
+    """Return the page's path: among the committed results if it is a GPU's, and complete."""
     if chosen.out is not None:
         return Path(chosen.out)
     name = next((str(row["device"]) for row in found["machine"] if row["kind"] == "machine"), "unknown")
     slug = "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
-    whole = set(chosen.parts) == set(PARTS) and chosen.device == "cuda" and not chosen.tiny
-    folder = Path(__file__).parent / "results" if whole else Path("build/bench")
+    complete = set(chosen.parts) == set(_PARTS) and chosen.device == "cuda" and not chosen.tiny
+    folder = Path(__file__).parent / "results" if complete else Path("build/bench")
     return folder / f"gpu-{slug.removeprefix('nvidia-')}.md"
 
 

@@ -1,4 +1,4 @@
-"""Polyhead servers as a user starts them, and what they count."""
+"""Polyhead servers as a user starts them, and their counters."""
 
 import urllib.request
 from collections import Counter
@@ -6,19 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import grpc
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from polyhead_load.sweep.server import OwnServer, free_port, started_server
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
 
 _PROBES = 8
-"""Connections for each worker that must find one that is ready."""
+"""Connections per worker that must find one that is ready."""
 
 
 class Metrics:
-    """What a server's `/metrics` says.
+    """The samples of `/metrics`.
 
     Args:
         text: In Prometheus' text format.
@@ -42,65 +45,89 @@ class Metrics:
         return self.by(name)[()]
 
 
+class ModelCounts(NamedTuple):
+    """Counters of one model."""
+
+    succeeded: int
+    failed: int
+    sequences: int
+    """Of the requests that succeeded."""
+
+    def since(self, before: "ModelCounts") -> "ModelCounts":
+        """Return the difference to an earlier reading."""
+        return ModelCounts(*(new - old for new, old in zip(self, before, strict=True)))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Served:
-    """A server that runs."""
+class ServerCounters:
+    """One reading of everything that a server counts."""
+
+    metrics: Metrics
+    statistics: Mapping[str, ModelCounts]
+    """By model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerProcess:
+    """A running server with metrics."""
 
     server: OwnServer
-    metrics_url: str
+    metrics_port: int
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Host and port of its gRPC service."""
         return self.server.address
 
     @property
     def process(self) -> psutil.Process:
-        """Its process; workers are children of it."""
+        """Its process; workers are its children."""
         return psutil.Process(self.server.pid)
 
     def cpu_seconds(self) -> float:
-        """Return what the server has used so far, all workers together."""
+        """Return the CPU time used so far, of all workers together."""
         return self.server.cpu_seconds() or 0.0
 
     def metrics(self) -> Metrics:
-        """Read its metrics."""
-        with urllib.request.urlopen(self.metrics_url, timeout=30) as reply:
+        """Read the metrics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as reply:
             return Metrics(reply.read().decode())
+
+    def counters(self) -> ServerCounters:
+        """Read metrics and model statistics."""
+        rpc = RPCS["ModelStatistics"]
+        with grpc.insecure_channel(self.address) as channel:
+            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(rpc.path)
+            reply = pb.ModelStatisticsResponse.FromString(call(b"", timeout=30))
+        statistics = {
+            model.name: ModelCounts(
+                model.inference_stats.success.count, model.inference_stats.fail.count, model.inference_count
+            )
+            for model in reply.model_stats
+        }
+        return ServerCounters(metrics=self.metrics(), statistics=statistics)
 
 
 @contextmanager
-def polyhead_server(
+def serve(
     models: Path,
-    arguments: Sequence[str],
+    flags: Sequence[str],
     *,
     workers: int = 1,
     environment: Mapping[str, str] | None = None,
-) -> Iterator[Served]:
-    """Start a server with metrics, and wait until it is ready; stop it at the end.
+) -> Iterator[ServerProcess]:
+    """Start a server with metrics, wait until it is ready, and stop it at the end.
 
     Args:
         models: The model repository.
-        arguments: Flags of `polyhead serve`.
-        workers: How many answer on its port, for what `arguments` say: each must be ready.
-        environment: Variables that the server has beyond this process's own.
+        flags: Flags of `polyhead serve`.
+        workers: How many workers the flags ask for: each must be ready.
+        environment: Variables beyond this process's own.
 
     Raises:
-        SweepError: It did not become ready.
+        SweepError: The server did not become ready.
     """
     port = free_port()
-    # Its log is worth seeing where it says that something is wrong.
-    flags = ["--metrics-port", str(port), "--log-level", "warning", *arguments]
+    flags = ["--metrics-port", str(port), "--log-level", "warning", *flags]
     with started_server(models, flags, connections=_PROBES * workers, environment=environment) as server:
-        yield Served(server=server, metrics_url=f"http://127.0.0.1:{port}/metrics")
-
-
-def made_with(fingerprint: Mapping[str, Any]) -> str:
-    """Return a fingerprint as the first words of a page."""
-    named = ("Python", "grpcio", "polyhead")
-    return ", ".join(
-        [
-            f"{fingerprint['began']}, {fingerprint['cores']} cores ({fingerprint['processor']})",
-            *(f"{name} {fingerprint[name]}" for name in named),
-        ]
-    )
+        yield ServerProcess(server=server, metrics_port=port)

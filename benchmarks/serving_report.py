@@ -1,4 +1,4 @@
-"""What `make bench` found, as a table and as a page."""
+"""The results of `make bench`, as a table and as a page."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,48 +7,41 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from load import Load
+from load_generator import LoadResult
 
-Against = Literal["limit", "at_once", "floor", "plain"]
+Reference = Literal["limit", "at_once", "floor", "plain", "baseline"]
 
-HEADINGS: Mapping[Against, str] = {
+HEADINGS: Mapping[Reference, str] = {
     "limit": "× limit",
     "at_once": "× limit, runs at once",
     "floor": "× floor",
     "plain": "× without attention",
+    "baseline": "× baseline",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a cell should reach."""
+    """The ratio that a measurement should reach."""
 
-    of: Against | None = None
+    of: Reference
     least: float | None = None
     most: float | None = None
     plus_ms: float = 0.0
     """On top of `most`."""
 
     def __str__(self) -> str:
-        if self.of is None:
-            return ""
         bound = f"≥ {self.least}" if self.least is not None else f"≤ {self.most}"
         return f"{bound} {HEADINGS[self.of]}" + (f" + {self.plus_ms} ms" if self.plus_ms else "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One round of a cell."""
+class BenchSample:
+    """One round of a measurement."""
 
     polyhead: float
-    """Sequences a second, or p50 in ms for one in flight; so are the others."""
-    limit: float | None
-    """In-process, one run at a time, at the best batch size."""
-    at_once: float | None
-    """In-process, one run with one thread on each core, at the best batch size."""
-    floor: float | None
-    plain: float | None
-    """The same without attention."""
+    """Sequences per second, or p50 in ms with one request in flight; so are the references."""
+    references: Mapping[Reference, float]
     p50_ms: float
     p99_ms: float
     errors: int
@@ -57,23 +50,12 @@ class Sample:
 
     @classmethod
     def of(
-        cls,
-        load: Load,
-        server_cores: float,
-        polyhead: float,
-        *,
-        limit: float | None = None,
-        at_once: float | None = None,
-        floor: float | None = None,
-        plain: float | None = None,
-    ) -> "Sample":
-        """Return what a load gave, and what it is held against."""
+        cls, load: LoadResult, server_cores: float, polyhead: float, references: Mapping[Reference, float]
+    ) -> "BenchSample":
+        """Make one from a load and the references of its round."""
         return cls(
             polyhead=polyhead,
-            limit=limit,
-            at_once=at_once,
-            floor=floor,
-            plain=plain,
+            references=references,
             p50_ms=load.percentile_ms(50),
             p99_ms=load.percentile_ms(99),
             errors=load.errors,
@@ -81,93 +63,65 @@ class Sample:
             server_cores=server_cores,
         )
 
-    def against(self, of: Against) -> float | None:
-        """Return the ratio to one of the others."""
-        other: float | None = getattr(self, of)
-        return None if other is None else self.polyhead / other
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One row."""
+@dataclass(frozen=True, kw_only=True)
+class BenchRow:
+    """All rounds of one kind of traffic, a row of the table."""
 
     encoder: str
     traffic: str
     in_flight: int | None
-    """None in open loop."""
+    """None in an open loop."""
     unit: str
-    target: Target
-    samples: Sequence[Sample]
+    target: Target | None
+    samples: Sequence[BenchSample]
 
-    def middle(self, name: str) -> float:
-        """Return the median of a field of the samples."""
-        return float(median(getattr(sample, name) for sample in self.samples))
+    def median(self, name: str) -> float:
+        """Return the median of a field of the rounds."""
+        return float(median(getattr(each, name) for each in self.samples))
 
-    def ratios(self, of: Against) -> list[float]:
-        """Return each round's ratio, lowest first."""
-        return sorted(ratio for sample in self.samples if (ratio := sample.against(of)) is not None)
+    def ratios(self, of: Reference) -> list[float]:
+        """Return each round's ratio to a reference, ascending."""
+        return sorted(each.polyhead / each.references[of] for each in self.samples if of in each.references)
 
     @property
     def met(self) -> bool | None:
         """Whether the median round reaches the target; None where there is none."""
         target = self.target
-        if target.of is None:
+        if target is None:
             return None
         if target.least is not None:
             return median(self.ratios(target.of)) >= target.least
+        most = target.most or 0.0
         allowed = (
-            (target.most or 0.0) * getattr(sample, target.of) + target.plus_ms - sample.polyhead
-            for sample in self.samples
+            most * each.references[target.of] + target.plus_ms - each.polyhead for each in self.samples
         )
         return bool(median(allowed) >= 0)
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON values."""
         ratios = {of: self.ratios(of) for of in HEADINGS}
-        return asdict(self) | {"ratios": ratios, "target": str(self.target), "met": self.met}
-
-    def row(self, *, spread: bool) -> list[str]:
-        """Return a table's row: the median round, and with `spread` the lowest and highest ratio."""
-        digits = 2 if self.unit == "p50 ms" else 0
-        cells = [
-            self.encoder,
-            self.traffic,
-            "open" if self.in_flight is None else str(self.in_flight),
-            f"{self.middle('polyhead'):,.{digits}f} {self.unit}",
-            *(_shown(self.ratios(of), spread=spread) for of in HEADINGS),
-            str(self.target),
-            {None: "", True: "yes", False: "no"}[self.met],
-            f"{self.middle('p50_ms'):,.1f} / {self.middle('p99_ms'):,.1f}",
-            f"{self.middle('client_cores'):.2f} / {self.middle('server_cores'):.2f}",
-        ]
-        errors = sum(sample.errors for sample in self.samples)
-        return [*cells, str(errors)]
+        return asdict(self) | {"ratios": ratios, "target": str(self.target or ""), "met": self.met}
 
 
-COLUMNS = (
-    "encoder",
-    "traffic",
-    "in flight",
-    "polyhead",
-    *HEADINGS.values(),
-    "target",
-    "met",
-    "p50 / p99 ms",
-    "cores: client / server",
-    "errors",
-)
-
-
-def table(cells: Iterable[Cell]) -> Table:
+def table(measurements: Sequence[BenchRow]) -> Table:
     """Return a table for the terminal."""
-    shown = Table(*COLUMNS, title="polyhead against onnxruntime alone (limit) and an echo (floor)")
-    for cell in cells:
-        shown.add_row(*cell.row(spread=False))
+    columns, rows = _rows(measurements, spread=False)
+    shown = Table(*columns, title="polyhead against onnxruntime alone (limit) and an echo (floor)")
+    for row in rows:
+        shown.add_row(*row)
     return shown
 
 
-def page(cells: Sequence[Cell], health: Mapping[str, float], facts: Mapping[str, Any]) -> str:
-    """Return the result as a page in Markdown."""
+def page(measurements: Sequence[BenchRow], health: Mapping[str, float], facts: Mapping[str, Any]) -> str:
+    """Return the result as a page in Markdown.
+
+    Args:
+        measurements: All of them.
+        health: Latencies of health checks, if they were measured.
+        facts: The fingerprint.
+    """
+    columns, rows = _rows(measurements, spread=True)
     lines = [
         "# What serving costs on top of onnxruntime",
         "",
@@ -178,9 +132,9 @@ def page(cells: Sequence[Cell], health: Mapping[str, float], facts: Mapping[str,
         "that echoes. Client and server share the machine, the limit has it for itself. Ratios are those of",
         "the median round, with the lowest and the highest in brackets; for one in flight, of latencies.",
         "",
-        "| " + " | ".join(COLUMNS) + " |",
-        "|" + "---|" * len(COLUMNS),
-        *("| " + " | ".join(cell.row(spread=True)) + " |" for cell in cells),
+        "| " + " | ".join(columns) + " |",
+        "|" + "---|" * len(columns),
+        *("| " + " | ".join(row) + " |" for row in rows),
     ]
     if health:
         lines += [
@@ -192,9 +146,30 @@ def page(cells: Sequence[Cell], health: Mapping[str, float], facts: Mapping[str,
     return "\n".join(lines) + "\n"
 
 
-def _shown(ratios: Sequence[float], *, spread: bool) -> str:
+def _rows(measurements: Sequence[BenchRow], *, spread: bool) -> tuple[list[str], Iterable[list[str]]]:
+    """Return the columns and the rows; `spread` adds the lowest and the highest ratio."""
+    used = [of for of in HEADINGS if any(each.ratios(of) for each in measurements)]
+    columns = ["encoder", "traffic", "in flight", "polyhead", *(HEADINGS[of] for of in used), "target", "met"]
+    columns += ["p50 / p99 ms", "cores: client / server", "errors"]
+    rows = (
+        [
+            each.encoder,
+            each.traffic,
+            "open" if each.in_flight is None else str(each.in_flight),
+            f"{each.median('polyhead'):,.{2 if each.unit == 'p50 ms' else 0}f} {each.unit}",
+            *(_ratios(each.ratios(of), spread=spread) for of in used),
+            str(each.target or ""),
+            {None: "", True: "yes", False: "no"}[each.met],
+            f"{each.median('p50_ms'):,.1f} / {each.median('p99_ms'):,.1f}",
+            f"{each.median('client_cores'):.2f} / {each.median('server_cores'):.2f}",
+            str(sum(one.errors for one in each.samples)),
+        ]
+        for each in measurements
+    )
+    return columns, rows
+
+
+def _ratios(ratios: Sequence[float], *, spread: bool) -> str:
     if not ratios:
         return ""
-    if not spread:
-        return f"{median(ratios):.2f}"
-    return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+    return f"{median(ratios):.2f}" + (f" ({ratios[0]:.2f}–{ratios[-1]:.2f})" if spread else "")

@@ -1,4 +1,4 @@
-"""The soak's result for people: a page and a picture."""
+"""The result of a soak as a page and a plot."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from conditions import rows_of
-from servers import made_with
+from report import conditions_rows, made_with
 
 _INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#d9822b", "#999999"
 
 
-def as_markdown(result: Mapping[str, Any]) -> str:
+def page(result: Mapping[str, Any]) -> str:
     """Return the result as a page in Markdown."""
     memory = result["memory"]
     lines = [
@@ -22,7 +21,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
         f"{result['rate']:.0f} calls/s, seed {result['seed']}; {result['server_cores']:.2f} cores for the "
         f"server, {result['client_cores']:.2f} for its callers.",
         "",
-        *rows_of(result["conditions"]),
+        *conditions_rows(result["conditions"]),
     ]
     lines += ["", "| calls | ended |", "|---|---|"]
     for kind, codes in result["calls"].items():

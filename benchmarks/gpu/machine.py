@@ -1,9 +1,6 @@
-"""Which GPU, driver, libraries and versions, and the rate of one large matrix product."""
+"""The GPU, driver, libraries and versions, and the rate of one large matrix product."""
 
-import platform
 import re
-import shutil
-import subprocess
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -12,32 +9,19 @@ import onnxruntime as ort
 import torch
 
 from gpu.plan import Check
+from report import with_fingerprint
 
-_PACKAGES = re.compile(r"polyhead|torch|triton|onnx.*|numpy|grpcio|nvidia-(cudnn|cublas|cuda-runtime).*")
+_PACKAGES = re.compile(r"torch|triton|onnx.*|nvidia-(cudnn|cublas|cuda-runtime).*")
 _LIBRARIES = re.compile(r"/\S*lib(?:cuda|cudart|cublas|cublasLt|cudnn|nvrtc)\.so[.\d]*$", re.MULTILINE)
 _PRODUCT = 8192
-_QUERY = "driver_version,clocks.max.sm,clocks.sm,power.limit,memory.total"
 
 
 def run(check: Check) -> None:
-    """Write it down."""
-    facts: dict[str, object] = {
-        "device": check.device.name,
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "onnxruntime built for CUDA": getattr(ort, "cuda_version", ""),
-        "torch built for CUDA": torch.version.cuda or "",
-    }
-    if shutil.which("nvidia-smi"):
-        with check.attempt("nvidia-smi"):
-            said = subprocess.run(
-                ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"],
-                capture_output=True,
-                text=True,
-                timeout=10,
-                check=True,
-            ).stdout
-            facts |= zip(_QUERY.split(","), said.splitlines()[0].split(", "), strict=True)
+    """Store the facts, and time the product."""
+    facts = {"device": check.device.name, **with_fingerprint({})["fingerprint"]}
+    del facts["command"]  # this process's, not the user's
+    facts["onnxruntime built for CUDA"] = getattr(ort, "cuda_version", "")
+    facts["torch built for CUDA"] = torch.version.cuda or ""
     versions = {one.metadata["Name"]: one.version for one in metadata.distributions()}
     facts |= {name: versions[name] for name in sorted(versions) if _PACKAGES.fullmatch(name)}
     check.write("machine", **facts)
@@ -48,14 +32,14 @@ def run(check: Check) -> None:
 
 
 def loaded_libraries() -> list[Path]:
-    """CUDA's libraries in this process: a version that was not meant shows here."""
+    """Return the CUDA libraries that this process has loaded: an unexpected version shows here."""
     maps = Path("/proc/self/maps")
     found = _LIBRARIES.findall(maps.read_text()) if maps.exists() else []
     return sorted({Path(file).resolve() for file in found})
 
 
 def _teraflops(check: Check, dtype: torch.dtype) -> float:
-    """The rate of a product of two random square matrices, in TFLOP/s."""
+    """Return the rate of a product of two square matrices, in TFLOP/s."""
     size = _PRODUCT if check.device.kind == "cuda" else 64
     a, b = (torch.randn(size, size, device=check.device.torch).to(dtype) for _ in range(2))
     call = partial(torch.mm, a, b, out=torch.empty_like(a))

@@ -1,215 +1,180 @@
-"""The page of a check: targets first, then what each part found."""
+"""The page of a check: targets first, then the results of each part."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 Rows = Sequence[Mapping[str, Any]]
+"""The results of one part."""
 
-TITLES = {
-    "machine": "The machine",
-    "families": "Exports",
-    "parity": "Parity with PyTorch in fp32 on the CPU",
-    "kernels": "Which kernel computes attention",
-    "speed": "Against PyTorch, on one stream",
-    "served": "Served",
-}
-_PARITY = {"fp32": 1e-5, "fp16": 1e-3}
-# What onnxruntime computes shapes with: a few numbers, rather on the CPU.
-_SHAPES = frozenset(
-    {"Cast", "Concat", "Constant", "ConstantOfShape", "Gather", "Identity", "Range", "Shape", "Size"}
-    | {"Slice", "Squeeze", "Unsqueeze"}
-)
+_PARITY = {"fp32": ("every output", 1e-5), "fp16": ("pooled output", 1e-3)}
 
 
 def page(found: Mapping[str, Rows], *, tiny: bool) -> str:
-    """Return the page in markdown.
+    """Return the page in Markdown.
 
     Args:
-        found: Each part's results, in order.
-        tiny: The encoders are tiny ones, to try the code.
+        found: The results by part, in order.
+        tiny: Whether the encoders are tiny ones, to try the code.
     """
     device = next((row["device"] for row in _of(found, "machine", "machine")), "unknown")
     lines = [f"# {device}: polyhead's graphs", ""]
     lines += ["Made by `make gpu-check`. Ratios compare within this run; the rest is this machine's.", ""]
     if tiny:
         lines += ["**Tiny encoders, to try the code: the numbers mean nothing.**", ""]
-    lines += ["## Targets", "", *_table(("target", "met", "seen"), _targets(found))]
-    for part, rows in found.items():
-        lines += [f"## {TITLES[part]}", "", *_SECTIONS[part](found)]
-        lines += [f"- **{row['what']}**: {row['reason']}" for row in rows if row["kind"] == "problem"]
-        lines += [""] if lines[-1] else []
+    lines += ["## Targets", "", *_table(_targets(found))]
+    for part in found:
+        title, section = _SECTIONS[part]
+        lines += [f"## {title}", "", *section(found)]
+        problems = [f"- **{row['what']}**: {row['reason']}" for row in _of(found, part, "problem")]
+        lines += [*problems, ""] if problems else []
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _targets(found: Mapping[str, Rows]) -> Iterable[tuple[str, str, str]]:
+def _targets(found: Mapping[str, Rows]) -> Iterable[dict[str, str]]:
+    def target(name: str, met: bool | None, seen: str) -> dict[str, str]:
+        return {"target": name, "met": {None: "–", True: "yes", False: "**no**"}[met], "seen": seen}
+
+    def bounded(name: str, value: float | None, met: bool) -> dict[str, str]:
+        if value is None:
+            return target(name, None, "not measured")
+        return target(name, isfinite(value) and met, _number(value))
+
     graphs = _of(found, "parity", "graph")
-    for precision, limit in _PARITY.items():
-        # 16 bits drift in every token's vector; what people use are the pooled ones.
-        wanted = ("output", "pooled", "attention") if precision == "fp32" else ("pooled",)
-        worst = [
+    for precision, (what, limit) in _PARITY.items():
+        # 16 bits drift in every token's vector; people use the pooled ones.
+        kinds = ("output", "pooled", "attention") if precision == "fp32" else ("pooled",)
+        deviations = [
             value
             for row in graphs
             if row["family"].endswith(precision)
-            for name, value in row["worst"].items()
-            if name in wanted
+            for kind, value in row["worst"].items()
+            if kind in kinds
         ]
-        what = "every output" if precision == "fp32" else "pooled output"
-        yield _judged(
-            f"{precision}: {what} within {limit:g} of PyTorch", worst, lambda x, m=limit: x <= m, max
-        )
-    left = {
-        operator: count
-        for row in graphs
-        if len(row["operators"]) > 1
-        for operator, count in row["operators"].get("CPUExecutionProvider", {}).items()
-        if operator not in _SHAPES
+        worst = max(deviations, default=None)
+        name = f"{precision}: {what} within {limit:g} of PyTorch"
+        yield bounded(name, worst, worst is not None and worst <= limit)
+
+    left = {operator: count for row in graphs for operator, count in row["slow_on_cpu"].items()}
+    yield target(
+        "nothing but operators on shapes left to the CPU",
+        not left if graphs else None,
+        _spell(left) or f"{len(graphs)} graphs",
+    )
+
+    fused = {
+        row["attention"] or "unknown"
+        for row in _of(found, "kernels", "kernels")
+        if row["graph"] == "model" and row["longest"] and not row["family"].endswith("fp32")
     }
-    met = "–" if not graphs else "**no**" if left else "yes"
-    yield "nothing but operators on shapes left to the CPU", met, _spell(left) or f"{len(graphs)} graphs"
-    fast = [row for row in _of(found, "kernels", "kernels") if row["graph"] == "model" and row["longest"]]
-    kinds = {row["attention"] or "unknown" for row in fast if not row["family"].endswith("fp32")}
-    met = "–" if not kinds else "**no**" if kinds & {"unfused", "unknown"} else "yes"
-    yield "16 bits: the fast graph's attention is fused", met, ", ".join(sorted(kinds)) or "not measured"
+    yield target(
+        "16 bits: the fast graph's attention is fused",
+        not fused & {"unfused", "unknown"} if fused else None,
+        ", ".join(sorted(fused)) or "not measured",
+    )
+
     ratios = [row["against_torch"][0] for row in _of(found, "speed", "size") if row["against_torch"]]
-    yield _judged("fast graph ≥ torch.compile + SDPA, at its best", ratios, lambda x: x >= 1.0, min)
-    inside = max((row["sequences_per_second"] for row in _of(found, "served", "in_process")), default=None)
-    loads = [row for row in _of(found, "served", "load") if not row["errors"]]
-    served = [max(row["sequences_per_second"] for row in loads) / inside] if loads and inside else []
-    yield _judged("served ≥ 0.9 × onnxruntime in process, without errors", served, lambda x: x >= 0.9, max)
+    slowest = min(ratios, default=None)
+    yield bounded("fast graph ≥ torch.compile + SDPA, at its best", slowest, (slowest or 0) >= 1)
 
-
-def _judged(name: str, values: Sequence[float], good: Any, worst: Any) -> tuple[str, str, str]:
-    if not values:
-        return name, "–", "not measured"
-    finite = all(isfinite(value) for value in values)
-    seen = worst(values)
-    return name, "yes" if finite and good(seen) else "**no**", _number(seen)
+    limits = [row["sequences_per_second"] for row in _of(found, "served", "in_process")]
+    rates = [row["sequences_per_second"] for row in _of(found, "served", "load") if not row["errors"]]
+    share = max(rates) / max(limits) if rates and limits else None
+    yield bounded("served ≥ 0.9 × onnxruntime in process, without errors", share, (share or 0) >= 0.9)
 
 
 def _machine(found: Mapping[str, Rows]) -> list[str]:
-    lines: list[str] = []
-    for row in _of(found, "machine", "machine"):
-        lines += _table(("", ""), [(name, value) for name, value in row.items() if name != "kind"])
+    facts = [item for row in _of(found, "machine", "machine") for item in row.items() if item[0] != "kind"]
+    lines = _table({"fact": name, "value": value} for name, value in facts)
     for row in _of(found, "machine", "libraries"):
         lines += [f"Libraries in the process: {', '.join(row['loaded']) or 'none of CUDA'}.", ""]
-    products = _of(found, "machine", "product")
-    said = [f"{_number(row['teraflops'])} TFLOP/s in {row['dtype']}" for row in products]
-    return lines + ([f"A large matrix product: {', '.join(said)}.", ""] if said else [])
+    products = [
+        f"{_number(row['teraflops'])} TFLOP/s in {row['dtype']}" for row in _of(found, "machine", "product")
+    ]
+    return lines + ([f"A large matrix product: {', '.join(products)}.", ""] if products else [])
 
 
 def _families(found: Mapping[str, Rows]) -> list[str]:
     rows = _of(found, "families", "exported")
-    return _table(("family", "seconds"), [(row["family"], _number(row["seconds"])) for row in rows])
+    return _table({"family": row["family"], "seconds": _number(row["seconds"])} for row in rows)
 
 
 def _parity(found: Mapping[str, Rows]) -> list[str]:
-    columns = ("family", "graph", "output", "pooled", "attention", "on the CPU")
     lines = ["Largest |difference| / max(1, |PyTorch|), ragged, at sizes that the exporter never saw.", ""]
     return lines + _table(
-        columns,
-        [
-            (
-                row["family"],
-                row["graph"],
-                *(_number(row["worst"].get(name)) for name in ("output", "pooled", "attention")),
-                _spell(row["operators"].get("CPUExecutionProvider", {}))
-                if len(row["operators"]) > 1
-                else "–",
-            )
-            for row in _of(found, "parity", "graph")
-        ],
+        {
+            "family": row["family"],
+            "graph": row["graph"],
+            **{kind: _number(row["worst"].get(kind)) for kind in ("output", "pooled", "attention")},
+            "on the CPU": _spell(row["on_cpu"]) or "–",
+        }
+        for row in _of(found, "parity", "graph")
     )
 
 
 def _kernels(found: Mapping[str, Rows]) -> list[str]:
-    columns = ("family", "graph", "B, T", "attention", "onnxruntime says", "longest kernels, µs")
     return _table(
-        columns,
-        [
-            (
-                row["family"],
-                row["graph"],
-                "{}, {}".format(*row["size"]),
-                row["attention"] or "–",
-                ", ".join(row["said"]) or "nothing",
-                ", ".join(f"`{name[:50]}` {_number(spent)}" for name, spent in row["longest"].items()),
-            )
-            for row in _of(found, "kernels", "kernels")
-        ],
+        {
+            "family": row["family"],
+            "graph": row["graph"],
+            "B, T": "{}, {}".format(*row["size"]),
+            "attention": row["attention"] or "–",
+            "onnxruntime says": ", ".join(row["messages"]) or "nothing",
+            "longest kernels, µs": ", ".join(
+                f"`{name[:50]}` {_number(spent)}" for name, spent in row["longest"].items()
+            ),
+        }
+        for row in _of(found, "kernels", "kernels")
     )
 
 
 def _speed(found: Mapping[str, Rows]) -> list[str]:
     rows = _of(found, "speed", "size")
-    names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
-    columns = (
-        "family",
-        "B",
-        "T",
-        *(f"{name}, ms" for name in names),
-        "fast × best of torch",
-        "attention ×",
-        "TFLOP/s",
-    )
+    names = dict.fromkeys(name for row in rows for name in row["ms"])
     lines = ["Medians of the rounds; ratios with the lowest and the highest round in brackets.", ""]
     return lines + _table(
-        columns,
-        [
-            (
-                row["family"],
-                row["batch"],
-                row["tokens"],
-                *(_number(row["ms"].get(name)) for name in names),
-                _range(row["against_torch"]),
-                _range(row["attention_costs"]),
-                _number(row["teraflops"]),
-            )
-            for row in rows
-        ],
+        {
+            "family": row["family"],
+            "B": row["batch"],
+            "T": row["tokens"],
+            **{f"{name}, ms": _number(row["ms"].get(name)) for name in names},
+            "fast × best of torch": _range(row["against_torch"]),
+            "attention ×": _range(row["attention_costs"]),
+            "TFLOP/s": _number(row["teraflops"]),
+        }
+        for row in rows
     )
 
 
 def _served(found: Mapping[str, Rows]) -> list[str]:
-    inside = _of(found, "served", "in_process")
-    said = [f"{_number(row['sequences_per_second'])} at B = {row['batch']}" for row in inside]
-    lines = [f"onnxruntime in process, sequences/s: {', '.join(said)}.", ""] if said else []
+    rates = [
+        f"{_number(row['sequences_per_second'])} at B = {row['batch']}"
+        for row in _of(found, "served", "in_process")
+    ]
+    lines = [f"onnxruntime in process, sequences/s: {', '.join(rates)}.", ""] if rates else []
     differences = {row["workers"]: row["difference"] for row in _of(found, "served", "answer")}
-    columns = (
-        "workers",
-        "B of a call",
-        "in flight",
-        "sequences/s",
-        "p50 / p99 ms",
-        "errors",
-        "callers' cores",
-        "difference",
-    )
     return lines + _table(
-        columns,
-        [
-            (
-                row["workers"],
-                row["batch"],
-                row["in_flight"],
-                _number(row["sequences_per_second"]),
-                f"{_number(row['p50_ms'])} / {_number(row['p99_ms'])}",
-                row["errors"],
-                _number(row["cores"]),
-                _number(differences.get(row["workers"])),
-            )
-            for row in _of(found, "served", "load")
-        ],
+        {
+            "workers": row["workers"],
+            "B of a call": row["batch"],
+            "in flight": row["in_flight"],
+            "sequences/s": _number(row["sequences_per_second"]),
+            "p50 / p99 ms": f"{_number(row['p50_ms'])} / {_number(row['p99_ms'])}",
+            "errors": row["errors"],
+            "callers' cores": _number(row["cores"]),
+            "difference": _number(differences.get(row["workers"])),
+        }
+        for row in _of(found, "served", "load")
     )
 
 
-_SECTIONS = {
-    "machine": _machine,
-    "families": _families,
-    "parity": _parity,
-    "kernels": _kernels,
-    "speed": _speed,
-    "served": _served,
+_SECTIONS: Mapping[str, tuple[str, Callable[[Mapping[str, Rows]], list[str]]]] = {
+    "machine": ("The machine", _machine),
+    "families": ("Exports", _families),
+    "parity": ("Parity with PyTorch in fp32 on the CPU", _parity),
+    "kernels": ("Which kernel computes attention", _kernels),
+    "speed": ("Against PyTorch, on one stream", _speed),
+    "served": ("Served", _served),
 }
 
 
@@ -217,9 +182,14 @@ def _of(found: Mapping[str, Rows], part: str, kind: str) -> Rows:
     return [row for row in found.get(part, ()) if row["kind"] == kind]
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    lines = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines, ""] if lines else []
+def _table(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return a table whose columns are the rows' keys; nothing without rows."""
+    lines: list[str] = []
+    for row in rows:
+        if not lines:
+            lines += ["| " + " | ".join(row) + " |", "|" + "---|" * len(row)]
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row.values()) + " |")
+    return [*lines, ""] if lines else []
 
 
 def _number(value: float | None) -> str:

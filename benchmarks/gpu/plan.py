@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gpu.device import Device
+from gpu.device import TimedDevice
 from polyhead_model import PRESETS, EncoderConfig
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -15,14 +15,14 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
-    """An encoder over token ids, at one precision."""
+class EncoderFamily:
+    """An encoder over token ids, in one precision."""
 
     name: str
     precision: Precision
     config: EncoderConfig
     trained: bool = False
-    """Take the weights of all-MiniLM-L6-v2, which has this configuration; otherwise random ones."""
+    """Use the weights of all-MiniLM-L6-v2, which has this configuration; otherwise random ones."""
 
     @property
     def key(self) -> str:
@@ -31,93 +31,82 @@ class Family:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What one check measures."""
+class CheckPlan:
+    """What a check measures."""
 
-    compared: tuple[Family, ...]
-    """For parity and for the attention kernels."""
-    timed: tuple[Family, ...]
-    """For the speed table. The first is served, too."""
-    parity_sizes: tuple[Size, ...]
-    kernel_size: Size
-    speed_sizes: tuple[Size, ...]
-    batches: tuple[int, ...]
+    compared: tuple[EncoderFamily, ...]
+    """For parity and attention kernels."""
+    timed: tuple[EncoderFamily, ...]
+    """For the speed table; the first is also served."""
+    parity_sizes: tuple[Size, ...] = ((1, 1), (3, 33), (5, 2), (8, 128), (2, 511))
+    kernel_size: Size = (32, 512)
+    speed_sizes: tuple[Size, ...] = (
+        *((1, 128), (8, 128), (32, 128), (128, 128)),
+        *((1, 512), (8, 512), (32, 512)),
+    )
+    batches: tuple[int, ...] = (1, 8, 32, 64, 128)
     """B of onnxruntime in process, which the server is compared with."""
-    served_tokens: int
-    workers: tuple[int, ...]
-    callers: int
+    served_tokens: int = 128
+    workers: tuple[int, ...] = (1, 4)
+    callers: int = 8
     """Processes that send requests."""
-    in_flight: int
+    in_flight: int = 256
     """Requests of all callers together."""
-    seconds: float
+    seconds: float = 5.0
     """Length of a load."""
-    sample_ms: float
-    rounds: int
+    sample_ms: float = 50.0
+    rounds: int = 5
 
     @property
-    def families(self) -> tuple[Family, ...]:
+    def families(self) -> tuple[EncoderFamily, ...]:
         """Every family once."""
         return tuple({family.key: family for family in (*self.timed, *self.compared)}.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What a part is given."""
+    """The argument of every part."""
 
-    device: Device
-    plan: Plan
+    device: TimedDevice
+    plan: CheckPlan
     models: Path
     """Model repositories, one for each family."""
     write: Callable[..., None]
-    """`write(kind, **facts)` keeps one result."""
+    """`write(kind, **facts)` stores one result."""
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
-        """Keep what fails in here as a problem, and go on."""
+        """Store an exception as a problem, and go on."""
         try:
             yield
         except Exception as error:
-            self.write(
-                "problem", what=what, reason=" ".join(f"{type(error).__name__}: {error}".split())[:300]
-            )
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self.write("problem", what=what, reason=reason)
 
 
-def full(device: str) -> Plan:
+def full(device: str) -> CheckPlan:
     """Return the plan for a GPU; on the CPU everything is in fp32."""
-    gpu = device == "cuda"
-    fast: Precision = "fp16" if gpu else "fp32"
-    precisions: tuple[Precision, ...] = ("fp32", "fp16", "bf16") if gpu else ("fp32",)
-    minilm = _sentences(PRESETS["minilm"])
-    return Plan(
+    precisions: tuple[Precision, ...] = ("fp32", "fp16", "bf16") if device == "cuda" else ("fp32",)
+    fast: Precision = "fp16" if device == "cuda" else "fp32"
+    minilm, base, large = (_with_tokens(PRESETS[name]) for name in ("minilm", "bert-base", "bert-large"))
+    return CheckPlan(
         compared=tuple(
-            Family(name="minilm", precision=each, config=minilm, trained=True) for each in precisions
+            EncoderFamily(name="minilm", precision=each, config=minilm, trained=True) for each in precisions
         ),
         timed=(
-            Family(name="base", precision=fast, config=_sentences(PRESETS["bert-base"])),
-            Family(name="large", precision=fast, config=_sentences(PRESETS["bert-large"])),
+            EncoderFamily(name="base", precision=fast, config=base),
+            EncoderFamily(name="large", precision=fast, config=large),
         ),
-        parity_sizes=((1, 1), (3, 33), (5, 2), (8, 128), (2, 511)),
-        kernel_size=(32, 512),
-        speed_sizes=((1, 128), (8, 128), (32, 128), (128, 128), (1, 512), (8, 512), (32, 512)),
-        batches=(1, 8, 32, 64, 128),
-        served_tokens=128,
-        workers=(1, 4),
-        callers=8,
-        in_flight=256,
-        seconds=5.0,
-        sample_ms=50.0,
-        rounds=5,
     )
 
 
-def tiny(device: str) -> Plan:
+def tiny(device: str) -> CheckPlan:
     """Return a plan that takes seconds, on a CPU as well; its numbers mean nothing."""
     config = EncoderConfig(
         d_model=32, heads=4, layers=2, feed_forward=64, vocabulary=50, positions=32, pooling="mean"
     )
-    precision: Precision = "fp16" if device == "cuda" else "fp32"
-    family = Family(name="tiny", precision=precision, config=config)
-    return Plan(
+    family = EncoderFamily(name="tiny", precision="fp16" if device == "cuda" else "fp32", config=config)
+    return CheckPlan(
         compared=(family,),
         timed=(family,),
         parity_sizes=((1, 1), (3, 7)),
@@ -134,13 +123,10 @@ def tiny(device: str) -> Plan:
     )
 
 
-def _sentences(preset: EncoderConfig) -> EncoderConfig:
-    """A preset's shape over token ids, pooled to a sentence vector."""
-    return EncoderConfig(
-        d_model=preset.d_model,
-        heads=preset.heads,
-        layers=preset.layers,
-        feed_forward=preset.feed_forward,
+def _with_tokens(preset: EncoderConfig) -> EncoderConfig:
+    """Return a preset's shape over token ids, pooled to a sentence vector."""
+    return replace(
+        preset,
         vocabulary=30_522,
         positions=512,
         types=2,

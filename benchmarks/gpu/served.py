@@ -1,4 +1,4 @@
-"""What serving adds: `polyhead serve` under load, against onnxruntime in process at its best batch size."""
+"""`polyhead serve` under load, against onnxruntime in process at its best batch size."""
 
 import asyncio
 import os
@@ -8,99 +8,85 @@ from multiprocessing import get_context
 from statistics import median
 
 import numpy as np
+import onnxruntime as ort
 
 from encoders import infer_request
-from gpu.families import FAST_GRAPH, feeds_of, open_graph
+from gpu.families import FAST, feeds_of, open_graph
 from gpu.machine import loaded_libraries
-from gpu.plan import Check, Family
-from load import Load, channel_to, closed_loop, unary
+from gpu.plan import Check, EncoderFamily
+from load_generator import LoadResult, channel_to, closed_loop, unary
 from polyhead_proto import messages as pb
-from servers import polyhead_server
+from servers import serve
 
 _REQUESTS = 16
-"""Different requests of one caller."""
+"""Different requests per caller."""
 
 
 def run(check: Check) -> None:
-    """Measure onnxruntime in process, then servers with more and more workers."""
-    family = check.plan.timed[0]
-    tokens = check.plan.served_tokens
-    session = open_graph(check.device, family, check.models, FAST_GRAPH)
-    for batch in check.plan.batches:
-        feeds = feeds_of(family.config, [tokens] * batch, seed=batch)
+    """Measure onnxruntime in process, then servers."""
+    plan, family = check.plan, check.plan.timed[0]
+    session = open_graph(check.device, family, check.models, FAST)
+    for batch in plan.batches:
         with check.attempt(f"onnxruntime in process, B = {batch}"):
-            check.write(
-                "in_process",
-                batch=batch,
-                sequences_per_second=batch * _runs_per_second(check, session, feeds),
-            )
-    lengths = [max(1, tokens - 3), 1, max(1, tokens // 2)]
+            check.write("in_process", batch=batch, sequences_per_second=_rate(check, session, batch))
+    lengths = [max(1, plan.served_tokens - 3), 1, max(1, plan.served_tokens // 2)]
     (expected,) = session.run(["pooled"], feeds_of(family.config, lengths, seed=11))
-    question = request_of(family, lengths, seed=11)
-    del session  # its memory is not the servers'
+    question = _request(family, lengths, seed=11)
+    del session  # free its memory for the servers
     folders = {str(path.parent) for path in loaded_libraries() if not path.name.startswith("libcuda.so")}
     libraries = os.pathsep.join([*sorted(folders), os.environ.get("LD_LIBRARY_PATH", "")])
-    with ProcessPoolExecutor(check.plan.callers, get_context("spawn")) as callers:
-        for workers in check.plan.workers:
-            arguments = ["--device", check.device.kind, "--workers", str(workers)]
-            arguments += ["--max-queued-tokens", str(2**20)]
+    with ProcessPoolExecutor(plan.callers, get_context("spawn")) as callers:
+        for workers in plan.workers:
+            flags = ["--device", check.device.kind, "--workers", str(workers)]
+            flags += ["--max-queued-tokens", str(2**20)]
             with (
                 check.attempt(f"{workers} workers"),
-                polyhead_server(
+                serve(
                     check.models / family.key,
-                    arguments,
+                    flags,
                     workers=workers,
                     environment={"LD_LIBRARY_PATH": libraries},
                 ) as server,
             ):
-                answer = asyncio.run(_ask(server.address, question))
-                pooled = np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(expected.shape)
+                reply = asyncio.run(_ask(server.address, question))
+                pooled = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(expected.shape)
                 check.write("answer", workers=workers, difference=float(np.abs(pooled - expected).max()))
                 for batch in (1, 8):
-                    _load(check, callers, family, server.address, workers=workers, batch=batch)
+                    _load(check, callers, server.address, workers=workers, batch=batch)
 
 
-def request_of(family: Family, lengths: list[int], *, seed: int) -> bytes:
-    """Return a request for the pooled vectors of random sequences of these lengths."""
+def _request(family: EncoderFamily, lengths: list[int], *, seed: int) -> bytes:
+    """Return a request for the pooled vectors of random sequences."""
     return infer_request(family.key, feeds_of(family.config, lengths, seed=seed), {"pooled": None})
 
 
-def _runs_per_second(check: Check, session: object, feeds: object) -> float:
-    run = session.run  # type: ignore[attr-defined]
+def _rate(check: Check, session: ort.InferenceSession, batch: int) -> float:
+    """Return the sequences per second of a session."""
+    feeds = feeds_of(check.plan.timed[0].config, [check.plan.served_tokens] * batch, seed=batch)
     for _ in range(3):
-        run(["pooled"], feeds)
+        session.run(["pooled"], feeds)
     runs, start = 0, time.perf_counter()
     while time.perf_counter() - start < check.plan.seconds / 4:
-        run(["pooled"], feeds)
+        session.run(["pooled"], feeds)
         runs += 1
-    return runs / (time.perf_counter() - start)
+    return batch * runs / (time.perf_counter() - start)
 
 
-def _load(
-    check: Check, callers: ProcessPoolExecutor, family: Family, address: str, *, workers: int, batch: int
-) -> None:
+def _load(check: Check, callers: ProcessPoolExecutor, address: str, *, workers: int, batch: int) -> None:
     """Keep requests in flight from all callers at once."""
     plan = check.plan
-    each = max(1, plan.in_flight // plan.callers // batch)
-    futures = [
-        callers.submit(
-            _call,
-            address,
-            [
-                request_of(family, [plan.served_tokens] * batch, seed=_REQUESTS * caller + number)
-                for number in range(_REQUESTS)
-            ],
-            each,
-            plan.seconds,
-        )
-        for caller in range(plan.callers)
-    ]
+    in_flight = max(1, plan.in_flight // plan.callers // batch)
+    futures = []
+    for caller in range(plan.callers):
+        seeds = range(_REQUESTS * caller, _REQUESTS * (caller + 1))
+        requests = [_request(plan.timed[0], [plan.served_tokens] * batch, seed=seed) for seed in seeds]
+        futures.append(callers.submit(_call, address, requests, in_flight, plan.seconds))
     loads = [future.result() for future in futures]
     check.write(
         "load",
         workers=workers,
         batch=batch,
-        in_flight=each * plan.callers,
+        in_flight=in_flight * plan.callers,
         sequences_per_second=batch * sum(load.rate for load in loads),
         p50_ms=median([load.percentile_ms(50) for load in loads]),
         p99_ms=max(load.percentile_ms(99) for load in loads),
@@ -109,7 +95,7 @@ def _load(
     )
 
 
-def _call(address: str, requests: list[bytes], in_flight: int, seconds: float) -> Load:
+def _call(address: str, requests: list[bytes], in_flight: int, seconds: float) -> LoadResult:
     """Run in a caller's process."""
     return asyncio.run(closed_loop(address, requests, in_flight=in_flight, seconds=seconds))
 

@@ -10,18 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu.device import Device, ratio
-from gpu.families import GRAPHS, build, feeds_of, open_graph
-from gpu.plan import Check, Family, Size
+from gpu.device import TimedDevice, ratio
+from gpu.families import ATTENTION, FAST, GRAPHS, build, feeds_of, open_graph
+from gpu.plan import Check, EncoderFamily, Size
 from polyhead_model import Encoder, flops
 
-FAST, ATTENTION = GRAPHS
 EAGER, COMPILED, CAPTURED = "torch eager", "torch.compile", "torch.compile, CUDA graph"
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def run(check: Check) -> None:
-    """Time every family at every size; sequences are all as long as T."""
+    """Time every family at every size; all sequences have T tokens."""
     for family in check.plan.timed:
         with check.attempt(f"speed of {family.key}"):
             sessions = {graph: open_graph(check.device, family, check.models, graph) for graph in GRAPHS}
@@ -40,46 +39,9 @@ def attend_sdpa(
     return context.transpose(1, 2).flatten(2), None
 
 
-class BoundGraph:
-    """A session whose inputs and outputs stay in the device's memory; a call queues one run.
-
-    Args:
-        device: Where the session is.
-        session: The session.
-        inputs: Tensors on the device, by name.
-        shapes: Shapes of the outputs that are kept, by name.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        session: ort.InferenceSession,
-        inputs: Mapping[str, Tensor],
-        shapes: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        self.outputs = {name: torch.empty(shape, device=device.torch) for name, shape in shapes.items()}
-        self._inputs = inputs  # kept: onnxruntime has only their addresses
-        self._session = session
-        self._options = ort.RunOptions()
-        # The device's queue orders the runs; to wait after each would time the host as well.
-        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self._binding = session.io_binding()
-        for name, tensor in inputs.items():
-            dtype = np.int32 if tensor.dtype == torch.int32 else np.int64
-            shape = tuple(tensor.shape)
-            self._binding.bind_input(name, device.kind, 0, dtype, shape, tensor.data_ptr())
-        for name, tensor in self.outputs.items():
-            shape = tuple(tensor.shape)
-            self._binding.bind_output(name, device.kind, 0, np.float32, shape, tensor.data_ptr())
-
-    def __call__(self) -> None:
-        """Queue one run."""
-        self._session.run_with_iobinding(self._binding, self._options)
-
-
 def _measure(
     check: Check,
-    family: Family,
+    family: EncoderFamily,
     size: Size,
     sessions: Mapping[str, ort.InferenceSession],
     encoder: Encoder,
@@ -96,8 +58,8 @@ def _measure(
     maps = {f"attention.{layer}": (batch, config.heads, tokens, tokens) for layer in range(config.layers)}
     calls: dict[str, Callable[[], object]] = {}
     makes: dict[str, Callable[[], Callable[[], object]]] = {
-        FAST: partial(BoundGraph, device, sessions[FAST], inputs, shapes),
-        ATTENTION: partial(BoundGraph, device, sessions[ATTENTION], inputs, shapes | maps),
+        FAST: partial(_bound_call, device, sessions[FAST], inputs, shapes),
+        ATTENTION: partial(_bound_call, device, sessions[ATTENTION], inputs, shapes | maps),
         EAGER: partial(_torch_call, encoder, inputs),
         COMPILED: partial(_compiled_call, device, encoder, inputs),
         CAPTURED: partial(_captured_call, device, encoder, inputs),
@@ -110,9 +72,8 @@ def _measure(
             device.milliseconds(call, 1)
             calls[name] = call
     samples = device.compare(calls, sample_ms=check.plan.sample_ms, rounds=check.plan.rounds)
-    best = min(
-        (name for name in (COMPILED, CAPTURED) if name in samples), key=lambda name: median(samples[name])
-    )
+    compiled = {name: median(samples[name]) for name in (COMPILED, CAPTURED) if name in samples}
+    best = min(compiled, key=lambda name: compiled[name], default=COMPILED)
     check.write(
         "size",
         family=family.key,
@@ -120,13 +81,36 @@ def _measure(
         tokens=tokens,
         ms={name: median(each) for name, each in samples.items()},
         against_torch=ratio(samples, best, FAST),
-        best_of_torch=best,
         attention_costs=ratio(samples, ATTENTION, FAST),
         teraflops=flops(config, batch, tokens) / median(samples[FAST]) / 1e9 if FAST in samples else None,
     )
     if device.kind == "cuda":
         calls.clear()
         torch.cuda.empty_cache()
+
+
+def _bound_call(
+    device: TimedDevice,
+    session: ort.InferenceSession,
+    inputs: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Callable[[], object]:
+    """Bind a session's inputs and FP32 outputs to the device's memory; a call queues one run."""
+    binding, options = session.io_binding(), ort.RunOptions()
+    # The stream orders the runs; to wait after each would time the host as well.
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    outputs = {name: torch.empty(shape, device=device.torch) for name, shape in shapes.items()}
+    for name, tensor in inputs.items():
+        dtype = np.int32 if tensor.dtype == torch.int32 else np.int64
+        binding.bind_input(name, device.kind, 0, dtype, tuple(tensor.shape), tensor.data_ptr())
+    for name, tensor in outputs.items():
+        binding.bind_output(name, device.kind, 0, np.float32, tuple(tensor.shape), tensor.data_ptr())
+
+    def call() -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        session.run_with_iobinding(binding, options)
+        return inputs, outputs  # onnxruntime has only their addresses: the closure keeps them alive
+
+    return call
 
 
 def _torch_call(encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], Tensor]:
@@ -141,35 +125,39 @@ def _torch_call(encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], 
     return call
 
 
-def _compiled_call(device: Device, encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+def _compiled_call(
+    device: TimedDevice, encoder: Encoder, inputs: Mapping[str, Tensor]
+) -> Callable[[], Tensor]:
     """Compile a second encoder over the same weights, for exactly this size.
 
-    The layers one by one, which share what is compiled: whole encoders take minutes for all sizes. What that
-    costs between layers, the captured graph does away with.
+    Layer by layer, since equal layers share compiled code: whole encoders would take minutes. A captured
+    graph has no overhead between layers.
     """
     torch.compiler.reset()
     with torch.device("meta"):
         twin = Encoder(encoder.config)
     twin.load_state_dict(encoder.state_dict(), assign=True)
-    backend = "inductor" if device.kind == "cuda" else "eager"  # to try the code, tracing is enough
+    backend = "inductor" if device.kind == "cuda" else "eager"  # tracing is enough to try the code
     for layer in twin.eval().layers:
         layer.compile(backend=backend, dynamic=False, fullgraph=True)
     return _torch_call(twin, inputs)
 
 
-def _captured_call(device: Device, encoder: Encoder, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
-    """Capture the compiled call as a CUDA graph: the host starts it with one launch."""
+def _captured_call(
+    device: TimedDevice, encoder: Encoder, inputs: Mapping[str, Tensor]
+) -> Callable[[], object]:
+    """Capture the compiled call as a CUDA graph, which the host starts with one launch."""
     call = _compiled_call(device, encoder, inputs)
     with device.on_stream():
         for _ in range(3):
             call()
-    device.synchronise()
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=device.stream):
         kept = call()
 
     def replay() -> Tensor:
         graph.replay()
-        return kept  # the graph writes into it: it must live as long
+        return kept  # the graph writes into it, so it must stay alive
 
     return replay

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import grpc
 import pytest
 
-from load import Load, stream_loop, warm_up
+from load_generator import LoadResult, stream_loop, warm_up
 from polyhead_proto import SERVICE
 from polyhead_proto import messages as pb
 
@@ -55,13 +55,13 @@ Stream: TypeAlias = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 ANSWER = pb.ModelStreamInferResponse(infer_response=pb.ModelInferResponse(id="1")).SerializeToString()
 
 
-def streamed(stream: Stream, *, streams: int, in_flight: int) -> Load:
+def streamed(stream: Stream, *, streams: int, in_flight: int) -> LoadResult:
     """What a load over streams measures of a server that does this."""
 
     async def call(_request: bytes, _context: object) -> bytes:
         return b""
 
-    async def run() -> Load:
+    async def run() -> LoadResult:
         server = grpc.aio.server()
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "ModelInfer": grpc.unary_unary_rpc_method_handler(call),
@@ -121,6 +121,8 @@ def test_an_error_in_a_stream_is_no_measurement() -> None:
 
 
 def test_it_is_independent_of_the_generator_that_it_is_held_against() -> None:
-    code = "import sys, load; assert not any(name.startswith('polyhead_load') for name in sys.modules)"
+    code = (
+        "import sys, load_generator; assert not any(name.startswith('polyhead_load') for name in sys.modules)"
+    )
 
     subprocess.run([sys.executable, "-c", code], check=True, cwd=BENCHMARKS)

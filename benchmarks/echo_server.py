@@ -1,20 +1,36 @@
-"""The floor: a `grpc.aio` server that answers every `ModelInfer` with the same bytes, and nothing else.
-
-Requests of a `ModelStreamInfer` get them as well.
-"""
+"""The floor of `make bench`: a `grpc.aio` server that answers every request with the same bytes."""
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import grpc
 
 from polyhead_proto import RPCS, SERVICE
 
 
-async def serve(reply_bytes: int) -> None:
+@contextmanager
+def echo_server(reply_bytes: int) -> Iterator[str]:
+    """Start the server in a process of its own; yield its address.
+
+    Args:
+        reply_bytes: Size of the raw output in a reply.
+    """
+    command = [sys.executable, __file__, "--reply-bytes", str(reply_bytes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            if server.stdout is None:
+                raise RuntimeError("the echo server has no output")
+            yield f"127.0.0.1:{server.stdout.readline().strip()}"
+        finally:
+            server.terminate()
+
+
+async def _serve(reply_bytes: int) -> None:
     """Serve on a free port, and print it."""
-    # As a real reply, one field of raw output.
     message = RPCS["ModelInfer"].response(raw_output_contents=[bytes(reply_bytes)])
     reply = message.SerializeToString()
     part = RPCS["ModelStreamInfer"].response(infer_response=message).SerializeToString()
@@ -42,4 +58,4 @@ async def serve(reply_bytes: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reply-bytes", type=int, required=True)
-    asyncio.run(serve(parser.parse_args().reply_bytes))
+    asyncio.run(_serve(parser.parse_args().reply_bytes))

@@ -1,0 +1,231 @@
+"""Asyncio load generator of the benchmarks: raw bytes in, raw bytes out.
+
+Requests are built before the clock starts and replies are not decoded, so that the numbers are those of the
+server and the transport, with as little of a client as possible.
+
+`make agreement` compares polyhead's own load generator with this one. It must stay independent, so it imports
+nothing of `polyhead_load`.
+"""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
+
+Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_retries", 0),  # a rejected call is a result here
+    ("grpc.use_local_subchannel_pool", 1),  # every channel has its own connection
+]
+
+INFER = RPCS["ModelInfer"].path
+HEALTH = "/grpc.health.v1.Health/Check"
+
+_WARM_UP_SECONDS = 30.0
+"""How long a server that has just become ready may reject the first calls."""
+_NOT_YET = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadResult:
+    """Measurements of one load."""
+
+    latencies_ms: Sequence[float]
+    """Of the calls that succeeded."""
+    errors: int
+    seconds: float
+    client_cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Replies per second."""
+        return len(self.latencies_ms) / self.seconds
+
+    def percentile_ms(self, percent: float) -> float:
+        """Return a percentile of the latencies."""
+        return float(np.percentile(self.latencies_ms, percent))
+
+
+class _Recorder:
+    """Record the calls of one load; its clock starts when it is made."""
+
+    def __init__(self) -> None:
+        self._latencies_ms: list[float] = []
+        self._errors = 0
+        self._cpu = time.process_time()
+        self.start = time.perf_counter()
+
+    def add(self, since: float) -> None:
+        """Record a reply to a request that was due at `since`."""
+        self._latencies_ms.append(1e3 * (time.perf_counter() - since))
+
+    async def call(self, call: Call, request: bytes, since: float) -> None:
+        """Make a call that was due at `since`, and record how it ends."""
+        try:
+            await call(request)
+        except grpc.aio.AioRpcError:
+            self._errors += 1
+        else:
+            self.add(since)
+
+    def result(self) -> LoadResult:
+        """Stop the clock."""
+        return LoadResult(
+            latencies_ms=self._latencies_ms,
+            errors=self._errors,
+            seconds=time.perf_counter() - self.start,
+            client_cpu_seconds=time.process_time() - self._cpu,
+        )
+
+
+def channel_to(address: str) -> grpc.aio.Channel:
+    """Open a channel with its own connection."""
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def unary(channel: grpc.aio.Channel, path: str = INFER) -> Any:
+    """Return a method from bytes to bytes."""
+    return channel.unary_unary(path)
+
+
+def stream(channel: grpc.aio.Channel) -> Any:
+    """Return the streaming inference method, from bytes to bytes."""
+    return channel.stream_stream(RPCS["ModelStreamInfer"].path)
+
+
+async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WARM_UP_SECONDS) -> None:
+    """Make up to eight calls; repeat those that the server cannot accept yet.
+
+    Raises:
+        grpc.aio.AioRpcError: A call failed for another reason, or still failed after `seconds`.
+    """
+    end = time.monotonic() + seconds
+    for request in requests[:8]:
+        while True:
+            try:
+                await call(request)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _NOT_YET or time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                break
+
+
+async def closed_loop(
+    address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float, path: str = INFER
+) -> LoadResult:
+    """Keep `in_flight` requests in flight: each reply is followed by the next request."""
+    async with channel_to(address) as channel:
+        call: Call = unary(channel, path)
+        await warm_up(call, requests)
+        recorder = _Recorder()
+        end = recorder.start + seconds
+
+        async def work(number: int) -> None:
+            for position in itertools.count(number, in_flight):
+                if (now := time.perf_counter()) >= end:
+                    break
+                await recorder.call(call, requests[position % len(requests)], now)
+
+        await asyncio.gather(*map(work, range(in_flight)))
+        return recorder.result()
+
+
+async def stream_loop(
+    address: str, requests: Sequence[bytes], *, streams: int, in_flight: int, seconds: float
+) -> LoadResult:
+    """Do as `closed_loop` over several streams, each with its share of the requests in flight.
+
+    Raises:
+        RuntimeError: A stream ended early, or its last reply is an error.
+    """
+    async with channel_to(address) as channel:
+        open_stream = stream(channel)
+        await warm_up(unary(channel), requests)
+        recorder = _Recorder()
+        end = recorder.start + seconds
+
+        async def work(number: int) -> None:
+            call = open_stream()
+            reply: Any = b""
+            sent: deque[float] = deque()  # replies come in order
+            for position in itertools.count(number, streams):
+                if (now := time.perf_counter()) < end:
+                    sent.append(now)
+                    await call.write(requests[position % len(requests)])
+                    if len(sent) < in_flight // streams:
+                        continue
+                elif not sent:
+                    break
+                if (reply := await call.read()) is grpc.aio.EOF:
+                    raise RuntimeError(f"the stream ended early: {await call.details()}")
+                recorder.add(sent.popleft())
+            await call.done_writing()
+            if error := pb.ModelStreamInferResponse.FromString(reply).error_message:
+                raise RuntimeError(f"the last request of a stream failed: {error}")
+
+        await asyncio.gather(*map(work, range(streams)))
+        return recorder.result()
+
+
+async def open_loop(address: str, requests: Sequence[bytes], arrivals: Iterable[float]) -> LoadResult:
+    """Send a request at each arrival; latencies count from the arrival.
+
+    Args:
+        address: The server's.
+        requests: Sent in turn.
+        arrivals: Seconds from the start, ascending.
+    """
+    async with channel_to(address) as channel:
+        call: Call = unary(channel)
+        await warm_up(call, requests)
+        recorder = _Recorder()
+        position = itertools.count()
+
+        async def send(at: float) -> None:
+            await recorder.call(call, requests[next(position) % len(requests)], recorder.start + at)
+
+        await send_at(arrivals, send, start=recorder.start)
+        return recorder.result()
+
+
+async def send_at(
+    arrivals: Iterable[float], send: Callable[[float], Coroutine[Any, Any, None]], *, start: float
+) -> None:
+    """Start `send(arrival)` at each arrival, however long earlier ones take, and wait for all.
+
+    Args:
+        arrivals: Seconds from `start`, ascending.
+        send: Sends one request and waits for the reply.
+        start: By `time.perf_counter`.
+    """
+    async with asyncio.TaskGroup() as sending:
+        for at in arrivals:
+            await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
+            sending.create_task(send(at))
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine until the block ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

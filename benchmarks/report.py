@@ -1,0 +1,68 @@
+"""Parts that the benchmarks' reports share: conditions, the fingerprint, and the files of a result."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from polyhead_load.sweep.fingerprint import fingerprint
+
+console = Console()
+if not console.is_terminal:
+    console.width = 140
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A condition that a run must meet."""
+
+    name: str
+    holds: bool
+    seen: str
+
+
+def conditions_table(conditions: Sequence[Condition]) -> Table:
+    """Return a table for the terminal."""
+    table = Table("", "what must hold", "seen")
+    for condition in conditions:
+        table.add_row("[green]yes" if condition.holds else "[bold red]no", condition.name, condition.seen)
+    return table
+
+
+def conditions_rows(conditions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    return [
+        "| what must hold | | seen |",
+        "|---|---|---|",
+        *(f"| {one['name']} | {'yes' if one['holds'] else '**no**'} | {one['seen']} |" for one in conditions),
+    ]
+
+
+def made_with(facts: Mapping[str, Any]) -> str:
+    """Return time, machine and versions of a fingerprint, in one line."""
+    versions = (f"{name} {facts[name]}" for name in ("Python", "grpcio", "polyhead"))
+    return ", ".join([facts["began"], f"{facts['cores']} cores ({facts['processor']})", *versions])
+
+
+def with_fingerprint(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the machine, the versions and the command to a result."""
+    return {"fingerprint": fingerprint(sys.argv), **result}
+
+
+def write(out: Path, result: Mapping[str, Any], page: str) -> None:
+    """Write a result as JSON and as a page.
+
+    Args:
+        out: The path of both, without its ending.
+        result: JSON values.
+        page: In Markdown.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    out.with_suffix(".md").write_text(page)
+    console.print(f"{out}.json, .md")
