@@ -1,4 +1,4 @@
-"""Compile `inference.proto` to the files that the package loads; run by `make proto`. `--check` only compares."""
+"""Compile `inference.proto` to the files that the package loads; `--check` only compares."""
 
 import argparse
 import sys

@@ -44,7 +44,7 @@ def check_target(target: object) -> str:
     if target.count(":") > 1 and "[" not in target and re.fullmatch(r"[0-9A-Fa-f:.]+", target):
         raise InvalidRequest(f"{was}: put an IPv6 address in brackets, as in [::1]:8001")
     if target and ":" not in target.rpartition("]")[2]:
-        raise InvalidRequest(f"{was}: name the port; polyhead serve listens on 8001 unless told otherwise")
+        raise InvalidRequest(f"{was}: name the port; polyhead serve listens on 8001 by default")
     raise InvalidRequest(was)
 
 

@@ -87,7 +87,7 @@ def attend_explicitly(
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, T, H·K] → [B, H, T, K]."""
+    """Reshape [B, T, H·K] to [B, H, T, K]."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
@@ -141,7 +141,11 @@ class MultiHeadAttention(FusibleModule):
     def reset_parameters(self) -> None:
         """Initialise the matrices as Xavier-uniform, which keeps the scale of vectors from layer to layer."""
         with torch.no_grad():
-            matrices = self.w_qkv.weight.chunk(3) if self.fused else self._separate_weights()
+            matrices = (
+                self.w_qkv.weight.chunk(3)
+                if self.fused
+                else (self.w_q.weight, self.w_k.weight, self.w_v.weight)
+            )
             for matrix in (*matrices, self.w_o.weight):
                 nn.init.xavier_uniform_(matrix)
 
@@ -194,9 +198,6 @@ class MultiHeadAttention(FusibleModule):
         biases = self.w_qkv.bias.chunk(3) if self.bias else (None, None, None)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
         return q, k, v
-
-    def _separate_weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.w_q.weight, self.w_k.weight, self.w_v.weight
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
         batch = query.shape[0]

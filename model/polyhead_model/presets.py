@@ -7,12 +7,12 @@ from polyhead_model.config import EncoderConfig
 
 
 def _bert(*, d_model: int, heads: int, layers: int) -> EncoderConfig:
-    """Blocks as in BERT: norm after the residual, exact GELU, bidirectional attention."""
+    """Return blocks as in BERT: norm after the residual, exact GELU, bidirectional attention."""
     return EncoderConfig(d_model=d_model, heads=heads, layers=layers, feed_forward=4 * d_model)
 
 
 def _gpt2(*, d_model: int, heads: int, layers: int) -> EncoderConfig:
-    """Blocks as in GPT-2: norm before the sub-layer, GELU's tanh approximation, causal."""
+    """Return blocks as in GPT-2: norm before the sub-layer, GELU's tanh approximation, causal."""
     return EncoderConfig(
         d_model=d_model,
         heads=heads,
