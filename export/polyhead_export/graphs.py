@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from polyhead_export.attention_ops import explicit_attention, fused_attention
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, inputs_of, outputs_of, sizes_of
+from polyhead_export.signature import GraphKind, axis_sizes, inputs_of, outputs_of
 from polyhead_model import Encoder, EncoderConfig
 
 OPSET = 20
@@ -93,7 +93,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
 
 
 def _dynamic_shapes(config: EncoderConfig) -> dict[str, dict[int, object]]:
-    dynamic, sizes = torch.export.Dim.DYNAMIC, sizes_of(config)
+    dynamic, sizes = torch.export.Dim.DYNAMIC, axis_sizes(config)
     return {
         spec.name: {axis: dynamic for axis, letter in enumerate(spec.axes) if letter not in sizes}
         for spec in inputs_of(config)
@@ -102,7 +102,7 @@ def _dynamic_shapes(config: EncoderConfig) -> dict[str, dict[int, object]]:
 
 def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) -> None:
     """Name the dynamic axes by their letters instead of the tracer's symbols."""
-    sizes = sizes_of(config)
+    sizes = axis_sizes(config)
     for value, spec in zip(
         (*model.graph.inputs, *model.graph.outputs),
         (*inputs_of(config), *outputs_of(config, kind)),

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from polyhead_export.errors import ParityError
-from polyhead_export.parity import Drift, Parity, check_parity, measure_deviations, sizes_of
+from polyhead_export.parity import Drift, Parity, check_parity, compared_sizes, measure_deviations
 from polyhead_export.precision import Precision, in_precision
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder
@@ -56,7 +56,7 @@ def measure_drift(
         ParityError: A graph does not compute what PyTorch does, or drifts further than `LIMITS`.
     """
     same_weights = in_precision(encoder, precision).float()
-    sizes = sizes_of(encoder.config)
+    sizes = compared_sizes(encoder.config)
     deviations: dict[str, dict[str, float]] = {}
     drift: dict[str, dict[str, float]] = {}
     for kind, plain in traced.items():

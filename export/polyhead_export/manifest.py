@@ -13,7 +13,7 @@ from typing import Any
 
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GRAPH_KINDS, TensorSpec, inputs_of, outputs_of, sizes_of
+from polyhead_export.signature import GRAPH_KINDS, TensorSpec, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig, parameters
 
 FILE = "manifest.json"
@@ -56,7 +56,7 @@ def write_manifest(
         "version": version,
         "encoder": dataclasses.asdict(config),
         "precision": precision,
-        "sizes": sizes_of(config),
+        "sizes": axis_sizes(config),
         "graphs": {
             kind.name: {
                 "file": kind.file,

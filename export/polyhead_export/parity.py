@@ -86,11 +86,11 @@ def measure_parity(
     for kind in kinds:
         on_graph(kind)
         deviations[kind.name] = measure_deviations(encoder, folder / kind.file, kind)
-        check_parity(deviations[kind.name], kind, sizes_of(encoder.config))
-    return Parity(sizes=sizes_of(encoder.config), deviations=deviations)
+        check_parity(deviations[kind.name], kind, compared_sizes(encoder.config))
+    return Parity(sizes=compared_sizes(encoder.config), deviations=deviations)
 
 
-def sizes_of(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
+def compared_sizes(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
     """Return the sizes (B, T) at which this encoder's graphs are compared."""
     return tuple(
         (batch, tokens)
@@ -100,7 +100,7 @@ def sizes_of(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
 
 
 def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[str, float]:
-    """Return the largest `deviation` of each output of a graph, over all `sizes_of` its encoder.
+    """Return the largest `deviation` of each output of a graph, over all `compared_sizes` its encoder.
 
     Args:
         encoder: The reference.
@@ -113,7 +113,7 @@ def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[st
     config = encoder.config
     worst = {spec.name: 0.0 for spec in outputs_of(config, kind)}
     session = _open(file)
-    for seed, size in enumerate(sizes_of(config), start=1):
+    for seed, size in enumerate(compared_sizes(config), start=1):
         inputs = sample_inputs(config, *size, seed=seed)
         actual = session.run(list(worst), {name: value.numpy() for name, value in inputs.items()})
         for (name, so_far), got, expected in zip(

@@ -41,7 +41,7 @@ ATTENTION = GraphKind(name="attention", file="attention.onnx", weights=True)
 GRAPH_KINDS = (FAST, ATTENTION)
 
 
-def sizes_of(config: EncoderConfig) -> dict[str, int]:
+def axis_sizes(config: EncoderConfig) -> dict[str, int]:
     """Return the sizes of the fixed axes, by letter."""
     return {"D": config.d_model, "H": config.heads}
 
