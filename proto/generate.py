@@ -1,4 +1,4 @@
-"""Turns `inference.proto` into what the package loads. Run by `make proto`; `--check` only compares."""
+"""Compile `inference.proto` to the files that the package loads; `--check` only compares."""
 
 import argparse
 import sys
@@ -13,10 +13,10 @@ PACKAGE = HERE / "polyhead_proto"
 
 
 def generate(target: Path) -> None:
-    """Writes the descriptor set and the types to the folder `target`.
+    """Write the descriptor set and the type stubs to the folder `target`.
 
     Raises:
-        SystemExit: The compiler refused the `.proto`; it has printed why.
+        SystemExit: The compiler rejected the `.proto`, and has printed why.
     """
     with tempfile.TemporaryDirectory() as scratch:
         status: int = protoc.main(
@@ -35,7 +35,7 @@ def generate(target: Path) -> None:
 
 
 def stale() -> list[str]:
-    """Names the committed files that `inference.proto` would not give today."""
+    """Return the names of the committed files that are out of date."""
     with tempfile.TemporaryDirectory() as fresh:
         generate(Path(fresh))
         return [

@@ -1,4 +1,4 @@
-"""The client for asyncio; `polyhead_client.client` has the one for ordinary code."""
+"""The client for asyncio; `polyhead_client.client` has the synchronous one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -8,16 +8,24 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
 
-from polyhead_client.arguments import check_flag
-from polyhead_client.calls import Call, More, Operation, Pause, Stream, Together, Wanted
-from polyhead_client.channel import call_metadata, check_connection, open_aio_channel
-from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
+from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, check_flag
+from polyhead_client.calls import (
+    Action,
+    Answer,
+    Call,
+    Gather,
+    NextMessage,
+    Operation,
+    Sleep,
+    Stream,
+    as_method,
+    resume,
+)
+from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_aio_channel, open_stream
 from polyhead_client.errors import PolyheadError
-from polyhead_client.methods import as_method
 from polyhead_client.operations import Operations
-from polyhead_client.patience import patiently
+from polyhead_client.retry import retrying
 from polyhead_client.status import new_request_id, translated
-from polyhead_client.streams import OpenStream, open_stream
 from polyhead_proto.names import REQUEST_ID
 
 P = ParamSpec("P")
@@ -29,7 +37,7 @@ _LARGE = 1 << 20
 def _awaited(
     operation: Callable[Concatenate[Operations, P], Operation[T]],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]:
-    """A coroutine method that drives an operation to its end."""
+    """Make a coroutine method that runs an operation."""
 
     @as_method(operation)
     async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -39,7 +47,7 @@ def _awaited(
 
 
 class AsyncClient:
-    """Calls a polyhead server from asyncio: the methods of `Client`, awaited.
+    """A client of a polyhead server for asyncio, with the methods of `Client` as coroutines.
 
     ```
     async with AsyncClient() as client:
@@ -58,22 +66,22 @@ class AsyncClient:
         options: Sequence[tuple[str, Any]] = (),
         channel: grpc.aio.Channel | None = None,
     ) -> None:
-        """Prepares a client; the first call connects, and binds it to the running event loop.
+        """Prepare a client; the first call connects, and binds it to the running event loop.
 
         Args:
-            target: `host:port`, `unix:/path`, or another of gRPC's names, such as `dns:///host:port`.
-            timeout: Seconds that an operation may take, where the call gives none; None is no limit.
-            patient: Whether calls to a server that is unavailable (it starts again, or is full) are made
-                again for as long as `timeout` allows; otherwise three times, within about a second.
-            credentials: For TLS, such as `grpc.ssl_channel_credentials()`; None is plain text.
-            token: Sent with every call, where the server asks for one. Without TLS it can be read on the way.
-            options: Channel options of gRPC, over the client's own.
-            channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
-                only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
-                has ours), and its owner closes it.
+            target: `host:port`, `unix:/path`, or another gRPC name, such as `dns:///host:port`.
+            timeout: The default timeout of an operation in seconds; None means no limit.
+            patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
+                restarts, or is full). Otherwise calls are retried three times, within about a second.
+            credentials: Credentials for TLS, such as `grpc.ssl_channel_credentials()`; None means no TLS.
+            token: A bearer token to send with every call. Without TLS it crosses the network in the clear.
+            options: gRPC channel options, which override the client's own.
+            channel: A channel to use instead of opening one, for interceptors, fakes and measurements.
+                `target` then only names it, its own retry policy applies (ours is in
+                `polyhead_client.channel.OPTIONS`), and its owner closes it.
 
         Raises:
-            InvalidRequest: An argument is not what it must be; the message names it.
+            InvalidRequest: An argument is not valid; the message names it.
         """
         check_connection(target, credentials, options, channel, grpc.Channel)
         check_flag("patient", patient)
@@ -97,7 +105,7 @@ class AsyncClient:
     wait_until_ready = _awaited(Operations.wait_until_ready)
 
     async def close(self) -> None:
-        """Closes the connection; calls under way are cancelled."""
+        """Close the connection, and cancel the calls in flight."""
         self._closed = True
         if self._owned and self._channel is not None:
             await self._channel.close()
@@ -114,88 +122,87 @@ class AsyncClient:
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._patient:
-            operation = patiently(operation)
-        step: Callable[[], Wanted] = partial(next, operation)
-        stream: OpenStream | None = None
+            operation = retrying(operation)
+        streams: dict[Stream, OpenStream] = {}
+        answer: Answer = None
         received = 0
         try:
             while True:
-                # What is large is read in a thread, so that the event loop does not wait for it.
-                done, wanted, result = (
-                    _advance(step) if received < _LARGE else await asyncio.to_thread(_advance, step)
+                # Large replies are read in a thread, so that they do not block the event loop.
+                action, result = (
+                    _advance(operation, answer)
+                    if received < _LARGE
+                    else await asyncio.to_thread(_advance, operation, answer)
                 )
-                if done:
+                if action is None:
                     return cast(T, result)
                 try:
-                    match wanted:
-                        case Stream():
-                            self._channel = self._channel or self._open()
-                            stream = open_stream(
-                                self._channel, wanted, target=self._target, metadata=self._metadata
-                            )
-                            answer = await _next(stream)
-                        case More():
-                            answer = await _next(stream)
-                        case _:
-                            answer = await self._answer(cast(Call | Pause | Together, wanted))
-                except PolyheadError as error:
-                    if self._closed:  # this called it off, so nothing is to be tried again
-                        raise
-                    step = partial(operation.throw, error)
-                else:
+                    answer = await self._perform(action, streams)
                     received += len(answer)
-                    step = partial(operation.send, answer)
+                except PolyheadError as error:
+                    if self._closed:  # the call was cancelled by close(): do not retry
+                        raise
+                    answer = error
         finally:
-            if stream is not None:
+            for stream in streams.values():
                 stream.call.cancel()
 
-    async def _together(self, wanted: Together) -> bytes:
-        free = asyncio.Semaphore(wanted.at_once)
+    async def _perform(self, action: Action, streams: dict[Stream, OpenStream]) -> bytes:
+        self._channel = self._channel or self._open()
+        match action:
+            case Call():
+                return await self._call(action, self._channel)
+            case Stream():
+                streams[action] = open_stream(
+                    self._channel, action, target=self._target, metadata=self._metadata
+                )
+                return await _next_message(streams[action])
+            case NextMessage():
+                return await _next_message(streams[action.stream])
+            case Sleep():
+                await asyncio.sleep(action.seconds)
+            case Gather():
+                await self._gather(action)
+        return b""
+
+    async def _call(self, action: Call, channel: grpc.aio.Channel) -> bytes:
+        rpc, deadline = action.rpc, action.deadline
+        if (procedure := self._procedures.get(rpc.name)) is None:
+            procedure = self._procedures[rpc.name] = channel.unary_unary(rpc.path)
+        request_id = new_request_id()
+        with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
+            return await procedure(
+                action.data,
+                timeout=deadline.remaining(),
+                metadata=((REQUEST_ID, request_id), *self._metadata),
+            )
+
+    async def _gather(self, action: Gather) -> None:
+        free = asyncio.Semaphore(action.max_in_flight)
 
         async def run(operation: Operation[int]) -> int:
             async with free:
                 return await self._run(operation)
 
-        tasks = [asyncio.create_task(run(operation)) for operation in wanted.operations]
+        tasks = [asyncio.create_task(run(operation)) for operation in action.operations]
         try:
             for ended in asyncio.as_completed(tasks):
-                wanted.ended(await ended)
+                action.on_result(await ended)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return b""
-
-    async def _answer(self, wanted: Call | Pause | Together) -> bytes:
-        if isinstance(wanted, Together):
-            return await self._together(wanted)
-        if isinstance(wanted, Pause):
-            await asyncio.sleep(wanted.seconds)
-            return b""
-        rpc, deadline = wanted.rpc, wanted.deadline
-        if (procedure := self._procedures.get(rpc.name)) is None:
-            self._channel = self._channel or self._open()
-            procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
-        request_id = new_request_id()
-        with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
-            return await procedure(
-                wanted.data,
-                timeout=deadline.remaining(),
-                metadata=((REQUEST_ID, request_id), *self._metadata),
-            )
 
 
-def _advance(step: Callable[[], Wanted]) -> tuple[bool, Wanted | None, object]:
-    """One step of an operation: whether it has ended, what it wants next, its result."""
+def _advance(operation: Operation[T], answer: Answer) -> tuple[Action | None, T | None]:
+    """Resume an operation; return its next action or, with None, its result."""
     try:
-        return False, step(), None
-    except StopIteration as stop:
-        return True, None, stop.value
+        return resume(operation, answer), None
+    except StopIteration as stop:  # which cannot be raised through a future
+        return None, stop.value
 
 
-async def _next(stream: OpenStream | None) -> bytes:
-    if stream is None:
-        raise RuntimeError("no stream is open")
+async def _next_message(stream: OpenStream) -> bytes:
     with stream.translated():
         message = await stream.call.read()
     if message is grpc.aio.EOF:

@@ -1,28 +1,33 @@
-"""What callers may pass to a client, checked where they pass it."""
+"""Check the arguments of a client."""
 
 import re
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from polyhead_client.defaults import DEFAULT_TARGET
 from polyhead_client.errors import InvalidRequest
 
 T = TypeVar("T")
 
-# The names that gRPC resolves by themselves; it takes everything else for host:port.
+DEFAULT_TARGET = "127.0.0.1:8001"
+"""The default address of `polyhead serve`."""
+
+DEFAULT_TIMEOUT_S = 30.0
+"""The default timeout of an operation."""
+
+# The schemes that gRPC knows; it takes everything else for host:port.
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):.")
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,\[\]]+):(?P<port>[0-9]{1,5})")
 _URL = re.compile(r"(?P<scheme>\w+)://(?P<authority>[^/?#\s]*)")
 
 
 def check_target(target: object) -> str:
-    """A server's address, as gRPC takes it: `host:port`, or with one of gRPC's own schemes.
+    """Check a server's address: `host:port`, or a name with one of gRPC's schemes.
 
-    gRPC itself takes a URL for the name of a host, and the port 443 where there is none.
+    gRPC itself takes a URL for a host name, and port 443 if there is none.
 
     Raises:
-        InvalidRequest: it is anything else.
+        InvalidRequest: It is anything else.
     """
     was = f"target must be host:port, such as {DEFAULT_TARGET}, or unix:/path, was {target!r}"
     if not isinstance(target, str):
@@ -39,28 +44,28 @@ def check_target(target: object) -> str:
     if target.count(":") > 1 and "[" not in target and re.fullmatch(r"[0-9A-Fa-f:.]+", target):
         raise InvalidRequest(f"{was}: put an IPv6 address in brackets, as in [::1]:8001")
     if target and ":" not in target.rpartition("]")[2]:
-        raise InvalidRequest(f"{was}: name the port; polyhead serve listens on 8001 unless told otherwise")
+        raise InvalidRequest(f"{was}: name the port; polyhead serve listens on 8001 by default")
     raise InvalidRequest(was)
 
 
 def check_timeout(timeout: T) -> T:
-    """Seconds, or None for no limit.
+    """Check a timeout: seconds, or None for no limit.
 
     Raises:
-        InvalidRequest: they are no number above 0.
+        InvalidRequest: It is not a number above 0.
     """
     number = isinstance(timeout, Real) and not isinstance(timeout, bool)
-    # Nor is a NaN more than 0.
+    # NaN is not above 0 either.
     if timeout is not None and not (number and timeout > 0):  # type: ignore[operator]
         raise InvalidRequest(f"timeout must be more than 0 seconds, or None, was {timeout!r}")
     return timeout
 
 
 def check_token(token: str | None) -> str | None:
-    """A bearer token, which must go into a header as it is; None is none.
+    """Check a bearer token, which is sent in a header; None means none.
 
     Raises:
-        InvalidRequest: it cannot. The message does not say what it is.
+        InvalidRequest: It cannot be sent. The message does not contain it.
     """
     if token is not None and (not isinstance(token, str) or not re.fullmatch("[!-~]+", token)):
         was = "one with others, such as a line's end" if isinstance(token, str) else type(token).__name__
@@ -69,10 +74,10 @@ def check_token(token: str | None) -> str | None:
 
 
 def check_name(value: str | None) -> str | None:
-    """The name of a model, or None for the only one.
+    """Check the name of a model, or None for the only one.
 
     Raises:
-        InvalidRequest: it is neither.
+        InvalidRequest: It is neither.
     """
     if value is not None and (not isinstance(value, str) or not value):
         raise InvalidRequest(f"model must be a name, such as 'minilm', or None, was {value!r}")
@@ -80,10 +85,10 @@ def check_name(value: str | None) -> str | None:
 
 
 def check_version(value: Any) -> str:
-    """A version's number as the wire has it; empty for the newest.
+    """Return a version's number as the wire has it; empty for the newest.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: It is not a version.
     """
     if value is None:
         return ""
@@ -93,22 +98,22 @@ def check_version(value: Any) -> str:
 
 
 def check_flag(name: str, value: object, *, optional: bool = False) -> None:
-    """True or False; or None, where that means something.
+    """Check a flag: True or False, or None if it is optional.
 
     Raises:
-        InvalidRequest: it is anything else, such as "no", which Python takes for true.
+        InvalidRequest: It is anything else, such as "no", which is true in Python.
     """
-    # NumPy's bool is of a class of its own.
+    # NumPy has its own bool.
     if not (type(value).__name__ in {"bool", "bool_"} or (optional and value is None)):
         must = "True, False or None" if optional else "True or False"
         raise InvalidRequest(f"{name} must be {must}, was {value!r}")
 
 
 def check_options(options: Any) -> Sequence[tuple[str, Any]]:
-    """Channel options of gRPC.
+    """Check gRPC channel options.
 
     Raises:
-        InvalidRequest: they are no pairs of a name and a value.
+        InvalidRequest: They are not pairs of a name and a value.
     """
     pairs = isinstance(options, list | tuple) and all(
         isinstance(option, list | tuple) and len(option) == 2 and isinstance(option[0], str)

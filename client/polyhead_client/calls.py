@@ -1,32 +1,40 @@
-"""What an operation asks of whoever drives it."""
+"""Operations, and the actions that they ask a client to carry out.
 
+An operation does no input or output itself. It is a generator that yields actions, is sent their answers, and
+returns its result. `Client` and `AsyncClient` carry the actions out, each over its own kind of channel.
+"""
+
+import functools
+import inspect
+import typing
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from polyhead_client.deadline import Deadline
-from polyhead_client.messages import parse
+from polyhead_client.errors import PolyheadError, ServerError
 from polyhead_client.request import serialise
 from polyhead_proto import RPCS, Rpc
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A remote procedure to call; its reply's bytes are the answer."""
+    """Call a remote procedure. The answer is its reply."""
 
     rpc: Rpc
     data: bytes
     deadline: Deadline
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Stream:
-    """A streaming procedure to call with one request; the bytes of its first message are the answer."""
+    """Call a streaming procedure with one request. The answer is the first message of its reply."""
 
     rpc: Rpc
     data: bytes
@@ -34,42 +42,78 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class More:
-    """The bytes of the next message of the stream that was called last."""
+class NextMessage:
+    """Wait for the next message of a stream. The answer is that message."""
+
+    stream: Stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pause:
-    """A time to wait; the answer is empty."""
+class Sleep:
+    """Wait. The answer is empty."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
-    """Operations to carry out side by side; the answer is empty.
+class Gather:
+    """Run operations concurrently. The answer is empty.
 
-    The first that fails ends all of them, and is what the whole fails with.
+    The first error cancels the others, and is raised.
     """
 
     operations: Sequence["Operation[int]"]
-    at_once: int
-    """At most so many are under way."""
-    ended: Callable[[int], None]
-    """Called with what an operation returned, one at a time, where the whole was asked for."""
+    max_in_flight: int
+    on_result: Callable[[int], None]
+    """Called with the result of each operation, one at a time."""
 
 
-Wanted: TypeAlias = Call | Stream | More | Pause | Together
+Action: TypeAlias = Call | Stream | NextMessage | Sleep | Gather
 
-Operation: TypeAlias = Generator[Wanted, bytes, T]
-"""Yields what is to be done, is sent the answers, and returns a T."""
+Answer: TypeAlias = bytes | PolyheadError | None
+"""The answer to an action, or the error that it failed with; None before the first action."""
+
+Operation: TypeAlias = Generator[Action, bytes, T]
+"""Yields actions, is sent their answers, and returns a T."""
+
+
+def resume(operation: Operation[T], answer: Answer) -> Action:
+    """Answer an operation's last action, and return its next one.
+
+    Raises:
+        StopIteration: The operation has ended; the exception holds its result.
+        PolyheadError: The operation has failed.
+    """
+    if isinstance(answer, PolyheadError):
+        return operation.throw(answer)
+    return next(operation) if answer is None else operation.send(answer)
 
 
 def call(name: str, message: Message, reply: type[M], deadline: Deadline) -> Operation[M]:
-    """One call, from message to message.
+    """Call a remote procedure, from message to message.
 
     Raises:
-        ServerError: the reply cannot be read.
+        ServerError: The reply is malformed.
     """
-    answer = yield Call(rpc=RPCS[name], data=serialise(message), deadline=deadline)
-    return parse(reply, answer)
+    data = yield Call(rpc=RPCS[name], data=serialise(message), deadline=deadline)
+    try:
+        return reply.FromString(data)
+    except DecodeError as error:
+        raise ServerError(f"malformed reply: it is no {reply.DESCRIPTOR.name}") from error
+
+
+def as_method(operation: Callable[..., Any]) -> Callable[[F], F]:
+    """Give a client's method the name, documentation, arguments and return type of an operation.
+
+    The return type is the last type argument of the operation's `Generator`.
+    """
+    signature = inspect.signature(operation)
+    returned = typing.get_args(signature.return_annotation)[2]
+
+    def decorate(function: F) -> F:
+        functools.update_wrapper(function, operation, assigned=("__name__", "__doc__"))
+        del function.__wrapped__  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return function
+
+    return decorate

@@ -1,21 +1,26 @@
-"""Channels to a server, with retries and message sizes as polyhead needs them."""
+"""Channels and streams to a server, with the retries and message sizes that polyhead needs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 
 from polyhead_client.arguments import check_options, check_target, check_token
-from polyhead_client.errors import InvalidRequest
+from polyhead_client.calls import Stream
+from polyhead_client.errors import InvalidRequest, ServerError
+from polyhead_client.status import new_request_id, translated
 from polyhead_proto import RPCS, SERVICE
+from polyhead_proto.names import REQUEST_ID, WANTS_STATUS
 
-# Asked again while the server is full or loading, a stream only where nothing of its answer has come. The
-# questions whether it lives or is ready are not: "no" is an answer there.
+# All but the health probes, to which "no" is an answer. A stream is retried only before its first message.
 RETRIED = tuple(
     rpc.name for rpc in RPCS.values() if rpc.name not in {"ServerLive", "ServerReady", "ModelReady"}
 )
-"""Procedures that gRPC calls again on UNAVAILABLE."""
+"""The procedures that are retried on UNAVAILABLE."""
 
 SERVICE_CONFIG = {
     "methodConfig": [
@@ -30,24 +35,25 @@ SERVICE_CONFIG = {
             },
         }
     ],
-    # While most calls fail, retries pause: they would only add to the load.
+    # Stop retrying while most calls fail: retries would only add to the load.
     "retryThrottling": {"maxTokens": 20, "tokenRatio": 0.2},
 }
-"""gRPC's own configuration of retries."""
+"""The configuration of gRPC's own retries."""
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
     ("grpc.enable_retries", 1),
-    # A request is kept for a retry up to this size; gRPC's default is 256 KiB.
+    # Requests up to this size can be retried; gRPC's default is 256 KiB.
     ("grpc.per_rpc_retry_buffer_size", 256 << 20),
-    # The server says what it takes (max_request_bytes); attention is as large as was asked for.
+    # The server limits requests (max_request_bytes); replies are as large as the attention that was asked
+    # for.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # A server that comes back is found soon, also after a long absence.
+    # Reconnect soon, even if the server was away for long.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5000),
 )
-"""Options of every channel that a client opens."""
+"""The options of every channel that a client opens."""
 
 
 def check_connection(
@@ -57,17 +63,17 @@ def check_connection(
     channel: object,
     kind: type,
 ) -> None:
-    """Checks what a client is to connect with, before it does.
+    """Check the arguments with which a client connects.
 
     Args:
         target: The server's address; with a channel, any name.
-        credentials: For TLS.
-        options: Of the channel.
-        channel: The caller's own, or None.
-        kind: Channels that are for the other client.
+        credentials: Credentials for TLS, or None.
+        options: Channel options.
+        channel: The caller's own channel, or None.
+        kind: The kind of channel that the other client takes.
 
     Raises:
-        InvalidRequest: one of them is not what it must be.
+        InvalidRequest: An argument is not valid.
     """
     if channel is None:
         check_target(target)
@@ -87,10 +93,10 @@ def check_connection(
 def open_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
 ) -> grpc.Channel:
-    """A channel for `Client`; TLS where there are credentials.
+    """Open a channel for `Client`, with TLS if there are credentials.
 
     Raises:
-        InvalidRequest: the target is no address.
+        InvalidRequest: The target is not a valid address.
     """
     check_target(target)
     arguments = _merged(options)
@@ -102,7 +108,7 @@ def open_channel(
 def open_aio_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """A channel for `AsyncClient`; TLS where there are credentials."""
+    """Open a channel for `AsyncClient`, with TLS if there are credentials."""
     arguments = _merged(options)
     if credentials is None:
         return grpc.aio.insecure_channel(target, arguments)
@@ -110,14 +116,55 @@ def open_aio_channel(
 
 
 def _merged(options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """A caller's options over ours: where one is there twice, gRPC takes the first."""
+    """Merge a caller's options over ours; of an option that is given twice, gRPC takes the first."""
     return list((dict(OPTIONS) | dict(options)).items())
 
 
 def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """The metadata that every call of a client carries.
+    """Return the metadata of every call of a client.
 
     Raises:
-        InvalidRequest: the token cannot be sent.
+        InvalidRequest: The token is not valid.
     """
     return () if check_token(token) is None else (("authorization", f"Bearer {token}"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenStream:
+    """A stream that has been called."""
+
+    call: Any
+    """The gRPC call, of the channel's kind."""
+    translated: Callable[[], AbstractContextManager[None]]
+    """A context in which to read: it translates gRPC's errors."""
+    ended_early: ServerError
+    """Raised if the stream ends before the reply is complete."""
+
+
+def open_stream(
+    channel: Any, action: Stream, *, target: str, metadata: Sequence[tuple[str, str]]
+) -> OpenStream:
+    """Call a streaming procedure with its one request.
+
+    Args:
+        channel: A gRPC channel of either kind.
+        action: The procedure and its request.
+        target: The server's address, for messages.
+        metadata: The metadata of every call.
+    """
+    request_id = new_request_id()
+    return OpenStream(
+        call=channel.stream_stream(action.rpc.path)(
+            iter([action.data]),
+            timeout=action.deadline.remaining(),
+            metadata=((REQUEST_ID, request_id), WANTS_STATUS, *metadata),
+        ),
+        translated=partial(
+            translated,
+            target=target,
+            rpc=action.rpc.name,
+            timeout=action.deadline.timeout,
+            request_id=request_id,
+        ),
+        ended_early=ServerError(f"malformed reply: {target} ended the stream before the last part"),
+    )

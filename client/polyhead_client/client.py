@@ -1,9 +1,8 @@
-"""The client for ordinary code; `polyhead_client.aio` has the one for asyncio."""
+"""The synchronous client; `polyhead_client.aio` has the one for asyncio."""
 
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -11,16 +10,24 @@ from weakref import WeakSet
 
 import grpc
 
-from polyhead_client.arguments import check_flag
-from polyhead_client.calls import Call, More, Operation, Pause, Stream, Together, Wanted
-from polyhead_client.channel import call_metadata, check_connection, open_channel
-from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
+from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, check_flag
+from polyhead_client.calls import (
+    Action,
+    Answer,
+    Call,
+    Gather,
+    NextMessage,
+    Operation,
+    Sleep,
+    Stream,
+    as_method,
+    resume,
+)
+from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_channel, open_stream
 from polyhead_client.errors import PolyheadError
-from polyhead_client.methods import as_method
 from polyhead_client.operations import Operations
-from polyhead_client.patience import patiently
+from polyhead_client.retry import retrying
 from polyhead_client.status import new_request_id, translated
-from polyhead_client.streams import OpenStream, open_stream
 from polyhead_proto.names import REQUEST_ID
 
 P = ParamSpec("P")
@@ -30,7 +37,7 @@ T = TypeVar("T")
 def _blocking(
     operation: Callable[Concatenate[Operations, P], Operation[T]],
 ) -> Callable[Concatenate["Client", P], T]:
-    """A method that drives an operation to its end."""
+    """Make a method that runs an operation."""
 
     @as_method(operation)
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -40,7 +47,7 @@ def _blocking(
 
 
 class Client:
-    """Calls a polyhead server. Threads may share it.
+    """A client of a polyhead server. It is safe to share between threads.
 
     ```
     with Client() as client:
@@ -61,22 +68,22 @@ class Client:
         options: Sequence[tuple[str, Any]] = (),
         channel: grpc.Channel | None = None,
     ) -> None:
-        """Prepares a client; the first call connects.
+        """Prepare a client; the first call connects.
 
         Args:
-            target: `host:port`, `unix:/path`, or another of gRPC's names, such as `dns:///host:port`.
-            timeout: Seconds that an operation may take, where the call gives none; None is no limit.
-            patient: Whether calls to a server that is unavailable (it starts again, or is full) are made
-                again for as long as `timeout` allows; otherwise three times, within about a second.
-            credentials: For TLS, such as `grpc.ssl_channel_credentials()`; None is plain text.
-            token: Sent with every call, where the server asks for one. Without TLS it can be read on the way.
-            options: Channel options of gRPC, over the client's own.
-            channel: Used instead of opening one: for interceptors, fakes and measuring. `target` then
-                only names it, retries are those it was made with (`polyhead_client.channel.OPTIONS`
-                has ours), and its owner closes it.
+            target: `host:port`, `unix:/path`, or another gRPC name, such as `dns:///host:port`.
+            timeout: The default timeout of an operation in seconds; None means no limit.
+            patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
+                restarts, or is full). Otherwise calls are retried three times, within about a second.
+            credentials: Credentials for TLS, such as `grpc.ssl_channel_credentials()`; None means no TLS.
+            token: A bearer token to send with every call. Without TLS it crosses the network in the clear.
+            options: gRPC channel options, which override the client's own.
+            channel: A channel to use instead of opening one, for interceptors, fakes and measurements.
+                `target` then only names it, its own retry policy applies (ours is in
+                `polyhead_client.channel.OPTIONS`), and its owner closes it.
 
         Raises:
-            InvalidRequest: An argument is not what it must be; the message names it.
+            InvalidRequest: An argument is not valid; the message names it.
         """
         check_connection(target, credentials, options, channel, grpc.aio.Channel)
         check_flag("patient", patient)
@@ -99,7 +106,7 @@ class Client:
     wait_until_ready = _blocking(Operations.wait_until_ready)
 
     def close(self) -> None:
-        """Closes the connection; calls under way are cancelled."""
+        """Close the connection, and cancel the calls in flight."""
         self._closed = True
         if self._owned:
             self._channel.close()
@@ -112,64 +119,51 @@ class Client:
     ) -> None:
         self.close()
 
-    def _run(self, operation: Operation[T], under_way: "_UnderWay | None" = None) -> T:
+    def _run(self, operation: Operation[T], calls: "_OpenCalls | None" = None) -> T:
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._patient:
-            operation = patiently(operation)
-        step: Callable[[], Wanted] = partial(next, operation)
-        stream: OpenStream | None = None
+            operation = retrying(operation)
+        streams: dict[Stream, OpenStream] = {}
+        answer: Answer = None
         try:
             while True:
-                wanted = step()
+                action = resume(operation, answer)
                 try:
-                    match wanted:
-                        case Stream():
-                            stream = self._stream(wanted, under_way)
-                            answer = _next(stream)
-                        case More():
-                            answer = _next(stream)
-                        case _:
-                            answer = self._answer(wanted, under_way)
+                    answer = self._perform(action, streams, calls)
                 except PolyheadError as error:
-                    if self._closed:  # this called it off, so nothing is to be tried again
+                    if self._closed:  # the call was cancelled by close(): do not retry
                         raise
-                    step = partial(operation.throw, error)
-                else:
-                    step = partial(operation.send, answer)
+                    answer = error
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
-            if stream is not None:
+            for stream in streams.values():
                 stream.call.cancel()
 
-    def _stream(self, wanted: Stream, under_way: "_UnderWay | None") -> OpenStream:
-        stream = open_stream(self._channel, wanted, target=self._target, metadata=self._metadata)
-        if under_way is not None:
-            under_way.add(stream.call)
-        return stream
-
-    def _together(self, wanted: Together) -> bytes:
-        under_way = _UnderWay()
-        with ThreadPoolExecutor(wanted.at_once, thread_name_prefix="polyhead-client") as pool:
-            try:
-                running = [pool.submit(self._run, one, under_way) for one in wanted.operations]
-                for future in as_completed(running):
-                    wanted.ended(future.result())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                under_way.cancel()
-                raise
+    def _perform(
+        self, action: Action, streams: dict[Stream, OpenStream], calls: "_OpenCalls | None"
+    ) -> bytes:
+        match action:
+            case Call():
+                return self._call(action, calls)
+            case Stream():
+                stream = open_stream(self._channel, action, target=self._target, metadata=self._metadata)
+                streams[action] = stream
+                if calls is not None:
+                    calls.add(stream.call)
+                return _next_message(stream)
+            case NextMessage():
+                return _next_message(streams[action.stream])
+            case Sleep():
+                time.sleep(action.seconds)
+            case Gather():
+                self._gather(action)
         return b""
 
-    def _answer(self, wanted: Call | Pause | Together, under_way: "_UnderWay | None") -> bytes:
-        if isinstance(wanted, Together):
-            return self._together(wanted)
-        if isinstance(wanted, Pause):
-            time.sleep(wanted.seconds)
-            return b""
-        rpc, deadline = wanted.rpc, wanted.deadline
+    def _call(self, action: Call, calls: "_OpenCalls | None") -> bytes:
+        rpc, deadline = action.rpc, action.deadline
         if (procedure := self._procedures.get(rpc.name)) is None:
             procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
         request_id = new_request_id()
@@ -178,15 +172,27 @@ class Client:
                 "timeout": deadline.remaining(),
                 "metadata": ((REQUEST_ID, request_id), *self._metadata),
             }
-            if under_way is None:
-                return procedure(wanted.data, **arguments)
-            call = procedure.future(wanted.data, **arguments)
-            under_way.add(call)
+            if calls is None:
+                return procedure(action.data, **arguments)
+            call = procedure.future(action.data, **arguments)
+            calls.add(call)
             return bytes(call.result())
 
+    def _gather(self, action: Gather) -> None:
+        calls = _OpenCalls()
+        with ThreadPoolExecutor(action.max_in_flight, thread_name_prefix="polyhead-client") as pool:
+            try:
+                running = [pool.submit(self._run, operation, calls) for operation in action.operations]
+                for future in as_completed(running):
+                    action.on_result(future.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                calls.cancel()
+                raise
 
-class _UnderWay:
-    """Calls of several threads, that can be called off all at once."""
+
+class _OpenCalls:
+    """The calls of several threads, to cancel them together."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -194,23 +200,21 @@ class _UnderWay:
         self._cancelled = False
 
     def add(self, call: Any) -> None:
-        """Remembers a call, while it is held elsewhere."""
+        """Add a call; it is not kept alive."""
         with self._lock:
             self._calls.add(call)
             if self._cancelled:
                 call.cancel()
 
     def cancel(self) -> None:
-        """Cancels them, and those that come."""
+        """Cancel all calls, including those that are added later."""
         with self._lock:
             self._cancelled = True
             for call in self._calls:
                 call.cancel()
 
 
-def _next(stream: OpenStream | None) -> bytes:
-    if stream is None:
-        raise RuntimeError("no stream is open")
+def _next_message(stream: OpenStream) -> bytes:
     with stream.translated():
         for message in stream.call:
             return bytes(message)

@@ -1,7 +1,7 @@
 """The `polyhead` command.
 
-Its sub-commands are the entry points of the group `polyhead.commands`. Each is imported when it is
-run, so a command whose extra is missing is in nobody's way until then.
+Its sub-commands are the entry points of the group `polyhead.commands`. Each is imported only when it runs, so
+that a command whose extra is missing does not affect the others.
 """
 
 import os
@@ -14,7 +14,7 @@ from cyclopts.config import Env
 
 GROUP = "polyhead.commands"
 
-# The extra that the commands of a module need; the base installation has what the others need.
+# The extra that the commands of a module need; other commands need none.
 _EXTRAS = {
     "polyhead_client.view": "view",
     "polyhead_export": "export",
@@ -25,14 +25,14 @@ _EXTRAS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
+    """Run the command line.
 
     Args:
-        arguments: What stands behind `polyhead`; None takes it from the process.
+        arguments: The arguments after `polyhead`; None means those of the process.
 
     Returns:
-        The exit status: 0 for success, 1 for an expected failure, told in one line, 130 for Ctrl-C.
-        A wrong command line exits with 2.
+        The exit status: 0 for success, 1 for an expected failure, printed as one line, 130 for Ctrl-C.
+        An invalid command line exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     commands = {point.name: point for point in entry_points(group=GROUP)}
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has enough: `polyhead infer ... | head`
+    except BrokenPipeError:  # the reader of our output has closed it: `polyhead infer ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ImportError as error:
@@ -62,11 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_app(commands: Iterable[EntryPoint], *, described: bool) -> App:
-    """The command line with these sub-commands; flags may also be given as POLYHEAD_<COMMAND>_<FLAG>.
+    """Build the command line; flags may also be given as POLYHEAD_<COMMAND>_<FLAG>.
 
     Args:
         commands: The sub-commands.
-        described: Import them all, so that the help can say what each does.
+        described: Whether to import them all, so that the help describes each.
     """
     app = App(
         name="polyhead",
@@ -82,17 +82,17 @@ def build_app(commands: Iterable[EntryPoint], *, described: bool) -> App:
             continue
         app.command(point.value, name=point.name)
         if described:
-            app[point.name]  # cyclopts shows the help of a command only once it is imported
+            app[point.name]  # cyclopts shows the help of a command only after importing it
     return app
 
 
 def print_error(line: str) -> None:
-    """One line on the standard error."""
+    """Print one line to the standard error."""
     sys.stderr.write(f"{line}\n")
 
 
 def _trouble(point: EntryPoint) -> str | None:
-    """Why a command cannot be imported, or None where it can."""
+    """Return why a command cannot be imported, or None if it can."""
     try:
         point.load()
     except ImportError as error:
@@ -102,7 +102,7 @@ def _trouble(point: EntryPoint) -> str | None:
 
 
 def _missing_extra(called: EntryPoint | None, error: ImportError) -> str | None:
-    """The extra that brings the module whose absence is the error, or None where that is not the trouble."""
+    """Return the extra that a failed import needs, or None if an extra is not the cause."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ModuleNotFoundError):
         cause = cause.__cause__
@@ -112,7 +112,7 @@ def _missing_extra(called: EntryPoint | None, error: ImportError) -> str | None:
 
 
 def _is_expected(error: Exception) -> bool:
-    """Our own errors are made to be read, and the system's speak of files; others are faults of ours."""
+    """Return whether an error is for the user: our own, or one of the system. Others are bugs."""
     return isinstance(error, OSError) or type(error).__module__.startswith("polyhead_")
 
 

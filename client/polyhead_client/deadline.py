@@ -1,4 +1,4 @@
-"""One deadline for all the calls of an operation."""
+"""The deadline of an operation, which all its calls share."""
 
 import time
 from dataclasses import dataclass
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from polyhead_client.arguments import check_timeout
 
 _LONGEST_SECONDS = 10**8
-"""Three years. More is no limit: further on, gRPC's own clock overflows."""
+"""Three years. More means no limit, because gRPC's own clock overflows."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment of the monotonic clock."""
+    """A deadline on the monotonic clock."""
 
     timeout: float | None
-    """Seconds from start to end; None: there is no end."""
+    """Seconds from start to end; None means no limit."""
     _end: float | None
 
     @classmethod
     def after(cls, timeout: float | None) -> "Deadline":
-        """The deadline `timeout` seconds from now.
+        """Return the deadline `timeout` seconds from now.
 
         Raises:
-            InvalidRequest: the timeout is no positive number.
+            InvalidRequest: The timeout is not a positive number.
         """
         check_timeout(timeout)
         if timeout is None or timeout > _LONGEST_SECONDS:
@@ -30,10 +30,10 @@ class Deadline:
         return cls(float(timeout), time.monotonic() + float(timeout))
 
     def remaining(self) -> float | None:
-        """Seconds that are left; None: any number."""
+        """Return the seconds that are left; None means no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def clip(self, seconds: float) -> float:
-        """`seconds`, or what is left where that is less."""
+        """Return `seconds`, or the seconds that are left if those are fewer."""
         remaining = self.remaining()
         return seconds if remaining is None else min(seconds, remaining)

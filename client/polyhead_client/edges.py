@@ -1,4 +1,4 @@
-"""The strongest edges of attention: which token looks at which.
+"""The strongest edges of attention: which token attends to which.
 
 Shape letters: T tokens, H heads.
 """
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 
 
 class Edge(NamedTuple):
-    """One query's attention to one key."""
+    """The attention of one query to one key."""
 
     query: int
-    """The position that looks."""
+    """The position that attends."""
     key: int
-    """The position that is looked at."""
+    """The position that is attended to."""
     weight: float
 
 
 def strongest_edges(weights: NDArray[Any], *, top: int = 3, skip: Collection[int] = ()) -> list[list[Edge]]:
-    """The heaviest edges of each head, heaviest first; of equal ones, the earlier query and key.
+    """Return the heaviest edges of each head, heaviest first; ties go to the earlier query and key.
 
     Args:
         weights: [H, T_query, T_key], as `Encoding.attention[layer]` of one sequence.
-        top: How many edges of each head.
-        skip: Positions that no edge may start or end at, such as those of [CLS] and [SEP], where heads
-            look when they have nothing to look at.
+        top: The number of edges of each head.
+        skip: Positions to leave out, such as those of [CLS] and [SEP], to which heads attend when nothing
+            else is relevant.
 
     Returns:
         For each head, at most `top` edges.
 
     Raises:
-        ValueError: `weights` is not of rank 3.
+        ValueError: `weights` does not have three axes.
     """
     if weights.ndim != 3:
         raise ValueError(f"weights must be [H, T_query, T_key], was {list(weights.shape)}")

@@ -1,4 +1,4 @@
-"""What `encode` returns.
+"""The result of `encode`.
 
 Shape letters: B batch, T tokens, D d_model, H heads.
 """
@@ -10,19 +10,19 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 Arrays: TypeAlias = Any
-"""An array, or for a ragged batch a list of B arrays: the inputs decide, so checkers cannot know."""
+"""An array, or for a ragged batch a list of B arrays; the inputs decide, so type checkers cannot tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """Where the time of one call went, in nanoseconds; None where the server does not say.
+    """The timings of one call, in nanoseconds; None if the server does not report them.
 
-    Of a batch that was sent as several requests, the server's times are sums; as requests run side by side,
-    they may be more than `total_ns`.
+    For a batch that was sent as several requests, the server's timings are sums. Requests run concurrently,
+    so a sum may exceed `total_ns`.
     """
 
     total_ns: int
-    """From sending to having the reply, as the client saw it."""
+    """From sending the request to reading the reply, measured by the client."""
     parse_ns: int | None = None
     tokenise_ns: int | None = None
     """Texts only."""
@@ -33,7 +33,7 @@ class Timings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Encoding:
-    """The encoder's answer, in the form of its inputs.
+    """The result of an encoder, in the form of its inputs.
 
     | given                           | output       | attention[layer]  | pooled | tokens        | lengths |
     |---------------------------------|--------------|-------------------|--------|---------------|---------|
@@ -41,9 +41,9 @@ class Encoding:
     | a list: texts, [T_i, D], [T_i]  | B × [T_i, D] | B × [H, T_i, T_i] | [B, D] | B × T_i       | [B]     |
     | an array: [B, T, D], [B, T]     | [B, T, D]    | [B, H, T, T]      | [B, D] | B × T         | [B]     |
 
-    Arrays are read-only views of the reply, which each of them keeps in memory as a whole: `array.copy()` or
-    `torch.tensor(array)` gives one to write to. Only what comes in several messages, or as FP16 or UINT8
-    weights, is put into arrays of its own. What was not asked for is None.
+    Arrays are read-only views of the reply, and each of them keeps the whole reply in memory; `array.copy()`
+    and `torch.tensor(array)` give writable copies. Only outputs that come in several messages, and weights
+    that come as FP16 or UINT8, have arrays of their own. Outputs that were not requested are None.
     """
 
     model: str
@@ -52,12 +52,12 @@ class Encoding:
     output: Arrays
     pooled: NDArray[Any] | None
     attention: Mapping[int, Arrays] | None
-    """Layer → weights, always float32 (rows that were sent as FP16 or UINT8 are turned back). The
-    axes are [head, query, key]; only the chosen heads and queries are there, in the order chosen."""
+    """Layer → weights, always float32 (FP16 and UINT8 are converted back). The axes are [head, query, key];
+    only the selected heads and queries are there, in the order of selection."""
     heads: tuple[int, ...] | None
     """The numbers of the heads in `attention`, in order."""
     queries: tuple[int, ...] | None
-    """The positions of the queries in `attention` where they were chosen; None: all T."""
+    """The positions of the queries in `attention`; None means all T."""
     tokens: list[str] | list[list[str]] | None
     """"" is padding."""
     lengths: int | NDArray[Any]

@@ -1,16 +1,16 @@
-"""What can go wrong in a call.
+"""The errors of a call.
 
 ```
 PolyheadError
-├── InvalidRequest     (also a ValueError)     the request is wrong; the message names the field
+├── InvalidRequest     (also a ValueError)     the request is not valid; the message names the field
 ├── NotFound                                   no such model, or no such version of it
-├── TooLarge                                   over a limit of the server
-├── Unavailable                                unreachable, loading, draining or full: worth trying later
+├── TooLarge                                   the request or reply exceeds a limit of the server
+├── Unavailable                                unreachable, loading, draining or full: retry later
 ├── DeadlineExceeded   (also a TimeoutError)   no answer in time
-├── Cancelled                                  the call was called off
-├── AccessDenied                               the server does not know or does not admit the caller
+├── Cancelled                                  the call was cancelled
+├── AccessDenied                               authentication or authorisation failed
 ├── Unsupported                                the server has no such procedure
-└── ServerError                                the server's fault, a malformed reply included
+└── ServerError                                the server failed, or sent a malformed reply
 ```
 """
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class PolyheadError(Exception):
-    """A call failed; the message is meant to be read.
+    """A call failed; the message is for people.
 
     Attributes:
-        code: the gRPC status, or None where the client itself refused.
-        details: what the server wrote, word for word.
-        request_id: names the call in the server's log.
+        code: The gRPC status, or None if the client itself raised the error.
+        details: The server's message, unchanged.
+        request_id: The id of the call in the server's log.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PolyheadError(Exception):
 
 
 class InvalidRequest(PolyheadError, ValueError):
-    """The request is wrong; the message names the field, what it must be and what it was."""
+    """The request is not valid; the message names the field, what it must be and what it was."""
 
 
 class NotFound(PolyheadError):
@@ -54,37 +54,38 @@ class NotFound(PolyheadError):
 
 
 class TooLarge(PolyheadError):
-    """The request or its reply is over a limit of the server.
+    """The request or its reply exceeds a limit of the server.
 
     Attributes:
-        limit: `max_reply_bytes` where the reply is over the server's limit of one message, and may be had
-            in parts; None where something else is too large.
+        limit: `max_reply_bytes` if the reply exceeds the server's limit for one message, and could be
+            streamed in parts; None if another limit is exceeded.
     """
 
     limit: str | None = None
 
 
 class Unavailable(PolyheadError):
-    """The server cannot be reached, is loading, draining or full; a later try may succeed.
+    """The server cannot be reached, or is loading, draining or full; a retry may succeed.
 
     Attributes:
-        retry_after: seconds after which the server wants to be asked again; less than 0 where it will not get
-            better by itself, None where it does not say.
+        retry_after: Seconds to wait before a retry, as the server asks; negative if a retry is of no use,
+        None
+            if it does not say.
     """
 
     retry_after: float | None = None
 
 
 class DeadlineExceeded(PolyheadError, TimeoutError):
-    """No answer came in time."""
+    """There was no reply in time."""
 
 
 class Cancelled(PolyheadError):
-    """The call was called off before it was answered."""
+    """The call was cancelled before it was answered."""
 
 
 class AccessDenied(PolyheadError):
-    """The server does not know the caller, or does not let it do this."""
+    """The server could not authenticate the caller, or does not permit the call."""
 
 
 class Unsupported(PolyheadError):
@@ -92,4 +93,4 @@ class Unsupported(PolyheadError):
 
 
 class ServerError(PolyheadError):
-    """The server failed, or sent a reply that breaks the contract."""
+    """The server failed, or sent a malformed reply."""

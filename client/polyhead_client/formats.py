@@ -1,4 +1,4 @@
-"""An encoding for programs: as JSON, and as arrays for NumPy.
+"""Write an encoding as JSON, or as an .npz file of arrays.
 
 Both take the encoding of a list of sequences. Shape letters: T tokens, D d_model, H heads.
 """
@@ -17,22 +17,22 @@ from polyhead_client.encoding import Encoding
 from polyhead_client.options import boundaries
 
 JSON_FORMAT = 1
-"""Grows when a reader of the older form would misunderstand the newer one."""
+"""Incremented when a reader of the old format would misread the new one."""
 
 
 def edges_of(encoding: Encoding, index: int, layer: int, *, top: int, special: bool) -> dict[int, list[Edge]]:
-    """Head → its strongest edges in one sequence and layer; those of [CLS] and its like only if `special`."""
+    """Return head → strongest edges of a sequence and layer; with special tokens only if `special`."""
     weights = (encoding.attention or {})[layer][index]
     skip = boundaries(encoding.tokens[index]) if encoding.tokens is not None and not special else ()
     return dict(zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True))
 
 
 def as_json(encoding: Encoding, texts: Sequence[str | None], *, top: int, special: bool) -> str:
-    """One JSON object: format, model, version, sequences, timings_ns.
+    """Return a JSON object: format, model, version, sequences, timings_ns.
 
     Each sequence has text (or null), length, tokens (or null), output_shape [T, D], pooled (numbers, or
     null), and attention (null, or layer → edges with head, query, key, query_token, key_token, weight).
-    Numbers that JSON does not have are null.
+    Infinite numbers and NaN are null.
     """
     sequences = []
     for index, text in enumerate(texts):
@@ -81,7 +81,7 @@ def as_json(encoding: Encoding, texts: Sequence[str | None], *, top: int, specia
 
 
 def write_npz(path: Path, encoding: Encoding) -> None:
-    """Writes lengths, pooled, and for the sequence N: output.N, tokens.N and attention.LAYER.N."""
+    """Write lengths, pooled, and for each sequence N: output.N, tokens.N and attention.LAYER.N."""
     arrays: dict[str, NDArray[Any]] = {"lengths": np.asarray(encoding.lengths)}
     if encoding.pooled is not None:
         arrays["pooled"] = encoding.pooled

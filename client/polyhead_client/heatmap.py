@@ -1,4 +1,4 @@
-"""Attention as pictures: one heat map for each head.
+"""Draw attention as heat maps, one for each head.
 
 Shape letters: T tokens, H heads.
 """
@@ -17,26 +17,25 @@ from polyhead_client.encoding import Encoding
 _MOST_IN_A_ROW = 12
 _FONT_SIZE = 7.5
 _PITCH = 0.125
-"""Inches between two tick labels, so that they stay apart."""
+"""The least distance of two tick labels, in inches."""
 _CHARACTER = 0.065
-"""Inches that a character of a label takes."""
+"""The width of a character of a label, in inches."""
 _LEAST_SIDE, _MOST_SIDE = 1.4, 8.0
-"""Inches of a heat map's side."""
+"""The limits for the side of a heat map, in inches."""
 
 
 def draw_heads(encoding: Encoding, *, layer: int, columns: int | None = None) -> Figure:
-    """Draws the attention weights of one sequence: a row of heat maps, one for each head.
+    """Draw the attention weights of one sequence: a heat map for each head.
 
-    Tokens stand on both axes: queries, who look, down; keys, who are looked at, across. All maps share
-    one colour scale, from 0 to the largest weight.
+    Queries are rows, keys are columns. All maps share one colour scale, from 0 to the largest weight.
 
     Args:
-        encoding: Of a single sequence, with the attention of `layer`.
-        layer: Which of its layers to draw.
-        columns: Heat maps in a row; None is one row for up to 12 heads, and rows of equal length for more.
+        encoding: The encoding of a single sequence, with the attention of `layer`.
+        layer: The layer to draw.
+        columns: Heat maps per row; None means one row for up to 12 heads, and rows of equal length for more.
 
     Raises:
-        ValueError: the encoding has no such attention, or is of a batch.
+        ValueError: The encoding has no such attention, or is that of a batch.
     """
     if encoding.attention is None or layer not in encoding.attention:
         raise ValueError(f"layer must be one of {list(encoding.attention or ())}, was {layer}")
@@ -76,22 +75,22 @@ def draw_heads(encoding: Encoding, *, layer: int, columns: int | None = None) ->
 
 
 def kinds() -> Collection[str]:
-    """The endings, without the dot, of the pictures that can be written."""
-    return Figure().canvas.get_supported_filetypes().keys() - {"pgf"}  # which needs LaTeX
+    """Return the suffixes, without the dot, of the supported image formats."""
+    return Figure().canvas.get_supported_filetypes().keys() - {"pgf"}  # it needs LaTeX
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a picture; the ending of its name says which of `kinds`."""
+    """Write an image; the suffix of its name selects the format, one of `kinds`."""
     with warnings.catch_warnings():
-        # Tokens of scripts that the font lacks are drawn as boxes; that need not be told.
+        # Characters that the font lacks are drawn as boxes; a warning would not help.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(path, dpi=150)
 
 
 def _label(axis: Axis, labels: Sequence[str], inches: float, *, rotation: int) -> None:
-    """Puts tokens beside an axis: every one where there is room, else every second, third, ..."""
+    """Label an axis with tokens: every one if there is room, otherwise every second, third, ..."""
     step = max(1, math.ceil(len(labels) * _PITCH / max(inches, _PITCH) - 0.01))
     axis.set_ticks(range(0, len(labels), step), labels[::step], rotation=rotation, fontsize=_FONT_SIZE)
     axis.set_tick_params(length=2, pad=1)
     for text in axis.get_ticklabels():
-        text.set_parse_math(False)  # a "$" is a token here
+        text.set_parse_math(False)  # "$" is a token, not mathematics

@@ -1,4 +1,4 @@
-"""`polyhead infer`: sentences in, a readable answer out."""
+"""`polyhead infer`: encode sentences and show the result."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.options import DEFAULT_CONNECTION, Connection, parse_indices
+from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 
 if TYPE_CHECKING:
     from polyhead_client.encoding import Encoding
@@ -17,7 +17,7 @@ app = App(name="infer", help="Run an encoder on sentences, and show what comes o
 
 
 def _no_option(_: object, text: str) -> None:
-    """`-` has a meaning here, so texts may begin with a hyphen; a misspelt option is no text, though."""
+    """Reject misspelt options: texts may begin with a hyphen, because `-` means the standard input."""
     if text.startswith("-") and text != "-" and not any(letter.isspace() for letter in text):
         raise ValueError(f"unknown option {text}")
 
@@ -25,7 +25,7 @@ def _no_option(_: object, text: str) -> None:
 @app.default
 def infer(
     *texts: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_no_option)],
-    connection: Connection = DEFAULT_CONNECTION,
+    connection: ConnectionOptions = DEFAULT_CONNECTION,
     input: Path | None = None,
     attention: str | None = None,
     heads: str | None = None,
@@ -40,9 +40,9 @@ def infer(
     Parameters
     ----------
     connection
-        Which server, and which of its models.
+        The server, and one of its models.
     texts
-        The sentences; - reads them from the standard input, one a line.
+        The sentences; - reads them from the standard input, one per line.
     input
         Instead of sentences: an .npy file of vectors [T, D] or [B, T, D], or of token ids [T] or [B, T].
     attention
@@ -50,11 +50,11 @@ def infer(
     heads
         Heads of those layers: 3, or 0,3, or 0:4. Default: all.
     top
-        How many of the strongest edges to show of each head.
+        The number of strongest edges to show for each head.
     special
-        Also show edges from and to [CLS], [SEP] and their like.
+        Also show edges from and to special tokens such as [CLS] and [SEP].
     truncate
-        Cut sentences that are too long, instead of refusing them.
+        Truncate sentences that are too long, instead of rejecting them.
     json
         Write JSON: pooled vectors, and the strongest edges.
     npz
@@ -64,7 +64,7 @@ def infer(
     from polyhead_client.formats import as_json, write_npz
     from polyhead_client.report import print_report
 
-    if npz is not None and npz.suffix != ".npz":  # NumPy would write to another file than was named
+    if npz is not None and npz.suffix != ".npz":  # NumPy would append the suffix
         raise InvalidRequest(f"--npz must be a file that ends with .npz, was {npz}")
     inputs = _inputs(texts, input)
     with connection.open() as client:
@@ -91,7 +91,7 @@ def _layers(attention: str | None) -> bool | list[int] | None:
 
 
 def _inputs(texts: tuple[str, ...], path: Path | None) -> list[Any]:
-    """A list of sequences, so that results are lists as well."""
+    """Return the inputs as a list of sequences, so that results are lists as well."""
     if path is not None:
         if texts:
             raise InvalidRequest("give either sentences or --input, not both")

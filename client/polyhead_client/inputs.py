@@ -1,4 +1,4 @@
-"""What a caller may give to `encode`, turned into the wire's inputs.
+"""Read and check the inputs of `encode`, and encode them for the wire.
 
 Shape letters: B batch, T tokens, D d_model.
 """
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.padding import Form, Rows, Sequences, as_array, described, pad
-from polyhead_client.tensors import Tensor, as_datatype, encode_texts
+from polyhead_client.padding import InputForm, Rows, Sequences, as_array, described, pad
+from polyhead_client.tensors import InputTensor, as_datatype, encode_texts
 from polyhead_proto.datatypes import pack_strings
-from polyhead_proto.names import LENGTHS, TEXT
+from polyhead_proto.names import INPUT_IDS, LENGTHS, MASK, TEXT, TOKEN_TYPE_IDS, X
 
 Inputs: TypeAlias = (
     str | Sequence[str] | NDArray[Any] | Sequence[NDArray[Any]] | Sequence[int] | Sequence[Sequence[int]]
@@ -26,20 +26,20 @@ Inputs: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One input of numbers: a row for each sequence, already in its datatype."""
+    """A numeric input: one row for each sequence, already in its datatype."""
 
     name: str
     datatype: str
     rows: Rows
 
     def part(self, chosen: slice) -> "Field":
-        """Some of the rows."""
+        """Return some of the rows."""
         return replace(self, rows=self.rows[chosen])
 
-    def tensor(self) -> Tensor:
-        """As it goes over the wire, padded."""
+    def tensor(self) -> InputTensor:
+        """Encode the rows for the wire, padded."""
         array = pad(self.rows)
-        return Tensor(name=self.name, datatype=self.datatype, shape=array.shape, raw=array.tobytes())
+        return InputTensor(name=self.name, datatype=self.datatype, shape=array.shape, raw=array.tobytes())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +50,23 @@ class Texts:
     name = TEXT
 
     def part(self, chosen: slice) -> "Texts":
-        """Some of them."""
+        """Return some of the texts."""
         return Texts(rows=self.rows[chosen])
 
-    def tensor(self) -> Tensor:
-        """As it goes over the wire."""
-        return Tensor(name=self.name, datatype="BYTES", shape=(len(self.rows),), raw=pack_strings(self.rows))
+    def tensor(self) -> InputTensor:
+        """Encode the texts for the wire."""
+        return InputTensor(
+            name=self.name, datatype="BYTES", shape=(len(self.rows),), raw=pack_strings(self.rows)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Sequences that were read and checked."""
+    """The inputs of a call, after validation."""
 
     fields: tuple[Field | Texts, ...]
-    """The first is the main one."""
-    form: Form
+    """The first is the main input."""
+    form: InputForm
     lengths: NDArray[np.int32] | None
     """[B], or None for texts."""
 
@@ -87,12 +89,12 @@ class Batch:
         return rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
 
     @cached_property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What goes over the wire."""
+    def tensors(self) -> tuple[InputTensor, ...]:
+        """The inputs, encoded for the wire."""
         return tuple(field.tensor() for field in self.fields)
 
     def part(self, chosen: slice) -> "Batch":
-        """Some of the sequences, padded to the longest of them."""
+        """Return some of the sequences, padded to the longest of them."""
         return Batch(
             fields=tuple(field.part(chosen) for field in self.fields),
             form=self.form,
@@ -108,10 +110,10 @@ def prepare(
     mask: Any = None,
     token_type_ids: Any = None,
 ) -> Batch:
-    """Reads the inputs of one call; `Client.encode` says what they may be.
+    """Read and check the inputs of one call, which `Client.encode` documents.
 
     Raises:
-        InvalidRequest: they are anything else, or do not fit together.
+        InvalidRequest: An input is not valid, or they do not fit together.
     """
     if (texts := _as_texts(inputs)) is not None:
         extras = {
@@ -125,7 +127,7 @@ def prepare(
                 raise InvalidRequest(
                     f"{name} goes with token ids or vectors; the server tokenises texts itself"
                 )
-        form = Form.SINGLE if isinstance(inputs, str) else Form.RAGGED
+        form = InputForm.SINGLE if isinstance(inputs, str) else InputForm.RAGGED
         return Batch(fields=(Texts(rows=encode_texts(TEXT, texts)),), form=form, lengths=None)
 
     rows, form = _as_rows(inputs)
@@ -139,20 +141,20 @@ def prepare(
         counts = sequences.lengths_of_mask(attention_mask)
     fields = [_main(rows)]
     if token_type_ids is not None:
-        name = "token_type_ids"
-        fields.append(_field(name, "INT64", sequences.per_token(name, token_type_ids)))
-    if form is Form.RAGGED or (counts != sequences.own_lengths).any():
+        rows_of_types = sequences.per_token("token_type_ids", token_type_ids)
+        fields.append(_field(TOKEN_TYPE_IDS, "INT64", rows_of_types))
+    if form is InputForm.RAGGED or (counts != sequences.own_lengths).any():
         fields.append(_field(LENGTHS, "INT32", counts))
     if mask is not None:
-        fields.append(_field("mask", "BOOL", sequences.mask(mask)))
+        fields.append(_field(MASK, "BOOL", sequences.mask(mask)))
     return Batch(fields=tuple(fields), form=form, lengths=counts)
 
 
 def _main(rows: Rows) -> Field:
     if rows[0].ndim == 1:
-        return _field("input_ids", "INT64", rows)
+        return _field(INPUT_IDS, "INT64", rows)
     half = all(row.dtype == np.float16 for row in rows)
-    return _field("x", "FP16" if half else "FP32", rows)
+    return _field(X, "FP16" if half else "FP32", rows)
 
 
 def _field(name: str, datatype: str, rows: Rows) -> Field:
@@ -163,7 +165,7 @@ def _field(name: str, datatype: str, rows: Rows) -> Field:
 
 
 def _as_texts(inputs: Any) -> list[str] | None:
-    """The texts, or None where the inputs are something else."""
+    """Return the inputs as a list of texts; None if they are something else."""
     if isinstance(inputs, str):
         return [inputs]
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UO" and inputs.ndim == 1:
@@ -176,8 +178,8 @@ def _as_texts(inputs: Any) -> list[str] | None:
     return list(inputs)
 
 
-def _as_rows(inputs: Any) -> tuple[Rows, Form]:
-    """B sequences of floats [T, D] or integers [T], as one array or as a list, and how they were given."""
+def _as_rows(inputs: Any) -> tuple[Rows, InputForm]:
+    """Return B sequences of floats [T, D] or integers [T], as one array or a list, and their form."""
     if isinstance(inputs, Mapping):
         raise InvalidRequest(
             "inputs must be texts, token ids or vectors, was a mapping: "
@@ -189,13 +191,13 @@ def _as_rows(inputs: Any) -> tuple[Rows, Form]:
         if not inputs:
             raise InvalidRequest("inputs must hold at least one sequence, was empty")
         if all(isinstance(item, Integral) and not isinstance(item, bool) for item in inputs):
-            return as_array("inputs", inputs)[None], Form.SINGLE
-        return _as_list(inputs), Form.RAGGED
+            return as_array("inputs", inputs)[None], InputForm.SINGLE
+        return _as_list(inputs), InputForm.RAGGED
     array = as_array("inputs", inputs)
     if _is_sequence(array):
-        return array[None], Form.SINGLE
+        return array[None], InputForm.SINGLE
     if array.ndim and len(array) and _is_sequence(array[0]):
-        return array, Form.ARRAY
+        return array, InputForm.ARRAY
     raise InvalidRequest(
         f"inputs must be floats [B, T, D] or [T, D], integers [B, T] or [T], or texts, was {described(array)}"
     )
@@ -203,7 +205,7 @@ def _as_rows(inputs: Any) -> tuple[Rows, Form]:
 
 def _as_list(inputs: Sequence[Any]) -> list[NDArray[Any]]:
     items = [as_array(f"inputs[{index}]", item) for index, item in enumerate(inputs)]
-    # NumPy reads an empty list as floats; here it is a sequence of no token ids.
+    # NumPy reads an empty list as floats; here it is an empty sequence of token ids.
     items = [item.astype(np.int64) if item.shape == (0,) else item for item in items]
     for index, item in enumerate(items):
         if not _is_sequence(item):

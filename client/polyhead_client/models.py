@@ -1,4 +1,4 @@
-"""What a server says about itself and its models.
+"""The metadata and statistics of a server and its models.
 
 Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers.
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from polyhead_client.errors import ServerError
-from polyhead_proto.names import TEXT
+from polyhead_proto.names import ATTENTION, TEXT, Property
 
 if TYPE_CHECKING:
     from polyhead_proto import messages as pb
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """One input or output of a model; -1 in the shape is any size."""
+    """An input or output of a model; -1 in the shape means any size."""
 
     name: str
     datatype: str
@@ -28,9 +28,9 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """One served model: a family's fast graph (`NAME`) or another (`NAME.attention`, …).
+    """A served model: the fast graph of a family (`NAME`) or another graph (`NAME.attention`, …).
 
-    The numbers are None where the server does not say.
+    Numbers are None if the server does not report them.
     """
 
     name: str
@@ -39,11 +39,11 @@ class ModelInfo:
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
     properties: Mapping[str, str]
-    """Everything the server says, as it says it."""
+    """All properties, as the server reports them."""
 
     @classmethod
     def from_message(cls, message: "pb.ModelMetadataResponse") -> "ModelInfo":
-        """Reads the reply to ModelMetadata."""
+        """Read the reply to ModelMetadata."""
         return cls(
             name=message.name,
             versions=tuple(message.versions),
@@ -55,18 +55,18 @@ class ModelInfo:
 
     @property
     def family(self) -> str:
-        """The encoder that this graph belongs to."""
+        """The family that this graph belongs to."""
         return family_of(self.name)
 
     @cached_property
     def attention(self) -> Mapping[int, str]:
-        """The outputs that hold attention weights, by layer; empty where the server does not say."""
+        """The outputs of attention weights, by layer; empty if the server does not report any."""
         try:
-            tensors = json.loads(self.properties.get("tensors") or "{}")
+            tensors = json.loads(self.properties.get(Property.TENSORS) or "{}")
             layers = {
                 int(tensor["layer"]): name
                 for name, tensor in tensors.items()
-                if tensor.get("role") == "attention" and name in self.outputs and "layer" in tensor
+                if tensor.get("role") == ATTENTION and name in self.outputs and "layer" in tensor
             }
         except (ValueError, TypeError, AttributeError) as error:
             raise ServerError(f"malformed reply: what {self.name} says of its tensors") from error
@@ -74,90 +74,90 @@ class ModelInfo:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """The layers whose weights this graph gives, in order."""
+        """The layers whose attention weights this graph returns, in order."""
         return tuple(self.attention)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models of the same family, this one among them: one for each graph."""
-        names = self.properties.get("models", "")
+        """The models of the family, including this one: one for each graph."""
+        names = self.properties.get(Property.MODELS, "")
         return tuple(names.split(",")) if names else (self.name,)
 
     @property
     def takes_text(self) -> bool:
-        """Texts may be sent; the server tokenises them."""
+        """Whether the model takes texts, which the server tokenises."""
         return TEXT in self.inputs
 
     @property
     def layers(self) -> int | None:
         """L."""
-        return self._number("layers")
+        return self._number(Property.LAYERS)
 
     @property
     def heads(self) -> int | None:
         """H."""
-        return self._number("heads")
+        return self._number(Property.HEADS)
 
     @property
     def d_model(self) -> int | None:
         """D."""
-        return self._number("d_model")
+        return self._number(Property.D_MODEL)
 
     @property
     def parameters(self) -> int | None:
-        """How many numbers were trained."""
-        return self._number("parameters")
+        """The number of trained parameters."""
+        return self._number(Property.PARAMETERS)
 
     @property
     def vocabulary(self) -> int | None:
-        """How many token ids there are; None for a family that takes vectors."""
-        return self._number("vocabulary")
+        """The number of token ids; None for a family that takes vectors."""
+        return self._number(Property.VOCABULARY)
 
     @property
     def max_tokens(self) -> int | None:
         """The largest T."""
-        return self._number("max_tokens")
+        return self._number(Property.MAX_TOKENS)
 
     @property
     def max_batch_size(self) -> int | None:
         """The largest B of a request."""
-        return self._number("max_batch_size")
+        return self._number(Property.MAX_BATCH_SIZE)
 
     @property
     def max_request_tokens(self) -> int | None:
         """The largest B × T of a request, padding included."""
-        return self._number("max_request_tokens")
+        return self._number(Property.MAX_REQUEST_TOKENS)
 
     @property
     def max_request_bytes(self) -> int | None:
-        """The largest request that the server takes."""
-        return self._number("max_request_bytes")
+        """The largest request that the server accepts."""
+        return self._number(Property.MAX_REQUEST_BYTES)
 
     @property
     def max_reply_bytes(self) -> int | None:
-        """The largest reply that the server gives."""
-        return self._number("max_reply_bytes")
+        """The largest reply that the server sends in one message."""
+        return self._number(Property.MAX_REPLY_BYTES)
 
     @property
     def max_stream_reply_bytes(self) -> int | None:
-        """The largest reply that the server streams in parts; None where it does not."""
-        return self._number("max_stream_reply_bytes")
+        """The largest reply that the server streams in parts; None if it does not."""
+        return self._number(Property.MAX_STREAM_REPLY_BYTES)
 
-    def _number(self, key: str) -> int | None:
+    def _number(self, key: Property) -> int | None:
         value = self.properties.get(key, "")
         return int(value) if value.isdecimal() else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """One line of the server's list of models."""
+    """An entry of the server's list of models."""
 
     name: str
     version: str
     state: str
     """READY, LOADING or UNAVAILABLE."""
     reason: str
-    """Why it is not READY."""
+    """The reason why it is not READY."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class ServerInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """How often something was done, and for how long in all."""
+    """The count and total duration of an event."""
 
     count: int
     total_ns: int
@@ -179,22 +179,22 @@ class Duration:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStatistics:
-    """What a model has done since the server started."""
+    """The statistics of a model since the server started."""
 
     name: str
     version: str
     inference_count: int
-    """Sequences."""
+    """The number of sequences."""
     execution_count: int
-    """Runs of the engine."""
+    """The number of engine runs."""
     last_inference_ms: int
     """Milliseconds since the epoch; 0 before the first."""
     durations: Mapping[str, Duration]
-    """Of requests: success, fail, queue, compute_input, compute_infer, compute_output, ..."""
+    """Durations of requests: success, fail, queue, compute_input, compute_infer, compute_output, ..."""
 
     @classmethod
     def from_message(cls, message: "pb.ModelStatistics") -> "ModelStatistics":
-        """Reads one entry of the reply to ModelStatistics."""
+        """Read an entry of the reply to ModelStatistics."""
         statistics = message.inference_stats
         return cls(
             name=message.name,
@@ -213,7 +213,7 @@ class ModelStatistics:
 
 
 def family_of(model: str) -> str:
-    """`minilm` of `minilm.attention`."""
+    """Return the family of a model: `minilm` of `minilm.attention`."""
     return model.partition(".")[0]
 
 

@@ -1,8 +1,6 @@
-"""What a client does, without doing any input or output itself.
+"""The operations of both clients, as generators that do no input or output (see `polyhead_client.calls`).
 
-Each operation is a generator: it yields a `Call` (or a `Pause`), is sent the reply's bytes, and
-returns its result. `Client` and `AsyncClient` only drive these generators, each over its own kind
-of channel, so names, arguments and everything behind them are written once: here.
+`Client` and `AsyncClient` have a method for each operation, with its name, arguments and documentation.
 """
 
 import time
@@ -14,28 +12,27 @@ from typing import Any, TypeAlias
 
 from polyhead_client import request
 from polyhead_client.arguments import check_flag, check_name, check_timeout, check_version
-from polyhead_client.calls import Call, More, Operation, Pause, Stream, Together, call
-from polyhead_client.catalogue import Catalogue
+from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, Stream, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
 from polyhead_client.inputs import Batch, Inputs, prepare
-from polyhead_client.messages import parse_reply
+from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo
 from polyhead_client.parts import Assembly
-from polyhead_client.reply import read
-from polyhead_client.selection import Indices, Selection, select
-from polyhead_client.splitting import AT_ONCE, Joined, halves, naming, plan
+from polyhead_client.reply import parse_reply, read
+from polyhead_client.selection import Indices, RequestedOutputs, select
+from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedEncoding, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import TEXT
+from polyhead_proto.names import INPUT_IDS, TEXT, Property, X
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Is told how many sequences are done, and of how many."""
+"""Called with the number of sequences that are done, and of all."""
 
 Timeout: TypeAlias = float | EllipsisType | None
-"""Seconds; None is no limit, ... is what the client was made with."""
+"""Seconds; None means no limit, ... the client's default."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
@@ -46,7 +43,7 @@ class Operations:
     def __init__(self, target: str, timeout: float | None) -> None:
         self._target = target
         self._timeout = check_timeout(timeout)
-        self._catalogue = Catalogue(target)
+        self._models = ModelCache(target)
 
     def encode(
         self,
@@ -69,42 +66,42 @@ class Operations:
         progress: Progress | None = None,
         timeout: Timeout = ...,
     ) -> Operation[Encoding]:
-        """Runs an encoder on one sequence or a batch; only what is asked for crosses the wire.
+        """Encode one sequence or a batch; only the requested outputs cross the wire.
 
-        A batch that is larger than the server takes at once is sent as several requests, up to four at a
-        time, and comes back as one, in order.
+        A batch that exceeds the server's limits is sent as several requests, up to four at a time. Its
+        results come back as one, in order.
 
         Args:
-            inputs: One sequence: a text, floats [T, D], or token ids [T]. A batch: a list of any of
-                these, each of its own length, or one array: floats [B, T, D] or token ids [B, T].
-                Results come in the same form; see `Encoding`.
-            model: The family, such as `minilm`; None is the only one that takes such inputs.
-            version: None is the newest.
-            lengths: Integers [B], 0..T, for an array that is padded on the right; None is all T.
-            attention_mask: The same in the manner of Hugging Face: 1 for tokens, 0 for padding.
+            inputs: One sequence: a text, floats [T, D], or token ids [T]. A batch: a list of these, each of
+                its own length, or one array: floats [B, T, D] or token ids [B, T]. Results have the same
+                form; see `Encoding`.
+            model: The family, such as `minilm`; None means the only one that takes such inputs.
+            version: The version; None means the newest.
+            lengths: Integers [B], 0..T, for an array that is padded on the right; None means all T.
+            attention_mask: Hugging Face's equivalent of `lengths`: 1 for tokens, 0 for padding.
             mask: bool [T, T] or [B, T, T] (for a list: [T_i, T_i] each), True = may attend; for
                 families that were exported with masks.
             token_type_ids: Integers in the shape of the token ids.
             output: Whether to fetch the encoder's output.
-            pooled: Whether to fetch the pooled output; None is: where the model pools.
-            tokens: Whether to fetch the tokens as strings; None is: for texts.
-            attention: True for the weights of every layer, or the layers (-1 is the last).
-            heads: The heads whose weights to fetch: 3, [0, 3] or range(4); None is all.
+            pooled: Whether to fetch the pooled output; None means if the model pools.
+            tokens: Whether to fetch the tokens as strings; None means for texts.
+            attention: True for the weights of every layer, or layer numbers (-1 is the last).
+            heads: The heads whose weights to fetch: 3, [0, 3] or range(4); None means all.
             queries: The positions whose rows of weights to fetch, likewise.
-            dtype: What the weights cross the wire as: "FP32", "FP16" (half the bytes) or "UINT8" (a
+            dtype: The datatype of the weights on the wire: "FP32", "FP16" (half the bytes) or "UINT8" (a
                 quarter; error up to 1/510). The result is float32 in any case.
-            truncate: Cut texts that are too long, instead of refusing them.
-            progress: Called with the numbers of sequences that are done, and of all, whenever a request is.
-            timeout: Seconds for all of it; None is no limit, ... is what the client was made with.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of sequences that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
 
         Returns:
-            The results, in the form of the inputs. Arrays are read-only views of the reply: `array.copy()` or
-            `torch.tensor(array)` gives one to write to. A view keeps the whole reply in memory: copy what is
-            kept for long where much more was asked for.
+            The results, in the form of the inputs. Arrays are read-only views of the reply; `array.copy()`
+            and `torch.tensor(array)` give writable copies. A view keeps the whole reply in memory, so copy a
+            small part that you keep for long.
 
         Raises:
-            InvalidRequest: The request is wrong; the message says where.
-            PolyheadError: The call failed; `polyhead_client.errors` has the kinds.
+            InvalidRequest: The request is not valid; the message says where.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
         deadline = self._deadline(timeout)
         wanted_version = check_version(version)
@@ -117,12 +114,12 @@ class Operations:
         batch = prepare(
             inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
         )
-        name = check_name(model) or (yield from self._catalogue.family(deadline, batch.kind))
-        info = yield from self._catalogue.model(name, version, deadline)
+        name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
+        info = yield from self._models.model(name, version, deadline)
         if attention is not None and attention is not False:
-            info = yield from self._catalogue.with_attention(info, version, deadline)
+            info = yield from self._models.with_attention(info, version, deadline)
         _check_inputs(info, batch)
-        selection = select(
+        requested = select(
             info,
             text=batch.kind == TEXT,
             output=output,
@@ -133,46 +130,46 @@ class Operations:
             queries=queries,
             dtype=dtype,
         )
-        ask = _Ask(
+        template = _RequestTemplate(
             info=info,
-            selection=selection,
+            requested=requested,
             version=wanted_version,
             truncate=truncate,
             deadline=deadline,
         )
         started_ns = time.perf_counter_ns()
         try:
-            encoding = yield from _encode(ask, batch, progress)
+            encoding = yield from _encode_batch(template, batch, progress)
         except (NotFound, InvalidRequest):
-            self._catalogue.forget(name)
+            self._models.forget(name)
             raise
         if encoding.version not in info.versions:
-            self._catalogue.forget(name)
+            self._models.forget(name)
         total_ns = time.perf_counter_ns() - started_ns
         return replace(encoding, timings=replace(encoding.timings, total_ns=total_ns))
 
     def model(
         self, name: str | None = None, *, version: int | str | None = None, timeout: Timeout = ...
     ) -> Operation[ModelInfo]:
-        """What the server says about a model; asked for once, then remembered.
+        """Return a model's metadata, which is fetched once and then cached.
 
         Args:
-            name: A family such as `minilm`, or one graph of it such as `minilm.attention`; None is
+            name: A family such as `minilm`, or one of its graphs such as `minilm.attention`; None means
                 the only family that is served.
-            version: None is the newest.
-            timeout: Seconds; None is no limit, ... is what the client was made with.
+            version: The version; None means the newest.
+            timeout: Seconds; None means no limit, ... the client's default.
 
         Raises:
             NotFound: There is no such model.
         """
-        return (yield from self._catalogue.model(check_name(name), version, self._deadline(timeout)))
+        return (yield from self._models.model(check_name(name), version, self._deadline(timeout)))
 
     def models(self, *, timeout: Timeout = ...) -> Operation[list[ServedModel]]:
-        """Every model of the server, in every version, with its state."""
-        return (yield from self._catalogue.models(self._deadline(timeout)))
+        """List the server's models, in all versions, with their states."""
+        return (yield from self._models.models(self._deadline(timeout)))
 
     def metadata(self, *, timeout: Timeout = ...) -> Operation[ServerInfo]:
-        """The server's name, version and protocol extensions."""
+        """Return the server's name, version and protocol extensions."""
         deadline = self._deadline(timeout)
         reply = yield from call(
             "ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse, deadline
@@ -182,7 +179,7 @@ class Operations:
     def statistics(
         self, model: str | None = None, *, timeout: Timeout = ...
     ) -> Operation[list[ModelStatistics]]:
-        """What one model, or every model, has done since the server started.
+        """Return the statistics of one model, or of every model, since the server started.
 
         Raises:
             NotFound: There is no such model.
@@ -194,7 +191,7 @@ class Operations:
         return [ModelStatistics.from_message(entry) for entry in reply.model_stats]
 
     def live(self, *, timeout: Timeout = ...) -> Operation[bool]:
-        """Whether the server answers; False also where it cannot be reached."""
+        """Return whether the server is live; False also if it cannot be reached."""
         deadline = self._deadline(timeout)
         try:
             return (
@@ -204,9 +201,9 @@ class Operations:
             return False
 
     def ready(self, model: str | None = None, *, timeout: Timeout = ...) -> Operation[bool]:
-        """Whether the server, or one model of it, takes requests.
+        """Return whether the server, or one of its models, is ready for requests.
 
-        False also where the server cannot be reached, or has no such model.
+        The result is False also if the server cannot be reached, or has no such model.
         """
         deadline = self._deadline(timeout)
         try:
@@ -215,10 +212,10 @@ class Operations:
             return False
 
     def wait_until_ready(self, model: str | None = None, *, timeout: Timeout = ...) -> Operation[None]:
-        """Returns when the server, or one model of it, takes requests.
+        """Wait until the server, or one of its models, is ready for requests.
 
         Raises:
-            DeadlineExceeded: That did not happen in time.
+            DeadlineExceeded: It was not ready in time.
             NotFound: There is no such model.
         """
         deadline = self._deadline(timeout)
@@ -229,7 +226,7 @@ class Operations:
                 if (yield from self._ready(model, deadline)):
                     return
                 if model is not None:
-                    reason = (yield from self._catalogue.state(model, deadline)) or reason
+                    reason = (yield from self._models.state(model, deadline)) or reason
             except Unavailable as error:
                 reason = str(error)
             except DeadlineExceeded as error:
@@ -240,7 +237,7 @@ class Operations:
                     details=error.details,
                     request_id=error.request_id,
                 ) from error
-            yield Pause(seconds=deadline.clip(pause))
+            yield Sleep(seconds=deadline.clip(pause))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _deadline(self, timeout: Timeout) -> Deadline:
@@ -256,22 +253,22 @@ class Operations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ask:
-    """What is asked of every part of one `encode`."""
+class _RequestTemplate:
+    """What all requests of one `encode` have in common."""
 
     info: ModelInfo
-    selection: Selection
+    requested: RequestedOutputs
     version: str
     truncate: bool
     deadline: Deadline
 
 
-def _encode(ask: _Ask, batch: Batch, progress: Progress | None) -> Operation[Encoding]:
-    """Asks for a batch with one request where that is enough, with several otherwise."""
-    parts = plan(ask.info, batch, ask.selection)
+def _encode_batch(template: _RequestTemplate, batch: Batch, progress: Progress | None) -> Operation[Encoding]:
+    """Encode a batch, in one request if the server's limits allow it, in several otherwise."""
+    parts = plan(template.info, batch, template.requested)
     if len(parts) == 1:
         try:
-            encoding = yield from _one(ask, batch)
+            encoding = yield from _request(template, batch)
         except TooLarge:
             if batch.size == 1:
                 raise
@@ -280,17 +277,19 @@ def _encode(ask: _Ask, batch: Batch, progress: Progress | None) -> Operation[Enc
             if progress is not None:
                 progress(batch.size, batch.size)
             return encoding
-    joined, done = Joined(batch), 0
+    joined, done = JoinedEncoding(batch), 0
 
-    def ended(size: int) -> None:
+    def on_result(size: int) -> None:
         nonlocal done
         done += size
         if progress is not None:
             progress(done, batch.size)
 
     try:
-        yield Together(
-            operations=[_part(ask, batch, part, joined) for part in parts], at_once=AT_ONCE, ended=ended
+        yield Gather(
+            operations=[_encode_part(template, batch, part, joined) for part in parts],
+            max_in_flight=MAX_IN_FLIGHT,
+            on_result=on_result,
         )
     except DeadlineExceeded as error:
         error.args = (f"{error}; {done} of {batch.size} sequences were encoded in time: give it more",)
@@ -298,57 +297,60 @@ def _encode(ask: _Ask, batch: Batch, progress: Progress | None) -> Operation[Enc
     return joined.encoding()
 
 
-def _part(ask: _Ask, batch: Batch, part: slice, joined: Joined) -> Operation[int]:
-    """Asks for a part of a batch, in halves where the server refuses it as too large; returns its size."""
+def _encode_part(
+    template: _RequestTemplate, batch: Batch, part: slice, joined: JoinedEncoding
+) -> Operation[int]:
+    """Encode a part of a batch, in halves if the server rejects it as too large; return its size."""
     size: int = part.stop - part.start
     try:
-        with naming(part):
-            # Several parts are under way: only what cannot be halved may be as large as a stream can be.
-            encoding = yield from _one(ask, batch.part(part), stream=size == 1)
+        with locate_errors(part):
+            # Several parts are in flight, so only what cannot be halved may be as large as a streamed reply.
+            encoding = yield from _request(template, batch.part(part), stream=size == 1)
     except TooLarge:
         if size == 1:
             raise
         for half in halves(part):
-            yield from _part(ask, batch, half, joined)
+            yield from _encode_part(template, batch, half, joined)
     else:
-        with naming(part):
+        with locate_errors(part):
             joined.put(part, encoding)
     return size
 
 
-def _one(ask: _Ask, batch: Batch, *, stream: bool = True) -> Operation[Encoding]:
-    """Asks for a batch with one request.
+def _request(template: _RequestTemplate, batch: Batch, *, stream: bool = True) -> Operation[Encoding]:
+    """Encode a batch with one request.
 
     Args:
-        ask: What is asked.
-        batch: Of which sequences.
-        stream: Whether a reply that does not fit into one message may come in parts.
+        template: The template of the request.
+        batch: The sequences.
+        stream: Whether a reply that exceeds the size of a message may come in parts.
     """
-    info, deadline = ask.info, ask.deadline
-    build = partial(request.build, info, batch, ask.selection, version=ask.version, truncate=ask.truncate)
-    size = request.reply_bytes(info, ask.selection, size=batch.size, tokens=batch.tokens)
+    info, requested, deadline = template.info, template.requested, template.deadline
+    build = partial(
+        request.build, info, batch, requested, version=template.version, truncate=template.truncate
+    )
+    size = request.reply_bytes(info, requested, size=batch.size, tokens=batch.tokens)
     stream = stream and info.max_stream_reply_bytes is not None
     if not stream or info.max_reply_bytes is None or size <= info.max_reply_bytes:
         try:
             data = yield Call(rpc=RPCS["ModelInfer"], data=build(), deadline=deadline)
         except TooLarge as error:
-            # Texts: only the server knows how many tokens they have, and so how large the reply is.
-            if not stream or error.limit != "max_reply_bytes":
+            # Only the server knows how many tokens texts have, and so how large the reply is.
+            if not stream or error.limit != Property.MAX_REPLY_BYTES:
                 raise
         else:
             reply = parse_reply(data, pb.ModelInferResponse)
-            return read(reply.message, reply.contents, batch, ask.selection)
+            return read(reply.message, reply.contents, batch, requested)
     assembly = Assembly()
-    last = assembly.add(
-        (yield Stream(rpc=RPCS["ModelStreamInfer"], data=build(parts=True), deadline=deadline))
-    )
+    streamed = Stream(rpc=RPCS["ModelStreamInfer"], data=build(parts=True), deadline=deadline)
+    last = assembly.add((yield streamed))
     while not last:
-        last = assembly.add((yield More()))
-    return read(assembly.message, assembly.contents, batch, ask.selection)
+        last = assembly.add((yield NextMessage(stream=streamed)))
+    return read(assembly.message, assembly.contents, batch, requested)
 
 
 def _check_inputs(info: ModelInfo, batch: Batch) -> None:
-    spelled = {TEXT: "texts", "input_ids": "token ids (integers)", "x": "vectors (floats)"}
+    spelled = {TEXT: "texts", INPUT_IDS: "token ids (integers)", X: "vectors (floats)"}
     if batch.kind not in info.inputs:
         taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
         raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")

@@ -1,4 +1,4 @@
-"""What the commands that call a server have in common. Light, as every command module."""
+"""The options that commands which call a server have in common. Needs neither grpc nor NumPy to import."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from polyhead_client.defaults import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
+from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 BOUNDARY_TOKENS = frozenset(
     {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<cls>", "<sep>", "<bos>", "<eos>", "<|endoftext|>"}
 )
-"""Tokens that a tokeniser puts around a text. Heads look there when they have nothing to look at."""
+"""Tokens that a tokenizer puts around a text. Heads attend to them when nothing else is relevant."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a locked server asks of its callers."""
+    """How to authenticate to a server."""
 
     tls: Annotated[bool, Parameter(negative="")] = False
-    """Speak TLS to a server whose certificate a well-known authority signed."""
+    """Use TLS, for a server whose certificate a well-known authority signed."""
     tls_ca: Path | None = None
-    """Speak TLS to a server whose certificate one of this file's authorities (PEM) signed."""
+    """Use TLS, for a server whose certificate one of the authorities in this file (PEM) signed."""
     tls_cert: Path | None = None
-    """The certificate (PEM) to show to a server that asks for one."""
+    """The client certificate (PEM), for a server that asks for one."""
     tls_key: Path | None = None
-    """That certificate's private key (PEM)."""
+    """The private key (PEM) of the client certificate."""
     token_file: Path | None = None
-    """A file with the token that the server asks for."""
+    """A file with the bearer token, for a server that asks for one."""
 
     def credentials(self) -> "grpc.ChannelCredentials | None":
-        """For a channel; None is one without TLS.
+        """Return the credentials for a channel; None means no TLS.
 
         Raises:
-            InvalidRequest: the flags contradict each other.
-            OSError: a file cannot be read.
+            InvalidRequest: The flags contradict each other.
+            OSError: A file cannot be read.
         """
         if (self.tls_cert is None) is not (self.tls_key is None):
             raise InvalidRequest("--tls-cert and --tls-key must be given together")
@@ -56,11 +56,11 @@ class Access:
         return grpc.ssl_channel_credentials(authorities, key, certificate)
 
     def token(self) -> str | None:
-        """What goes with every call.
+        """Return the token to send with every call.
 
         Raises:
-            InvalidRequest: the file holds no token.
-            OSError: it cannot be read.
+            InvalidRequest: The file holds no token.
+            OSError: The file cannot be read.
         """
         if self.token_file is None:
             return None
@@ -70,11 +70,11 @@ class Access:
         return lines[0]
 
     def client(self, address: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> "Client":
-        """A client that is let in.
+        """Return an authenticated client.
 
         Raises:
-            InvalidRequest: the flags contradict each other.
-            OSError: a file cannot be read.
+            InvalidRequest: The flags contradict each other.
+            OSError: A file cannot be read.
         """
         from polyhead_client.client import Client
 
@@ -82,42 +82,41 @@ class Access:
 
 
 OPEN_ACCESS = Access()
-"""A server that lets everybody in."""
+"""For a server without authentication."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Connection(Access):
-    """Which server, and which of its models."""
+class ConnectionOptions(Access):
+    """The server, and one of its models."""
 
     address: str = DEFAULT_TARGET
     """The server: host:port, or unix:/path."""
     model: str | None = None
     """The family. Default: the only one that is served."""
     timeout: float = DEFAULT_TIMEOUT_S
-    """Seconds to wait for the answer."""
+    """The timeout in seconds."""
 
     def open(self) -> "Client":
-        """A client for this connection.
+        """Return a client for this server.
 
         Raises:
-            InvalidRequest: the flags contradict each other.
-            OSError: a file cannot be read.
+            InvalidRequest: The flags contradict each other.
+            OSError: A file cannot be read.
         """
         return self.client(self.address, timeout=self.timeout)
 
 
-DEFAULT_CONNECTION = Connection()
-
+DEFAULT_CONNECTION = ConnectionOptions()
 
 _MOST_INDICES = 65_536
 
 
 def parse_indices(flag: str, spelled: str) -> list[int]:
-    """Reads `5`, `0,3` or `0:4` (the end excluded), and mixtures of them.
+    """Parse `5`, `0,3` or `0:4` (without the end), or a mixture of them.
 
     Raises:
-        InvalidRequest: it is anything else.
+        InvalidRequest: It is anything else.
     """
     indices: list[int] = []
     spell = f"{flag} must be indices such as 5, 0,3 or 0:4, was {spelled!r}"
@@ -134,5 +133,5 @@ def parse_indices(flag: str, spelled: str) -> list[int]:
 
 
 def boundaries(tokens: Sequence[str]) -> Collection[int]:
-    """The positions of the tokens that are not of the text itself."""
+    """Return the positions of tokens that are not part of the text itself."""
     return {position for position, token in enumerate(tokens) if token in BOUNDARY_TOKENS}

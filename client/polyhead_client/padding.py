@@ -1,4 +1,4 @@
-"""Sequences of any lengths, what comes along with them in the same form, and padding on the right.
+"""Sequences of different lengths, the arguments that accompany them, and padding on the right.
 
 Shape letters: B batch, T tokens, D d_model.
 """
@@ -16,8 +16,8 @@ Rows: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 """B rows: one array [B, ...], or a list of arrays."""
 
 
-class Form(enum.Enum):
-    """How the sequences were given, and so how the results are handed back."""
+class InputForm(enum.Enum):
+    """The form of the inputs, and so of the results."""
 
     SINGLE = enum.auto()
     """One sequence: results without the batch dimension."""
@@ -30,22 +30,22 @@ class Form(enum.Enum):
 class Sequences:
     """B sequences [T_i, D] or [T_i]; T is the longest."""
 
-    def __init__(self, rows: Rows, form: Form) -> None:
+    def __init__(self, rows: Rows, form: InputForm) -> None:
         self.form = form
         self.size = len(rows)
         self.own_lengths = np.array([len(row) for row in rows], np.int32)
         self.tokens = int(self.own_lengths.max())
 
     def lengths(self, value: Any) -> NDArray[np.int32]:
-        """Reads `lengths`, [B].
+        """Read `lengths`, [B].
 
         Raises:
-            InvalidRequest: it is no integer for each sequence, or one is out of range.
+            InvalidRequest: It is not one integer for each sequence, or one is out of range.
         """
-        if self.form is Form.RAGGED:
+        if self.form is InputForm.RAGGED:
             raise InvalidRequest("lengths goes with one array; the items of a list have lengths of their own")
         counts = as_array("lengths", value)
-        if self.form is Form.SINGLE and counts.shape == ():
+        if self.form is InputForm.SINGLE and counts.shape == ():
             counts = counts[None]
         if counts.dtype.kind not in "iu" or counts.shape != (self.size,):
             raise InvalidRequest(f"lengths must be integers [{self.size}], was {described(counts)}")
@@ -56,10 +56,10 @@ class Sequences:
         return counts.astype(np.int32)
 
     def lengths_of_mask(self, value: Any) -> NDArray[np.int32]:
-        """Reads Hugging Face's `attention_mask`: 1 for tokens, 0 for padding.
+        """Read the lengths from Hugging Face's `attention_mask`: 1 for tokens, 0 for padding.
 
         Raises:
-            InvalidRequest: it is no such mask, or pads anywhere but on the right.
+            InvalidRequest: It is not such a mask, or the padding is not on the right.
         """
         visible = pad(self.per_token("attention_mask", value))
         if not np.isin(visible, (0, 1)).all():
@@ -73,13 +73,13 @@ class Sequences:
         return np.asarray(counts, np.int32)
 
     def mask(self, value: Any) -> Rows:
-        """Reads `mask`: bool [B, T, T], or a list of [T_i, T_i].
+        """Read `mask`: bool [B, T, T], or a list of [T_i, T_i].
 
         Raises:
-            InvalidRequest: it is not bool, or does not fit the sequences.
+            InvalidRequest: It is not bool, or does not fit the sequences.
         """
         T = self.tokens  # noqa: N806 - the shape letter
-        if self.form is not Form.RAGGED:
+        if self.form is not InputForm.RAGGED:
             array = as_array("mask", value)
             _check_mask("mask", array, [(T, T), (1, T, T), (self.size, T, T)])
             return np.broadcast_to(array, (self.size, T, T))
@@ -90,18 +90,18 @@ class Sequences:
         return rows
 
     def per_token(self, name: str, value: Any) -> Rows:
-        """Reads an integer for each token, given in the form of the sequences: [B, T], or a list of [T_i].
+        """Read one integer for each token, in the form of the sequences: [B, T], or a list of [T_i].
 
         Raises:
-            InvalidRequest: it is not made of integers, or does not fit the sequences.
+            InvalidRequest: It does not hold integers, or does not fit the sequences.
         """
-        if self.form is Form.RAGGED:
+        if self.form is InputForm.RAGGED:
             rows = self._items(name, value)
             for index, row in enumerate(rows):
                 _check_integers(f"{name}[{index}]", row, (int(self.own_lengths[index]),))
             return rows
         array = as_array(name, value)
-        single = self.form is Form.SINGLE
+        single = self.form is InputForm.SINGLE
         _check_integers(name, array, (self.tokens,) if single else (self.size, self.tokens))
         return array[None] if single else array
 
@@ -113,19 +113,19 @@ class Sequences:
 
 
 def as_array(name: str, value: Any) -> NDArray[Any]:
-    """Whatever NumPy can read.
+    """Convert a value to an array.
 
     Raises:
-        InvalidRequest: it cannot.
+        InvalidRequest: NumPy cannot.
     """
     try:
         return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths; a tensor on a GPU
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, or a tensor on a GPU
         raise InvalidRequest(f"{name} cannot be read as an array: {error}") from error
 
 
 def pad(rows: Rows) -> NDArray[Any]:
-    """Rows as one array; those of a list are filled up with zeros to the longest, along every axis."""
+    """Return rows as one array; rows of a list are padded with zeros to the largest size of every axis."""
     if isinstance(rows, np.ndarray):
         return rows
     longest = np.max([row.shape for row in rows], axis=0)
@@ -136,12 +136,12 @@ def pad(rows: Rows) -> NDArray[Any]:
 
 
 def described(array: NDArray[Any]) -> str:
-    """An array's type and shape, for messages."""
+    """Describe the dtype and shape of an array, for messages."""
     return f"{array.dtype} {list(array.shape)}"
 
 
 def _check_integers(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    # NumPy reads an empty list as floats; it holds no values that could be wrong.
+    # NumPy reads an empty list as floats; an empty array holds no invalid values.
     if (array.dtype.kind not in "iub" and array.size) or array.shape != shape:
         raise InvalidRequest(f"{name} must be integers {list(shape)}, was {described(array)}")
 

@@ -1,7 +1,7 @@
-"""A reply that comes in parts, put together: each part holds one output or a block of it.
+"""Assemble a reply that comes in parts: each part holds one output or a block of one.
 
-The blocks of an output are its bytes, in order, cut into pieces; so they are copied into one buffer. An
-output that came whole stays where it lies.
+The blocks of an output are consecutive pieces of its bytes, which are copied into one buffer. An output that
+comes in one piece is not copied.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import ServerError
-from polyhead_client.messages import parse_reply
+from polyhead_client.reply import parse_reply
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import FINAL, PART, START, WHOLE
@@ -20,11 +20,11 @@ Output = pb.ModelInferResponse.InferOutputTensor
 
 
 class Assembly:
-    """The parts of one reply.
+    """Collects the parts of one reply.
 
     Attributes:
-        message: The reply, without contents.
-        contents: The raw content of each of its outputs.
+        message: The reply, without its contents.
+        contents: The raw contents of its outputs.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class Assembly:
         self._filled = 0
 
     def add(self, data: bytes) -> bool:
-        """Takes the next message of the stream; returns whether it was the last.
+        """Add the next message of the stream; return whether it was the last.
 
         Raises:
-            ServerError: It is no part, or not the next one.
+            ServerError: It is not a part, or not the next one.
         """
         part, contents, failure = parse_reply(data, pb.ModelStreamInferResponse)
         if failure:
@@ -71,7 +71,7 @@ class Assembly:
             return
         if self._block is None:
             self.message.outputs.add(name=output.name, datatype=output.datatype, shape=whole)
-            self._block, self._filled = _room(output, whole), 0
+            self._block, self._filled = _allocate(output, whole), 0
         current = self.message.outputs[-1]
         item = DTYPES[current.datatype].itemsize
         end = self._filled + len(raw)
@@ -101,7 +101,7 @@ def _numbers(output: Output, parameter: str) -> list[int] | None:
     return [int(number) for number in numbers]
 
 
-def _room(output: Output, whole: Sequence[int]) -> NDArray[np.uint8]:
+def _allocate(output: Output, whole: Sequence[int]) -> NDArray[np.uint8]:
     if output.datatype not in DTYPES:
         raise ServerError(f"malformed reply: {output.name} has the unknown datatype {output.datatype!r}")
     size = math.prod(whole) * DTYPES[output.datatype].itemsize
@@ -112,7 +112,7 @@ def _room(output: Output, whole: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def _offset(start: Sequence[int], whole: Sequence[int]) -> int:
-    """Elements before an index, row by row; -1 where it is none."""
+    """Return the number of elements before an index, in row-major order; -1 if the index is not valid."""
     if len(start) != len(whole):
         return -1
     offset = 0

@@ -1,4 +1,4 @@
-"""The reply to one `encode`, checked against what was asked and brought into the form of the inputs.
+"""Check the reply to a request of `encode`, and bring it into the form of the inputs.
 
 Shape letters: B batch, T tokens, D d_model, H heads.
 """
@@ -8,64 +8,78 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from polyhead_client.encoding import Arrays, Encoding, Timings
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
-from polyhead_client.padding import Form
-from polyhead_client.selection import Selection
+from polyhead_client.padding import InputForm
+from polyhead_client.selection import RequestedOutputs
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
-from polyhead_proto.names import LENGTHS, TIMINGS, TOKENS
+from polyhead_proto.names import LENGTHS, OUTPUT, POOLED, TIMINGS, TOKENS
+from polyhead_proto.wire import Reply, read_reply
 
 Content = bytes | memoryview
+
+
+def parse_reply(data: bytes, kind: type[Message]) -> Reply:
+    """Parse the reply to an inference request, with its contents as views of `data`.
+
+    Raises:
+        ServerError: The reply is malformed.
+    """
+    try:
+        return read_reply(data, kind)
+    except DecodeError as error:
+        raise ServerError(f"malformed reply: it is no {kind.DESCRIPTOR.name}: {error}") from error
 
 
 def read(
     message: pb.ModelInferResponse,
     contents: Sequence[Content],
     batch: Batch,
-    selection: Selection,
+    requested: RequestedOutputs,
 ) -> Encoding:
-    """What a ModelInferResponse answers; the caller measures `total_ns`.
+    """Turn a ModelInferResponse into an encoding, whose `total_ns` the caller sets.
 
     Args:
         message: The reply, without its contents.
-        contents: The raw content of each of its outputs.
-        batch: What was sent.
-        selection: What was asked for.
+        contents: The raw contents of its outputs.
+        batch: The inputs of the request.
+        requested: The outputs of the request.
 
     Raises:
-        ServerError: it breaks the contract.
+        ServerError: The reply does not match the request, or is malformed.
     """
     reply = _Reply(message, contents, batch)
-    tokens = reply.texts(TOKENS) if TOKENS in selection.outputs else None
-    output = reply.floats("output", "B", "T", "D") if "output" in selection.outputs else None
-    pooled = reply.floats("pooled", "B", "D") if "pooled" in selection.outputs else None
-    heads = "H" if selection.heads is None else len(selection.heads)
-    queries = "T" if selection.queries is None else len(selection.queries)
+    tokens = reply.texts(TOKENS) if TOKENS in requested.outputs else None
+    output = reply.floats(OUTPUT, "B", "T", "D") if OUTPUT in requested.outputs else None
+    pooled = reply.floats(POOLED, "B", "D") if POOLED in requested.outputs else None
+    heads = "H" if requested.heads is None else len(requested.heads)
+    queries = "T" if requested.queries is None else len(requested.queries)
     weights = {
-        layer: reply.weights(name, "B", heads, queries, "T") for layer, name in selection.layers.items()
+        layer: reply.weights(name, "B", heads, queries, "T") for layer, name in requested.layers.items()
     }
     lengths = reply.lengths() if batch.lengths is None else batch.lengths
 
-    form = _Form(batch, lengths)
-    cut_axes = (1, 2) if selection.queries is None else (2,)
+    unpadder = _Unpadder(batch, lengths)
+    cut_axes = (1, 2) if requested.queries is None else (2,)
     return Encoding(
         model=message.model_name,
         version=message.model_version,
-        output=None if output is None else form.per_sequence(output, (0,)),
-        pooled=pooled if pooled is None or batch.form is not Form.SINGLE else pooled[0],
+        output=None if output is None else unpadder.arrays(output, (0,)),
+        pooled=pooled if pooled is None or batch.form is not InputForm.SINGLE else pooled[0],
         attention=MappingProxyType(
-            {layer: form.per_sequence(array, cut_axes) for layer, array in weights.items()}
+            {layer: unpadder.arrays(array, cut_axes) for layer, array in weights.items()}
         )
         if weights
         else None,
-        heads=(selection.heads or tuple(range(reply.extents["H"]))) if weights else None,
-        queries=selection.queries,
-        tokens=None if tokens is None else form.of_tokens(tokens),
-        lengths=int(lengths[0]) if batch.form is Form.SINGLE else lengths,
+        heads=(requested.heads or tuple(range(reply.extents["H"]))) if weights else None,
+        queries=requested.queries,
+        tokens=None if tokens is None else unpadder.tokens(tokens),
+        lengths=int(lengths[0]) if batch.form is InputForm.SINGLE else lengths,
         timings=Timings(
             total_ns=0,
             **{
@@ -78,7 +92,7 @@ def read(
 
 
 class _Reply:
-    """The outputs by name; a letter of a shape must mean the same size wherever it stands."""
+    """The outputs of a reply by name. A shape letter has the same size in all of them."""
 
     def __init__(self, message: pb.ModelInferResponse, raw_contents: Sequence[Content], batch: Batch) -> None:
         self.extents = {"B": batch.size} | ({} if batch.tokens is None else {"T": batch.tokens})
@@ -143,17 +157,17 @@ class _Reply:
         raise ServerError(f"malformed reply: {name} must be [{', '.join(spelled)}], was {list(shape)}")
 
 
-class _Form:
-    """Brings arrays [B, ...] into the form of the inputs."""
+class _Unpadder:
+    """Brings outputs [B, ...] into the form of the inputs, without the padding that they did not have."""
 
     def __init__(self, batch: Batch, lengths: NDArray[Any]) -> None:
         self._form = batch.form
-        # What the caller padded stays padded; what the client or the server padded is cut.
-        self._cuts = lengths if batch.form is Form.RAGGED or batch.tokens is None else None
+        # Keep the caller's padding; remove that of the client or the server.
+        self._cuts = lengths if batch.form is InputForm.RAGGED or batch.tokens is None else None
 
-    def per_sequence(self, array: NDArray[Any], axes: tuple[int, ...]) -> Arrays:
-        """Cuts `axes` (counted without B) to each sequence's length."""
-        if self._form is Form.ARRAY:
+    def arrays(self, array: NDArray[Any], axes: tuple[int, ...]) -> Arrays:
+        """Trim `axes` (counted without B) to the length of each sequence."""
+        if self._form is InputForm.ARRAY:
             return array
         items = list(array)
         if self._cuts is not None:
@@ -162,9 +176,9 @@ class _Form:
                 for axis in axes:
                     slices[axis] = slice(length)
                 items[index] = items[index][tuple(slices)]
-        return items[0] if self._form is Form.SINGLE else items
+        return items[0] if self._form is InputForm.SINGLE else items
 
-    def of_tokens(self, rows: list[list[str]]) -> list[str] | list[list[str]]:
+    def tokens(self, rows: list[list[str]]) -> list[str] | list[list[str]]:
         if self._cuts is not None:
             rows = [row[:length] for row, length in zip(rows, self._cuts, strict=True)]
-        return rows[0] if self._form is Form.SINGLE else rows
+        return rows[0] if self._form is InputForm.SINGLE else rows

@@ -1,4 +1,4 @@
-"""An encoding for people: shapes, the strongest edges of each head, and timings.
+"""Print an encoding for people: shapes, the strongest edges of each head, and timings.
 
 Shape letters: T tokens, D d_model, H heads.
 """
@@ -17,11 +17,11 @@ from polyhead_client.encoding import Encoding
 from polyhead_client.formats import edges_of
 
 _SHOWN = 4
-"""So many numbers of a pooled vector are shown."""
+"""The number of elements of a pooled vector that are shown."""
 
 
 def print_report(encoding: Encoding, texts: Sequence[str | None], *, top: int, special: bool) -> None:
-    """Writes the encoding of a list of sequences to the standard output."""
+    """Print the encoding of a list of sequences to the standard output."""
     console = Console()
     console.print(Text.assemble((encoding.model, "bold"), f", version {encoding.version}"))
     for index, text in enumerate(texts):
@@ -38,7 +38,7 @@ def print_report(encoding: Encoding, texts: Sequence[str | None], *, top: int, s
 
 def _facts(encoding: Encoding, index: int) -> Table:
     table = Table.grid(padding=(0, 2))
-    for fixed in (True, True, False):  # only the last column may be broken into lines
+    for fixed in (True, True, False):  # only the last column may wrap
         table.add_column(no_wrap=fixed)
     output = encoding.output[index]
     if encoding.tokens is not None:
@@ -68,7 +68,7 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
 
 
 def _labels(encoding: Encoding, index: int) -> list[str]:
-    """Tokens, with their position where one comes twice; or positions alone."""
+    """Return the tokens, with their positions where they repeat; or the positions alone."""
     if encoding.tokens is None:
         return [str(position) for position in range(len(encoding.output[index]))]
     tokens = encoding.tokens[index]

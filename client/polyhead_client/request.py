@@ -1,40 +1,40 @@
-"""One `encode` as the request that goes over the wire."""
+"""Build the request of an `encode`."""
 
 from google.protobuf.message import EncodeError, Message
 
 from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
-from polyhead_client.selection import Selection
+from polyhead_client.selection import RequestedOutputs
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import PARTS, TRUNCATE
+from polyhead_proto.names import OUTPUT, PARTS, POOLED, TRUNCATE
 
-# Names, shapes and timings; too little of it only means that the server is asked in vain.
+# Names, shapes and timings. An estimate that is too small only costs a rejected call.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
 
 
 def build(
     info: ModelInfo,
     batch: Batch,
-    selection: Selection,
+    requested: RequestedOutputs,
     *,
     version: str,
     truncate: bool,
     parts: bool = False,
 ) -> bytes:
-    """The bytes of a ModelInferRequest; every output that is wanted is named.
+    """Build the bytes of a ModelInferRequest that names every requested output.
 
     Args:
         info: The model.
-        batch: What to send.
-        selection: What to ask for.
-        version: The model's; empty is the newest.
-        truncate: Cut texts that are too long.
-        parts: Ask for a reply in parts.
+        batch: The inputs.
+        requested: The outputs to request.
+        version: The model's version; empty means the newest.
+        truncate: Whether to truncate texts that are too long.
+        parts: Whether to reply in parts.
 
     Raises:
-        TooLarge: the server would not take it.
+        TooLarge: The request exceeds the server's limit.
     """
     message = pb.ModelInferRequest(
         model_name=info.name,
@@ -50,12 +50,12 @@ def build(
             )
             for tensor in batch.tensors
         ],
-        outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in selection.outputs],
+        outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in requested.outputs],
         raw_input_contents=[tensor.raw for tensor in batch.tensors],
     )
-    for layer in selection.layers.values():
+    for layer in requested.layers.values():
         output = message.outputs.add(name=layer)
-        for name, value in selection.parameters.items():
+        for name, value in requested.parameters.items():
             output.parameters[name].string_param = value
     size, limit = message.ByteSize(), info.max_request_bytes
     if limit is not None and size > limit:
@@ -65,35 +65,35 @@ def build(
     return serialise(message)
 
 
-def reply_bytes(info: ModelInfo, selection: Selection, *, size: int, tokens: int | None) -> int:
-    """About how many bytes the reply to [B, T] will have, as far as the client can know.
+def reply_bytes(info: ModelInfo, requested: RequestedOutputs, *, size: int, tokens: int | None) -> int:
+    """Estimate the bytes of the reply to a request of [B, T].
 
     Args:
         info: The model.
-        selection: What is asked for.
+        requested: The requested outputs.
         size: B.
-        tokens: T; without it, as for texts, the answer is 0.
+        tokens: T; None, as for texts, makes the estimate 0.
     """
     if tokens is None or info.d_model is None or info.heads is None:
         return 0
-    heads = info.heads if selection.heads is None else len(selection.heads)
-    queries = tokens if selection.queries is None else len(selection.queries)
-    weight = DTYPES[selection.dtype or "FP32"].itemsize
-    sizes = {"output": 4 * size * tokens * info.d_model, "pooled": 4 * size * info.d_model}
+    heads = info.heads if requested.heads is None else len(requested.heads)
+    queries = tokens if requested.queries is None else len(requested.queries)
+    weight = DTYPES[requested.dtype or "FP32"].itemsize
+    sizes = {OUTPUT: 4 * size * tokens * info.d_model, POOLED: 4 * size * info.d_model}
     weights = weight * size * heads * queries * tokens
     return (
-        sum(sizes.get(name, 0) for name in selection.outputs)
-        + weights * len(selection.layers)
+        sum(sizes.get(name, 0) for name in requested.outputs)
+        + weights * len(requested.layers)
         + _FIELDS_BYTES
-        + _OUTPUT_BYTES * (len(selection.outputs) + len(selection.layers))
+        + _OUTPUT_BYTES * (len(requested.outputs) + len(requested.layers))
     )
 
 
 def serialise(message: Message) -> bytes:
-    """The bytes of a message.
+    """Serialise a message.
 
     Raises:
-        TooLarge: they are more than a message can have, 2 GiB.
+        TooLarge: It exceeds the largest size of a message, 2 GiB.
     """
     try:
         return message.SerializeToString()

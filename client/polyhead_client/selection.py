@@ -1,4 +1,4 @@
-"""What a caller wants back, as requested outputs and their parameters.
+"""Turn the arguments of `encode` into requested outputs and their parameters.
 
 Shape letters: B batch, T tokens, H heads.
 """
@@ -11,30 +11,30 @@ from typing import Any, TypeAlias, get_args
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.models import ModelInfo
 from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import LENGTHS, TOKENS
+from polyhead_proto.names import DTYPE, HEADS, LENGTHS, OUTPUT, POOLED, QUERIES, TOKENS
 
 Indices: TypeAlias = int | slice | range | Sequence[int]
 """Positions on an axis: 3, [0, 3], range(4) or slice(0, 4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
-    """The outputs of one call."""
+class RequestedOutputs:
+    """The outputs that a request asks for."""
 
     outputs: tuple[str, ...]
-    """Names, those of attention aside."""
+    """The names of all outputs but those of attention."""
     layers: Mapping[int, str] = field(default_factory=dict)
-    """The layers whose attention is asked for, and the outputs that hold it."""
+    """The requested layers of attention, each with the name of its output."""
     heads: tuple[int, ...] | None = None
-    """None: all of them."""
+    """None means all."""
     queries: tuple[int, ...] | None = None
-    """None: all of them."""
+    """None means all."""
     dtype: Precision | None = None
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """The parameters of each attention output."""
-        chosen = {"heads": _spell(self.heads), "queries": _spell(self.queries), "dtype": self.dtype}
+        """The parameters of every attention output."""
+        chosen = {HEADS: _spell(self.heads), QUERIES: _spell(self.queries), DTYPE: self.dtype}
         return {name: value for name, value in chosen.items() if value is not None}
 
 
@@ -49,11 +49,11 @@ def select(
     heads: Indices | None,
     queries: Indices | None,
     dtype: Precision | None,
-) -> Selection:
-    """Turns the arguments of `Client.encode` into outputs that `info` serves.
+) -> RequestedOutputs:
+    """Turn the arguments of `Client.encode` into outputs of a model.
 
     Raises:
-        InvalidRequest: something is asked for that the model does not have.
+        InvalidRequest: An argument is not valid, or the model does not have such an output.
     """
     layers = _layers(info, attention)
     if not layers:
@@ -65,18 +65,18 @@ def select(
     if dtype is not None and dtype not in get_args(Precision):
         raise InvalidRequest(f"dtype must be one of {', '.join(get_args(Precision))}, was {dtype!r}")
     if pooled is None:
-        pooled = "pooled" in info.outputs
-    if pooled and "pooled" not in info.outputs:
+        pooled = POOLED in info.outputs
+    if pooled and POOLED not in info.outputs:
         raise InvalidRequest(f"pooled cannot be had: {info.name} does not pool")
     if tokens is None:
         tokens = text
     if tokens and TOKENS not in info.outputs:
         raise InvalidRequest(f"tokens cannot be had: {info.name} has no tokeniser")
-    # Without the lengths of texts, their padding could not be told from their tokens.
-    wanted = {"output": output, "pooled": pooled, TOKENS: tokens, LENGTHS: text}
+    # The client needs the lengths of texts to remove their padding.
+    wanted = {OUTPUT: output, POOLED: pooled, TOKENS: tokens, LENGTHS: text}
     if not (output or pooled or tokens or layers):
         raise InvalidRequest("nothing was asked for: output, pooled, tokens and attention are all off")
-    return Selection(
+    return RequestedOutputs(
         outputs=tuple(name for name, is_wanted in wanted.items() if is_wanted),
         layers=layers,
         heads=_indices("heads", heads),
@@ -138,7 +138,7 @@ def _all_integers(items: Any) -> bool:
 
 
 def _spell(indices: tuple[int, ...] | None) -> str | None:
-    """As the wire has it: `0:8` for neighbours in order, `0,3` otherwise."""
+    """Write indices as the wire has them: `0:8` for a range, `0,3` otherwise."""
     if indices is None:
         return None
     first, last = indices[0], indices[-1]

@@ -1,4 +1,4 @@
-"""One `encode` as several requests: where it is cut, and how the answers become one.
+"""Split a batch into several requests, and join their results.
 
 Shape letters: B batch, T tokens, D d_model, H heads.
 """
@@ -19,40 +19,40 @@ from polyhead_client.errors import PolyheadError, Unavailable
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.request import reply_bytes
-from polyhead_client.selection import Selection
+from polyhead_client.selection import RequestedOutputs
 
-AT_ONCE = 4
-"""Requests of one `encode` that are under way: enough to keep a server busy, few enough for its queue."""
+MAX_IN_FLIGHT = 4
+"""The requests of one `encode` in flight: enough to keep a server busy, few enough for its queue."""
 
 _INDEX = re.compile(r"\b(inputs|text|x|input_ids|token_type_ids|lengths|mask)\[(\d+)")
 
 
-def plan(info: ModelInfo, batch: Batch, selection: Selection) -> list[slice]:
-    """The parts of a batch that fit into a request each, in order; one where all of it does.
+def plan(info: ModelInfo, batch: Batch, requested: RequestedOutputs) -> list[slice]:
+    """Split a batch into parts that fit into a request each, in order.
 
-    How many tokens texts have, only the server knows: what it refuses as too large is halved.
+    Only the server knows how many tokens texts have; a part that it rejects as too large is halved later.
     """
-    parts = list(_cut(info, batch, selection, largest_reply=None))
+    parts = list(_split(info, batch, requested, largest_reply=None))
     if len(parts) == 1:
         return parts
-    # Several are under way at once, so none may be as large as a stream can be.
-    return list(_cut(info, batch, selection, largest_reply=info.max_reply_bytes))
+    # Several are in flight at once, so none may be as large as a streamed reply.
+    return list(_split(info, batch, requested, largest_reply=info.max_reply_bytes))
 
 
 def halves(part: slice) -> list[slice]:
-    """A part of at least two sequences, cut in the middle."""
+    """Split a part of at least two sequences in the middle."""
     middle = (part.start + part.stop) // 2
     return [slice(part.start, middle), slice(middle, part.stop)]
 
 
-def _cut(
-    info: ModelInfo, batch: Batch, selection: Selection, *, largest_reply: int | None
+def _split(
+    info: ModelInfo, batch: Batch, requested: RequestedOutputs, *, largest_reply: int | None
 ) -> Iterator[slice]:
     start, longest = 0, 0
     counts = _row_lengths(batch)
     for index, count in enumerate(counts):
         size, tokens = index + 1 - start, max(longest, count)
-        reply = reply_bytes(info, selection, size=size, tokens=None if batch.lengths is None else tokens)
+        reply = reply_bytes(info, requested, size=size, tokens=None if batch.lengths is None else tokens)
         if size > 1 and (
             _over(size, info.max_batch_size)
             or _over(size * tokens, info.max_request_tokens)
@@ -65,7 +65,7 @@ def _cut(
 
 
 def _row_lengths(batch: Batch) -> list[int]:
-    """The tokens of each row, padding that was given included; 0 for texts."""
+    """Return the length of each row, with the caller's padding; 0 for texts."""
     if batch.lengths is None:
         return [0] * batch.size
     return [len(row) for row in batch.fields[0].rows]
@@ -76,8 +76,8 @@ def _over(value: int, limit: int | None) -> bool:
 
 
 @contextmanager
-def naming(part: slice) -> Iterator[None]:
-    """Has errors from inside say which of all the sequences they are about."""
+def locate_errors(part: slice) -> Iterator[None]:
+    """Make errors name sequences by their position in the whole batch."""
     try:
         yield
     except PolyheadError as error:
@@ -88,11 +88,11 @@ def naming(part: slice) -> Iterator[None]:
         raise
 
 
-class Joined:
-    """The answers to the parts of a batch, put in their places as they come. Threads may share it.
+class JoinedEncoding:
+    """Joins the results of the parts of a batch, as they arrive. Threads may share it.
 
-    An array is made once, for all of them, so that no more than the parts that are under way is kept twice;
-    of ragged batches nothing is copied.
+    Arrays are allocated once, for the whole batch, so that only the parts in flight are held twice. The
+    results of ragged batches are not copied.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -103,10 +103,10 @@ class Joined:
         self._timings: dict[str, int] = {}
 
     def put(self, part: slice, encoding: Encoding) -> None:
-        """Takes the answer to one part.
+        """Add the result of one part.
 
         Raises:
-            Unavailable: it comes from another version of the model than the first.
+            Unavailable: It comes from another version of the model than the first.
         """
         pieces: dict[Any, Any] = {
             "output": encoding.output,
@@ -116,7 +116,7 @@ class Joined:
         }
         pieces.update(encoding.attention or {})
         with self._lock:
-            if self._first is None:  # without its arrays, which would be kept twice
+            if self._first is None:  # without its arrays, which are held in _whole
                 self._first = replace(encoding, output=None, pooled=None, attention=None, tokens=None)
             first = self._first
             if encoding.version != first.version:
@@ -134,7 +134,7 @@ class Joined:
                 self._whole[name][part] = piece
 
     def encoding(self) -> Encoding:
-        """All of them as one."""
+        """Return the result of the whole batch."""
         if self._first is None:
             raise RuntimeError("no part has been answered")
         attention = {name: whole for name, whole in self._whole.items() if isinstance(name, int)}

@@ -1,4 +1,4 @@
-"""The one place where gRPC's errors become ours."""
+"""Translate gRPC errors into the client's own."""
 
 import re
 import uuid
@@ -39,7 +39,6 @@ ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
 )
 """The error of each status; every other status is a `ServerError`."""
 
-
 _HINTS: Mapping[re.Pattern[str], str] = MappingProxyType(
     {
         re.compile("WRONG_VERSION_NUMBER"): "it does not speak TLS: connect without credentials "
@@ -48,40 +47,40 @@ _HINTS: Mapping[re.Pattern[str], str] = MappingProxyType(
         "certificate: give the one that did (in commands, --tls-ca)",
         re.compile("Hostname Verification Check failed"): "its certificate is for another name: call it by "
         "that name",
-        # Before a word of HTTP/2: TLS servers end so what is no TLS, and callers who show no certificate.
+        # TLS servers do this to plain connections, and to callers without a certificate.
         re.compile(
             "failed to connect to all addresses.*(Socket closed|Connection reset by peer)"
         ): "it closed "
         "the connection at once, most likely because it speaks TLS: give credentials (in commands, --tls or "
         "--tls-ca; --tls-cert and --tls-key where it asks for a certificate). A server that has too many "
         "connections does so, too",
-        # gRPC names only the last address of a name that it has tried.
+        # gRPC reports only the last address that it tried.
         re.compile(
             r"^localhost:.*ipv6:.*Connection refused"
         ): "localhost is also 127.0.0.1, of which this says "
         "nothing: name that address, to hear whether a server there speaks TLS, say",
     }
 )
-"""What is likely wrong, by the address and what gRPC says of a connection that could not be made."""
+"""Hints by pattern, which is searched in the address and gRPC's message about a failed connection."""
 
 
 def new_request_id() -> str:
-    """A name for one call, to find it in the server's log."""
+    """Return a new id for a call, by which to find it in the server's log."""
     return uuid.uuid4().hex
 
 
 @contextmanager
 def translated(*, target: str, rpc: str, timeout: float | None, request_id: str) -> Iterator[None]:
-    """Turns a `grpc.RpcError` from inside into a `PolyheadError`, and keeps it as the cause.
+    """Translate a `grpc.RpcError` into a `PolyheadError`, with the original as its cause.
 
     Args:
-        target: the server's address, for the message.
-        rpc: the procedure's name, for the message.
-        timeout: seconds that the call was given.
-        request_id: the name that the call was given.
+        target: The server's address, for the message.
+        rpc: The procedure's name, for the message.
+        timeout: The timeout of the call in seconds.
+        request_id: The id of the call.
 
     Raises:
-        PolyheadError: whenever the call failed.
+        PolyheadError: The call failed.
     """
     try:
         yield
@@ -115,12 +114,12 @@ def _retry_after(error: grpc.RpcError) -> float | None:
         return None
     try:
         return int(pushback) / 1000
-    except ValueError:  # to gRPC, that is "not at all"
+    except ValueError:  # gRPC takes that as "do not retry"
         return -1.0
 
 
 def _trailing(error: grpc.RpcError, name: str) -> str | None:
-    """What the server's trailing metadata says under a name."""
+    """Return a value of the server's trailing metadata."""
     trailing: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     for key, value in trailing or ():
         if key == name:

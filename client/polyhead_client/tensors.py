@@ -1,4 +1,4 @@
-"""Arrays and texts to the wire's raw bytes, and back."""
+"""Convert arrays and texts to raw contents, and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from polyhead_proto import datatypes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """One input as it goes over the wire."""
+class InputTensor:
+    """One input, encoded for the wire."""
 
     name: str
     datatype: str
@@ -22,10 +22,10 @@ class Tensor:
 
 
 def as_datatype(name: str, datatype: str, array: NDArray[Any]) -> NDArray[Any]:
-    """An array in the NumPy type of `datatype`.
+    """Convert an array to the NumPy type of `datatype`.
 
     Raises:
-        InvalidRequest: a value does not fit it.
+        InvalidRequest: A value is out of its range.
     """
     dtype = datatypes.DTYPES[datatype]
     try:
@@ -33,17 +33,17 @@ def as_datatype(name: str, datatype: str, array: NDArray[Any]) -> NDArray[Any]:
             values = array.astype(dtype, copy=False)
     except FloatingPointError:
         raise InvalidRequest(f"{name} must fit {datatype}, a value was too large") from None
-    # Integers that are too large do not overflow, they become others.
+    # Integers that are too large do not raise, they wrap around.
     if dtype.kind == "i" and not np.can_cast(array.dtype, dtype) and (values != array).any():
         raise InvalidRequest(f"{name} must fit {datatype}, a value was too large")
     return values
 
 
 def encode_texts(name: str, texts: Sequence[str]) -> list[bytes]:
-    """Texts as UTF-8.
+    """Encode texts as UTF-8.
 
     Raises:
-        InvalidRequest: a text cannot be written as UTF-8.
+        InvalidRequest: A text is not valid Unicode.
     """
     encoded: list[bytes] = []
     for index, text in enumerate(texts):
@@ -55,10 +55,10 @@ def encode_texts(name: str, texts: Sequence[str]) -> list[bytes]:
 
 
 def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview) -> NDArray[Any]:
-    """An array over `raw`, as `datatypes.to_array` makes it.
+    """View the raw contents of an output as an array, see `datatypes.to_array`.
 
     Raises:
-        ServerError: the datatype is unknown, or the bytes do not fill the shape.
+        ServerError: The datatype is unknown, or the bytes do not fit the shape.
     """
     try:
         return datatypes.to_array(name, datatype, shape, raw)
@@ -69,10 +69,10 @@ def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memory
 def to_texts(
     name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview, *, batch: int
 ) -> list[list[str]]:
-    """The rows of a BYTES output [B, T], where B must be `batch`.
+    """Read the rows of a BYTES output [B, T], where B must be `batch`.
 
     Raises:
-        ServerError: it is anything else, or the bytes do not fill the shape.
+        ServerError: The output is anything else, or the bytes do not fit the shape.
     """
     if datatype != "BYTES" or len(shape) != 2 or shape[0] != batch:
         raise ServerError(f"malformed reply: {name} must be BYTES [{batch}, T], was {datatype} {list(shape)}")

@@ -1,4 +1,4 @@
-"""`polyhead view`: a sentence in, a picture of its attention out."""
+"""`polyhead view`: draw the attention of a sentence."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.options import DEFAULT_CONNECTION, Connection, parse_indices
+from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 
 app = App(name="view", help="Draw the attention heads of a layer as heat maps.")
 
@@ -17,7 +17,7 @@ def view(
     text: str,
     /,
     *,
-    connection: Connection = DEFAULT_CONNECTION,
+    connection: ConnectionOptions = DEFAULT_CONNECTION,
     layer: int,
     out: Path,
     heads: str | None = None,
@@ -29,19 +29,19 @@ def view(
     Parameters
     ----------
     connection
-        Which server, and which of its models.
+        The server, and one of its models.
     text
         The sentence.
     layer
-        Which layer to draw; -1 is the last.
+        The layer to draw; -1 is the last.
     out
-        The picture's file; its ending says which kind (.png, .svg, .pdf, ...).
+        The image file; its suffix selects the format (.png, .svg, .pdf, ...).
     heads
         Heads to draw: 3, or 0,3, or 0:4. Default: all.
     columns
-        Heat maps in a row. Default: all, up to 12.
+        Heat maps per row. Default: all, up to 12.
     truncate
-        Cut a sentence that is too long, instead of refusing it.
+        Truncate a sentence that is too long, instead of rejecting it.
     """
     from polyhead_client.heatmap import draw_heads, kinds, save
 
@@ -57,5 +57,5 @@ def view(
             heads=None if heads is None else parse_indices("--heads", heads),
             truncate=truncate,
         )
-    drawn = next(iter(encoding.attention or ()))  # --layer counted from the front
+    drawn = next(iter(encoding.attention or ()))  # --layer may be negative
     save(draw_heads(encoding, layer=drawn, columns=columns), out)

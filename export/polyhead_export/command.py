@@ -1,4 +1,4 @@
-"""`polyhead export`: encoders in, a model repository out."""
+"""`polyhead export`: export encoders into a model repository."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,7 +16,7 @@ _AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def _numbers(_: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
-    """Reads `1,2,4,8`."""
+    """Parse `1,2,4,8`."""
     try:
         return tuple(int(number) for token in tokens for number in token.value.split(","))
     except ValueError:
@@ -44,7 +44,7 @@ def export(
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
 
-    Every graph is compared with PyTorch before it is put into the repository; one that deviates is not.
+    Every graph is compared with PyTorch first; one that deviates is not put into the repository.
 
     Parameters
     ----------
@@ -55,28 +55,28 @@ def export(
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     name
-        The family's name in the repository. A preset's own name is the default.
+        The family's name in the repository. Default: the preset's name.
     heads
         Head counts, such as 1,2,4,8: one family each, called NAME-h1, NAME-h2, ... (presets only).
     layers
-        Another number of layers than the preset's.
+        The number of layers. Default: the preset's.
     mask
-        Let requests bring a mask of their own (presets only).
+        Accept an attention mask in requests (presets only).
     prompt
         Put the default prompt of a sentence-transformers checkpoint before each text; --no-prompt leaves
         prompts to the callers.
     strict
-        Refuse a checkpoint of which a part cannot be served: a task head, text without a tokenizer.json.
+        Refuse a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json.
     precision
-        What is computed in; inputs and outputs stay as they are. fp16 and bf16 are for CUDA only.
+        The precision of the computation; inputs and outputs stay the same. fp16 and bf16 are for CUDA only.
     seed
-        Of the random weights.
+        The seed of the random weights.
     models
-        The model repository; made where it is missing.
+        The model repository; created if missing.
     version
         The version's number.
     if_exists
-        What to do with a version that is there already.
+        What to do if the version exists already.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -85,7 +85,7 @@ def export(
 
     names = _names(preset, name, heads)
     if if_exists == "skip" and names and all(_is_complete(models, one, version) for one in names):
-        # Said before anything heavy happens: a container that starts again has nothing to do.
+        # Checked before heavy imports: a container that restarts has nothing to do.
         for one in names:
             Console(stderr=True).print(f"{one}: version {version} is there already")
         return
@@ -130,7 +130,7 @@ def export(
 
         def step(description: str) -> None:
             progress.update(task, description=description, advance=1)
-            if not console.is_terminal:  # a log has no bar to watch
+            if not console.is_terminal:  # a log has no progress bar
                 console.print(description)
 
         for source in wanted:
@@ -155,7 +155,7 @@ def export(
 
 
 def _names(preset: str | None, name: str | None, heads: tuple[int, ...]) -> list[str]:
-    """What the families will be called; none where that is not said."""
+    """Return the names of the families; none if there is neither a name nor a preset."""
     base = name or preset
     if base is None:
         return []
@@ -167,7 +167,7 @@ def _is_there(models: Path, name: str, version: int) -> bool:
 
 
 def _is_complete(models: Path, name: str, version: int) -> bool:
-    """The manifest is written last."""
+    """Return whether a version has been written completely; its manifest is written last."""
     return (models / name / str(version) / "manifest.json").is_file()
 
 
@@ -204,7 +204,7 @@ def _sources(
 
 
 def _remarks(built: "Built") -> list[str]:
-    """What a user of the checkpoint would not expect without being told."""
+    """Return what the user of a checkpoint may not expect, in words."""
     remarks = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
         remarks.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
@@ -212,7 +212,7 @@ def _remarks(built: "Built") -> list[str]:
 
 
 def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
-    """Prints what was written, with the measured parity, on standard output."""
+    """Print what was exported, with the measured parity, to standard output."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -221,7 +221,7 @@ def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
         columns = ["family", "version", "folder", "MB", "off PyTorch by", "at most"]
         if narrow := any(family.parity.drift for family in exported):
             columns.append("16 bits change")
-        # Folded where the terminal is narrow; by default names would be cut.
+        # Wrap cells on a narrow terminal; by default names would be truncated.
         table = Table(*(Column(header, overflow="fold") for header in columns))
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6

@@ -1,4 +1,4 @@
-"""What can go wrong in an export.
+"""Errors of an export.
 
 ```
 ExportError
@@ -9,7 +9,7 @@ ExportError
 
 
 class ExportError(Exception):
-    """The export was refused or failed; nothing was left behind."""
+    """The export was refused or failed; it left no files behind."""
 
 
 class FamilyExistsError(ExportError):
@@ -17,4 +17,4 @@ class FamilyExistsError(ExportError):
 
 
 class ParityError(ExportError):
-    """A graph's numbers are further from PyTorch's than the tolerance."""
+    """A graph deviates from PyTorch by more than the tolerance."""

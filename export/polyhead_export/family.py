@@ -1,4 +1,4 @@
-"""One encoder in, one version of a family in the model repository out."""
+"""Export an encoder as one version of a family in the model repository."""
 
 import re
 import shutil
@@ -10,10 +10,10 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from polyhead_export.drift import measure_drift
 from polyhead_export.errors import ExportError, FamilyExistsError
 from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
+from polyhead_export.half_precision import measure_drift
 from polyhead_export.manifest import write_manifest
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Parity, measure_parity
@@ -28,7 +28,7 @@ from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 STEPS = 2 * len(GRAPH_KINDS) + 2
-"""How often `on_step` is called in an export."""
+"""The number of times that an export calls `on_step`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,14 @@ class TokenizerFile:
     path: Path
     """A `tokenizer.json` of the `tokenizers` library."""
     max_tokens: int
-    """Longer text is refused, or cut where the request says so."""
+    """The longest text; a longer one is rejected, or truncated where the request asks for it."""
     prompt: str = ""
-    """What the server puts before each text."""
+    """Put before each text by the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFamily:
-    """What an export wrote."""
+    """The result of an export."""
 
     name: str
     version: int
@@ -54,10 +54,10 @@ class ExportedFamily:
 
 
 def check_name(name: str) -> None:
-    """Sees that a family may be called this.
+    """Check the name of a family.
 
     Raises:
-        ExportError: It may not.
+        ExportError: The name is not valid.
     """
     if not NAME_PATTERN.fullmatch(name):
         raise ExportError(
@@ -67,10 +67,10 @@ def check_name(name: str) -> None:
 
 
 def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
-    """Sees that the encoder has a vector for every token id that the tokenizer may give.
+    """Check that the encoder has an embedding for every token id of the tokenizer.
 
     Raises:
-        ExportError: It has not, or takes no token ids.
+        ExportError: It does not, or it takes no token ids.
         CheckpointError: The file is not JSON.
     """
     if config.vocabulary is None:
@@ -95,24 +95,24 @@ def export_family(
     if_exists: Literal["fail", "replace"] = "fail",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> ExportedFamily:
-    """Writes `repository / name / version`, all of it or nothing.
+    """Export an encoder to `repository / name / version`; on failure, write nothing.
 
     Args:
-        encoder: In fp32 on the CPU; it is put into evaluation mode.
-        name: The family's name. A dot would be taken for the name of a graph.
-        repository: The folder of all families; made where it is missing.
+        encoder: The encoder, in fp32 on the CPU; it is put into evaluation mode.
+        name: The family's name. It has no dot, which separates the name of a graph.
+        repository: The folder of all families; created if missing.
         version: The version's number, 1 or more.
-        precision: What the graphs compute in; their inputs and outputs are the same in each. Those of 16
-            bits are for CUDA: a CPU cannot compute in bf16, and gains nothing in fp16.
-        tokenizer: Where the encoder takes token ids, and text should be served too.
-        left_out: What of the encoder's origin is not served, in words; noted in the manifest.
-        if_exists: What to do with a version that is there already.
-        on_step: Called with a few words before each of the `STEPS` steps.
+        precision: What the graphs compute in; their inputs and outputs are the same in each. 16-bit
+            precisions are for CUDA: a CPU cannot compute in bf16, and gains nothing from fp16.
+        tokenizer: For an encoder of token ids, to serve text too.
+        left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
+        if_exists: What to do if the version exists already.
+        on_step: Called before each of the `STEPS` steps, with a description.
 
     Raises:
         ExportError: The name, the version, the precision or the tokenizer is not valid, or a fusion was lost.
-        FamilyExistsError: The version is there already, and `if_exists` is "fail".
-        ParityError: A graph deviates from PyTorch, or 16 bits are too few; the repository is as it was.
+        FamilyExistsError: The version exists already, and `if_exists` is "fail".
+        ParityError: A graph deviates from PyTorch, or 16 bits are not enough; the repository is unchanged.
     """
     check_name(name)
     if version < 1:
@@ -128,7 +128,7 @@ def export_family(
         check_tokenizer(tokenizer, encoder.config)
     encoder.eval()
     repository.mkdir(parents=True, exist_ok=True)
-    # Beside its target, so that the move at the end is a rename; the dot hides it from a server.
+    # Next to the target, so that the final move is a rename; the leading dot hides it from a server.
     staging = Path(tempfile.mkdtemp(prefix=f".{name}-{version}-", dir=repository))
     try:
         staging.chmod(0o755)
@@ -204,7 +204,7 @@ def _write_version(
 
 
 def _move(staging: Path, target: Path) -> None:
-    """Puts the finished version in its place; what stood there goes only once it is out of the way."""
+    """Move the finished version to its place, replacing a version that is there."""
     target.parent.mkdir(exist_ok=True)
     if target.exists():
         old = staging.with_name(f"{staging.name}-replaced")

@@ -1,12 +1,13 @@
-"""Puts onnxruntime's fused operators into a traced graph, in the form that its CUDA kernels run fastest.
+"""Rewrite a traced graph with onnxruntime's fused operators, in the form that its CUDA kernels run fastest.
 
-| in the trace | becomes |
+| traced operators | fused operator |
 |---|---|
-| projection of q, k and v, Split, MultiHeadAttention | `Attention`, which projects, too |
+| projection of q, k and v, Split, MultiHeadAttention | `Attention`, which includes the projection |
 | Add of a bias, Add of the residual, LayerNormalization | `SkipLayerNormalization` |
 | Add of a bias, Gelu | `BiasGelu`, or `FastGelu` for the tanh approximation |
 
-A pattern that is not found changes nothing and says nothing: `polyhead_export.operators` counts.
+A pattern that is not found leaves the graph as it is, silently; `polyhead_export.operators` checks the
+result.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ CONTRIB = "com.microsoft"
 
 
 def fuse(model: ir.Model) -> None:
-    """Fuses what can be fused, in place."""
+    """Fuse operators, in place."""
     for rules in (_ATTENTION_RULES, skip_layer_normalization_ruleset, bias_gelu_rules, _FAST_GELU_RULES):
         rules.apply_to_model(model)
     _drop_unused_outputs(model)
@@ -48,7 +49,7 @@ def _projected_attention_without_bias(op: Any, x: Any, weight: Any, lengths: Any
 
 
 def _attention_with_zero_bias(op: Any, *, weight: Any, **rest: Any) -> Any:
-    # The bias is optional, but the operator's CPU kernel crashes without (onnxruntime 1.31).
+    # The bias is optional, but the CPU kernel crashes without one (onnxruntime 1.31).
     matrix: NDArray[Any] = weight.const_value.numpy()
     bias = op.initializer(ir.Tensor(np.zeros_like(matrix[0])), name=f"{weight.name}_no_bias")
     return _attention(op, weight=weight, bias=bias, **rest)
@@ -65,7 +66,7 @@ def _fast_gelu(op: Any, x: Any, bias: Any) -> Any:
 def _are_weights(
     *_: object, weight: ir.Value | None = None, bias: ir.Value | None = None, **__: object
 ) -> bool:
-    """Whether the matrix and the bias, where there are such, are constants of the right rank."""
+    """Return whether the matrix and the bias, where present, are constants of the right rank."""
     return all(
         value is None or (value.const_value is not None and len(value.const_value.shape) == rank)
         for value, rank in ((weight, 2), (bias, 1))
@@ -82,9 +83,9 @@ _FAST_GELU_RULES = RewriteRuleSet([RewriteRule(_gelu_of_sum, _fast_gelu, _are_we
 
 
 def _drop_unused_outputs(model: ir.Model) -> None:
-    """Leaves out what no other node reads of a fused norm: the mean, the deviation, mostly the sum.
+    """Remove the outputs of fused norms that no node reads: mean, deviation, and usually the sum.
 
-    An output that has a name is written, whether or not anything reads it.
+    An output that has a name is computed, whether or not anything reads it.
     """
     results = set(model.graph.outputs)
     for node in model.graph:

@@ -1,7 +1,7 @@
-"""PyTorch encoder in, ONNX graph out.
+"""Trace a PyTorch encoder into an ONNX graph.
 
-A family has a graph for each `GraphKind`: the fast one computes attention in one fused operator and
-has no weights to give; the attention one spells it out, so that every layer's weights are outputs.
+A family has one graph of each `GraphKind`. The fast graph computes attention in one fused operator, which has
+no weights to return. The attention graph computes it explicitly, so that every layer's weights are outputs.
 """
 
 import logging
@@ -14,20 +14,20 @@ import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 
-from polyhead_export.attending import explicit_attention, fused_attention
+from polyhead_export.attention_ops import explicit_attention, fused_attention
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, inputs_of, outputs_of, sizes_of
+from polyhead_export.signature import GraphKind, axis_sizes, inputs_of, outputs_of
 from polyhead_model import Encoder, EncoderConfig
 
 OPSET = 20
-"""The exporter's default. From 23 on it writes ONNX `Attention`, which wants an expanded mask."""
+"""The exporter's default. From 23 on, it writes ONNX `Attention`, which needs an expanded mask."""
 
 TRACED_SIZE = (3, 7)
-"""(B, T) of the example input. Above 1 and distinct, or the exporter takes sizes for constants."""
+"""(B, T) of the example input. Both are above 1, and different: the exporter takes others for constants."""
 
 
 class _TracedEncoder(nn.Module):
-    """The encoder with the graph's inputs by name and its outputs as a flat tuple."""
+    """The encoder with the graph's inputs as keyword arguments and its outputs as a flat tuple."""
 
     def __init__(self, encoder: Encoder, kind: GraphKind) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _TracedEncoder(nn.Module):
     ) -> tuple[Tensor, ...]:
         config = self.encoder.config
         dtype = next(self.encoder.parameters()).dtype
-        # An arbitrary mask has no lengths to stand for it: there the fast graph is explicit, too.
+        # The fused operator takes lengths, which cannot express an arbitrary mask.
         fused = not self.kind.weights and mask is None
         vectors = x if x is None or dtype == x.dtype else x.to(dtype)
         result = self.encoder(
@@ -58,16 +58,16 @@ class _TracedEncoder(nn.Module):
         )
         output, pooled = result.output, result.pooled
         if dtype != torch.float32:
-            # Pooling adds up what layers have rounded, so it is done in fp32, and costs little.
+            # Pool in fp32: it sums rounded values, and costs little.
             output = output.float()
             pooled = self.encoder.pool(output, lengths)
         return (output, *(() if pooled is None else (pooled,)), *(result.attention or ()))
 
 
 def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
-    """Traces one graph of the encoder, with dynamic B and T, in the precision of its parameters.
+    """Trace one graph of the encoder, with dynamic B and T, in the precision of its parameters.
 
-    Its weights still refer to the encoder's memory; `polyhead_export.weights` writes them out.
+    The graph's weights still refer to the encoder's memory; `polyhead_export.weights` writes them out.
     """
     config = encoder.config
     inputs = sample_inputs(config, *TRACED_SIZE, seed=0)
@@ -85,7 +85,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program")
     model = program.model
-    # The exporter leaves source paths and stack traces in every node.
+    # The exporter writes source paths and stack traces into every node.
     ClearMetadataAndDocStringPass()(model)
     model.producer_name = "polyhead"
     _declare_signature(model, config, kind)
@@ -93,7 +93,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
 
 
 def _dynamic_shapes(config: EncoderConfig) -> dict[str, dict[int, object]]:
-    dynamic, sizes = torch.export.Dim.DYNAMIC, sizes_of(config)
+    dynamic, sizes = torch.export.Dim.DYNAMIC, axis_sizes(config)
     return {
         spec.name: {axis: dynamic for axis, letter in enumerate(spec.axes) if letter not in sizes}
         for spec in inputs_of(config)
@@ -102,7 +102,7 @@ def _dynamic_shapes(config: EncoderConfig) -> dict[str, dict[int, object]]:
 
 def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) -> None:
     """Name the dynamic axes by their letters instead of the tracer's symbols."""
-    sizes = sizes_of(config)
+    sizes = axis_sizes(config)
     for value, spec in zip(
         (*model.graph.inputs, *model.graph.outputs),
         (*inputs_of(config), *outputs_of(config, kind)),
@@ -115,7 +115,7 @@ def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets Ctrl-C through, of which the exporter makes an error of its own."""
+    """Re-raise KeyboardInterrupt, which the exporter wraps in an error of its own."""
     try:
         yield
     except Exception as error:
@@ -129,7 +129,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Holds back what the exporter says about packages that are not needed here."""
+    """Silence the exporter's warnings about packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

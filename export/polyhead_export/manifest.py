@@ -1,6 +1,6 @@
-"""The manifest of a version: what it is, what its files must be, and how well it agrees with PyTorch.
+"""Write a version's manifest: its configuration, tensors, file hashes and measured parity.
 
-docs/model-repository.md describes every field for those who read it.
+docs/model-repository.md describes every field.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from typing import Any
 
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GRAPH_KINDS, TensorSpec, inputs_of, outputs_of, sizes_of
+from polyhead_export.signature import GRAPH_KINDS, TensorSpec, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig, parameters
 
 FILE = "manifest.json"
 
 FORMAT = 2
-"""Goes up when a reader of the old format would misread the new one."""
+"""Incremented when a reader of the old format would misread the new one."""
 
 _TOOLS = ("polyhead", "torch", "onnx", "onnxscript", "numpy")
 
@@ -36,19 +36,19 @@ def write_manifest(
     tokenizer: Mapping[str, Any] | None,
     left_out: Sequence[str],
 ) -> None:
-    """Writes the manifest for the files that are in `folder`.
+    """Write the manifest for the files in `folder`.
 
     Args:
-        folder: The version's folder, complete but for the manifest.
+        folder: The version's folder, complete except for the manifest.
         name: The family's name.
         version: The version's number.
         config: The encoder's configuration.
         precision: What the graphs compute in.
-        operators: How many of which operators each graph has, by the graph's name.
-        parity: What was measured.
-        tokenizer: Its file, the number of tokens at which text is refused or cut, and the prompt; None where
-            the family has no tokenizer.
-        left_out: What of the encoder's origin is not served, in words.
+        operators: The number of nodes of each type, by the graph's name.
+        parity: The measured parity.
+        tokenizer: The tokenizer's file, the longest text in tokens, and the prompt; None if the family has no
+            tokenizer.
+        left_out: The parts of the checkpoint that are not served, in words.
     """
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -56,7 +56,7 @@ def write_manifest(
         "version": version,
         "encoder": dataclasses.asdict(config),
         "precision": precision,
-        "sizes": sizes_of(config),
+        "sizes": axis_sizes(config),
         "graphs": {
             kind.name: {
                 "file": kind.file,
@@ -96,7 +96,7 @@ def _describe_file(path: Path) -> dict[str, int | str]:
 
 
 def _onnxruntime_version() -> str:
-    # The distribution is called onnxruntime or onnxruntime-gpu; the module says either way.
+    # The distribution is onnxruntime or onnxruntime-gpu; the module has the version in both cases.
     import onnxruntime as ort
 
     return str(ort.__version__)

@@ -1,7 +1,7 @@
-"""What a graph is made of, and what it must be made of.
+"""Count a graph's operators, and check that none of its fusions was lost.
 
-Fusions find their patterns or they do not; a new version of the exporter may write a pattern in another
-way, and nothing would be wrong with the graph but its speed. So operators are counted at export.
+A fusion applies only where its pattern is found. If a new version of the exporter writes a pattern
+differently, the graph stays correct and silently becomes slower. So operators are counted at export.
 """
 
 from collections import Counter
@@ -16,18 +16,18 @@ from polyhead_model import EncoderConfig
 
 
 def count_operators(model: ir.Model) -> dict[str, int]:
-    """How many nodes of each type there are, by type."""
+    """Return the number of nodes of each type, by type."""
     return dict(sorted(Counter(node.op_type for node in model.graph).items()))
 
 
 def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precision) -> dict[str, int]:
-    """How many nodes of the types on which speed depends there must be at least."""
+    """Return the least number of nodes of each type that the graph's speed depends on."""
     fused_attention = not kind.weights and not config.mask_input
     if precision == "fp32":
         return {"MultiHeadAttention" if fused_attention else "Softmax": config.layers}
     required = {"Attention" if fused_attention else "Softmax": config.layers}
     if config.feed_forward is not None:
-        # A norm that follows no residual stays alone: the first of a pre-norm encoder.
+        # The first norm of a pre-norm encoder follows no residual, so it is not fused.
         first_alone = config.norm == "pre"
         required["SkipLayerNormalization"] = (
             2 * config.layers - first_alone + (first_alone and config.final_norm)
@@ -38,15 +38,15 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
 
 
 def check_operators(operators: Mapping[str, int], required: Mapping[str, int], file: str) -> None:
-    """Sees that no fusion was lost.
+    """Check that no fusion was lost.
 
     Args:
-        operators: What the graph has.
-        required: What it must have at least.
-        file: The graph's name, for the message.
+        operators: The number of nodes of each type in the graph.
+        required: The least number of each type.
+        file: The graph's file name, for the message.
 
     Raises:
-        ExportError: A type has fewer nodes.
+        ExportError: There are fewer nodes of a type than required.
     """
     for operator, least in required.items():
         if (count := operators.get(operator, 0)) < least:

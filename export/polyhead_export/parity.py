@@ -1,7 +1,4 @@
-"""How far each graph's numbers are from PyTorch's.
-
-The comparison runs at sizes that the exporter was not shown, with ragged lengths.
-"""
+"""Compare exported graphs with PyTorch, at sizes that the exporter has not seen and with ragged lengths."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,23 +16,23 @@ from polyhead_export.signature import GraphKind, outputs_of
 from polyhead_model import Encoder, EncoderConfig
 
 TOLERANCE = 1e-5
-"""For fp32; see `deviation` for what it bounds."""
+"""The largest `deviation` that is accepted in fp32."""
 
 _SIZES = ((1, 1), (2, 5), (5, 2), (3, 33), (1, 128))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """How far a family of 16 bits is from its encoder in fp32."""
+    """The deviation of a 16-bit family from its encoder in fp32."""
 
     deviations: dict[str, dict[str, float]]
     """The largest deviation of each output, by graph."""
     limit: float
-    """The largest that is accepted."""
+    """The largest deviation that is accepted."""
 
     @property
     def worst(self) -> float:
-        """The largest deviation of all."""
+        """The largest deviation over all graphs and outputs."""
         return max(value for outputs in self.deviations.values() for value in outputs.values())
 
 
@@ -44,23 +41,23 @@ class Parity:
     """The measured agreement of a family's graphs with PyTorch."""
 
     sizes: tuple[tuple[int, int], ...]
-    """The (B, T) that were compared."""
+    """The sizes (B, T) that were compared."""
     deviations: dict[str, dict[str, float]]
     """The largest deviation of each output, by graph."""
     tolerance: float = TOLERANCE
     drift: Drift | None = None
-    """What 16 bits change; None in fp32."""
+    """The effect of 16-bit arithmetic; None in fp32."""
 
     @property
     def worst(self) -> float:
-        """The largest deviation of all."""
+        """The largest deviation over all graphs and outputs."""
         return max(value for outputs in self.deviations.values() for value in outputs.values())
 
 
 def deviation(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """The largest |actual − expected| / max(1, |expected|): absolute below 1, relative above.
+    """Return the largest |actual − expected| / max(1, |expected|): absolute below 1, relative above.
 
-    NaN or infinity in either array makes it infinite. Both have the same shape.
+    The result is infinite where either array holds NaN or infinity. Both arrays must have the same shape.
     """
     with np.errstate(invalid="ignore"):
         difference = np.abs(actual - expected) / np.maximum(1.0, np.abs(expected))
@@ -74,12 +71,12 @@ def measure_parity(
     kinds: tuple[GraphKind, ...],
     on_graph: Callable[[GraphKind], None] = lambda _: None,
 ) -> Parity:
-    """Runs the graphs in `folder`, the files as they will be served, against the encoder.
+    """Compare the graphs in `folder`, as they will be served, with the encoder.
 
     Args:
-        encoder: What the graphs were exported from.
+        encoder: The encoder that the graphs were exported from.
         folder: Holds the graphs and their weights.
-        kinds: Which graphs to measure.
+        kinds: The graphs to measure.
         on_graph: Called before each graph is measured.
 
     Raises:
@@ -89,12 +86,12 @@ def measure_parity(
     for kind in kinds:
         on_graph(kind)
         deviations[kind.name] = measure_deviations(encoder, folder / kind.file, kind)
-        check_parity(deviations[kind.name], kind, sizes_of(encoder.config))
-    return Parity(sizes=sizes_of(encoder.config), deviations=deviations)
+        check_parity(deviations[kind.name], kind, compared_sizes(encoder.config))
+    return Parity(sizes=compared_sizes(encoder.config), deviations=deviations)
 
 
-def sizes_of(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
-    """The (B, T) at which graphs of this encoder are compared."""
+def compared_sizes(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
+    """Return the sizes (B, T) at which this encoder's graphs are compared."""
     return tuple(
         (batch, tokens)
         for batch, tokens in _SIZES
@@ -103,20 +100,20 @@ def sizes_of(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
 
 
 def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[str, float]:
-    """The largest `deviation` of each output of a graph over all `sizes_of` its encoder.
+    """Return the largest `deviation` of each output of a graph, over all `compared_sizes` its encoder.
 
     Args:
-        encoder: What the graph is compared with.
-        file: The graph; the CPU must have kernels for it.
-        kind: Which graph it is.
+        encoder: The reference.
+        file: The graph; the CPU provider must have kernels for it.
+        kind: The kind of the graph.
 
     Raises:
-        ParityError: An output has another shape than PyTorch's.
+        ParityError: An output does not have the shape of PyTorch's.
     """
     config = encoder.config
     worst = {spec.name: 0.0 for spec in outputs_of(config, kind)}
     session = _open(file)
-    for seed, size in enumerate(sizes_of(config), start=1):
+    for seed, size in enumerate(compared_sizes(config), start=1):
         inputs = sample_inputs(config, *size, seed=seed)
         actual = session.run(list(worst), {name: value.numpy() for name, value in inputs.items()})
         for (name, so_far), got, expected in zip(
@@ -132,7 +129,7 @@ def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[st
 
 
 def check_parity(worst: Mapping[str, float], kind: GraphKind, sizes: tuple[tuple[int, int], ...]) -> None:
-    """Sees that a graph computes what PyTorch does.
+    """Check a graph's deviations against the tolerance.
 
     Raises:
         ParityError: An output deviates by more than `TOLERANCE`.
@@ -148,7 +145,7 @@ def check_parity(worst: Mapping[str, float], kind: GraphKind, sizes: tuple[tuple
 def _reference(
     encoder: Encoder, inputs: dict[str, torch.Tensor], *, weights: bool
 ) -> list[NDArray[np.float32]]:
-    """PyTorch's outputs, in the order of `outputs_of`."""
+    """Return PyTorch's outputs, in the order of `outputs_of`."""
     rest = dict(inputs)
     x = rest.pop("x", None)
     if x is None:

@@ -1,6 +1,6 @@
-"""The precisions that a family can be exported in, and an encoder made ready for one.
+"""The precisions that a family can be exported in.
 
-What goes in and comes out of a graph is the same in each: clients do not notice.
+A graph's inputs and outputs have the same datatypes in every precision, so clients see no difference.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ DTYPES: Mapping[Precision, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
-"""What weights are stored in, and what is computed between a graph's inputs and outputs."""
+"""The dtype of the weights, and of the computation between a graph's inputs and outputs."""
 
 
 def in_precision(encoder: Encoder, precision: Precision) -> Encoder:
-    """The encoder that is traced for a precision; in fp32 it is `encoder` itself.
+    """Return the encoder to trace for a precision; in fp32 that is `encoder` itself.
 
-    In 16 bits it is a copy with rounded weights, whose projections of queries, keys and values are one
-    matrix product: a GPU is better filled by one large product than by three.
+    In 16 bits it is a copy with rounded weights and a fused projection of queries, keys and values: one large
+    matrix product uses a GPU better than three small ones.
     """
     return encoder if precision == "fp32" else encoder.fuse().to(DTYPES[precision])

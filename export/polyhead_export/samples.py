@@ -1,4 +1,4 @@
-"""Random inputs of a family, ragged as in real traffic.
+"""Random inputs for a family, with ragged lengths as in real traffic.
 
 Shape letters: B batch, T tokens, D d_model.
 """
@@ -10,10 +10,10 @@ from polyhead_model import EncoderConfig
 
 
 def sample_inputs(config: EncoderConfig, batch: int, tokens: int, *, seed: int) -> dict[str, Tensor]:
-    """Random input of size (B, T), by input name.
+    """Return random inputs of size (B, T), by input name.
 
-    The first sequence is as long as T, the others have any length from 0 to T, and what stands in
-    their padding is as random as the rest.
+    The first sequence has length T, the others any length from 0 to T. Padding holds random values too, so
+    that a graph that reads it is found out.
     """
     random = torch.Generator().manual_seed(seed)
 

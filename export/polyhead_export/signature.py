@@ -1,4 +1,4 @@
-"""What a family's graphs take and give: names, datatypes, axes and roles.
+"""The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
 Shape letters: B batch, T tokens, D d_model, H heads.
 """
@@ -22,13 +22,13 @@ class TensorSpec:
     layer: int | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return its size on each axis; -1 where that varies."""
+        """Return the size of each axis; -1 where it varies."""
         return tuple(sizes.get(letter, -1) for letter in self.axes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphKind:
-    """One of the graphs that a family is exported as."""
+    """One kind of graph that a family is exported as."""
 
     name: str
     file: str
@@ -41,8 +41,8 @@ ATTENTION = GraphKind(name="attention", file="attention.onnx", weights=True)
 GRAPH_KINDS = (FAST, ATTENTION)
 
 
-def sizes_of(config: EncoderConfig) -> dict[str, int]:
-    """Return the sizes of the axes that are fixed."""
+def axis_sizes(config: EncoderConfig) -> dict[str, int]:
+    """Return the sizes of the fixed axes, by letter."""
     return {"D": config.d_model, "H": config.heads}
 
 
@@ -68,7 +68,7 @@ def inputs_of(config: EncoderConfig) -> tuple[TensorSpec, ...]:
                     below=config.types,
                 )
             )
-    # 32 bits, because that is what the fused attention kernels read.
+    # int32, because the fused attention kernels read that.
     inputs.append(TensorSpec(name="lengths", datatype="INT32", axes=("B",), role="lengths", fill="T"))
     if config.mask_input:
         inputs.append(TensorSpec(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True))

@@ -1,6 +1,6 @@
-"""Where the encoders of an export come from: presets and descriptions with random weights, or a checkpoint.
+"""Sources of encoders to export: presets and descriptions with random weights, and checkpoints.
 
-Encoders are built one at a time, when their turn comes: a sweep of head counts need not fit memory.
+Encoders are built lazily, one at a time, so that a sweep of head counts need not fit into memory.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint, rea
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """An encoder, ready to be exported."""
+    """An encoder that is ready for export."""
 
     encoder: Encoder
     tokenizer: TokenizerFile | None = None
     left_out: tuple[str, ...] = ()
-    """What of a checkpoint cannot be served, in words."""
+    """The parts of a checkpoint that cannot be served, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Source:
     """One family to export.
 
     Raises:
-        ExportError: The name is not valid; said here, before anything is built.
+        ExportError: The name is not valid; checked before anything is built.
     """
 
     name: str
@@ -50,18 +50,18 @@ def from_preset(
     mask: bool = False,
     seed: int = 0,
 ) -> list[Source]:
-    """The preset, or one family for each head count.
+    """Return the source for a preset, or one source for each head count.
 
     Args:
         preset: A key of `polyhead_model.PRESETS`.
-        name: The family's name; the preset's where it is None. With head counts, `-h1` … is added.
-        heads: Head counts to build instead of the preset's own. At the preset's width, a head is D / H wide.
-        layers: Another number of layers.
-        mask: The graphs take an arbitrary mask.
-        seed: Of the random weights.
+        name: The family's name; None means the preset's. With head counts, `-h1` … is appended.
+        heads: Head counts to build instead of the preset's own. D stays, so that a head is D / H wide.
+        layers: The number of layers; None means the preset's.
+        mask: Whether the graphs take an arbitrary mask.
+        seed: The seed of the random weights.
 
     Raises:
-        ExportError: There is no such preset, it cannot have that many heads or layers, or be called so.
+        ExportError: There is no such preset, or it cannot have that many heads or layers, or that name.
     """
     if preset not in PRESETS:
         near = difflib.get_close_matches(preset, PRESETS, n=1)
@@ -83,32 +83,32 @@ def from_preset(
 
 
 def from_description(file: Path, name: str, *, seed: int = 0) -> Source:
-    """An encoder that a JSON file describes: an object with the fields of `EncoderConfig`.
+    """Return the source for an encoder that a JSON file describes, with the fields of `EncoderConfig`.
 
     Args:
-        file: Such as `{"d_model": 768, "heads": 12, "layers": 1}`.
+        file: A file such as `{"d_model": 768, "heads": 12, "layers": 1}`.
         name: The family's name.
-        seed: Of the random weights.
+        seed: The seed of the random weights.
 
     Raises:
         ExportError: The name is not valid.
         DescriptionError: The file does not describe an encoder.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     return _random(name, read_description(file), seed)
 
 
 def from_checkpoint(folder: Path, name: str, *, prompt: bool = True, strict: bool = False) -> Source:
-    """A trained encoder from a Hugging Face folder.
+    """Return the source for a trained encoder from a Hugging Face folder.
 
-    Reading the folder waits for `build`, which raises `polyhead_model.CheckpointError` where it cannot, and
-    `ExportError` where `strict` forbids it.
+    The folder is read by `build`, which raises `polyhead_model.CheckpointError` if it cannot be, and
+    `ExportError` if `strict` forbids it.
 
     Args:
         folder: The checkpoint.
         name: The family's name.
-        prompt: Put sentence-transformers' default prompt before each text, where the folder has one.
-        strict: Refuse a checkpoint of which a part cannot be served.
+        prompt: Whether to put sentence-transformers' default prompt before each text.
+        strict: Whether to refuse a checkpoint if a part of it cannot be served.
     """
 
     def build() -> Built:
@@ -135,7 +135,7 @@ def _changed(config: EncoderConfig, **changes: int | bool | None) -> EncoderConf
 
 def _random(name: str, config: EncoderConfig, seed: int) -> Source:
     def build() -> Built:
-        # A generator for this alone would not reach the layers' own initialisation.
+        # The layers initialise themselves from the global generator, so that is what is seeded.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return Built(encoder=Encoder(config))

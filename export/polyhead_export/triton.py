@@ -1,17 +1,17 @@
-"""`config.pbtxt`, with which Triton's onnxruntime backend serves the fast graph as it lies there."""
+"""Write `config.pbtxt`, with which Triton's onnxruntime backend serves the fast graph in place."""
 
-from polyhead_export.signature import FAST, TensorSpec, inputs_of, outputs_of, sizes_of
+from polyhead_export.signature import FAST, TensorSpec, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig
 
 MAX_BATCH_SIZE = 256
-"""What Triton may batch up to, which must be told a number: that of `polyhead serve`."""
+"""The largest batch, which Triton requires; the same as the default of `polyhead serve`."""
 
 
 def triton_config(name: str, config: EncoderConfig) -> str:
-    """The text of `config.pbtxt` for a family.
+    """Return the text of `config.pbtxt` for a family.
 
-    Triton leaves the batch dimension out of its shapes and wants at least one other, so that
-    `lengths`, [B] in the graph, is [B, 1] to Triton's clients.
+    Triton's shapes have no batch dimension but need at least one other, so `lengths`, [B] in the graph, is
+    [B, 1] to Triton's clients.
     """
     return "\n".join(
         [
@@ -28,6 +28,6 @@ def triton_config(name: str, config: EncoderConfig) -> str:
 
 
 def _tensor(field: str, spec: TensorSpec, config: EncoderConfig) -> str:
-    dims = spec.shape(sizes_of(config))[1:]
+    dims = spec.shape(axis_sizes(config))[1:]
     shape = f"dims: {list(dims)}" if dims else "dims: [1] reshape { shape: [] }"
     return f'{field} {{ name: "{spec.name}" data_type: TYPE_{spec.datatype} {shape} }}'

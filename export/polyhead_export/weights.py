@@ -1,7 +1,7 @@
-"""Weights of several graphs in one file, each stored once.
+"""Store the weights of several graphs in one file, each tensor once.
 
-Graphs of one encoder hold the same tensors, under names that the exporter made up for some of them.
-What is equal byte for byte is one tensor, whatever it was called.
+Graphs of one encoder hold the same tensors, some of them under names that the exporter made up. Tensors are
+matched by their bytes, not by name.
 """
 
 import hashlib
@@ -20,20 +20,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 FILE = "weights.bin"
 
 INLINE_BYTES = 1024
-"""Tensors of up to this size stay in the graph's own file."""
+"""Tensors up to this size stay in the graph's own file."""
 
 _PAGE_BYTES = 4096
-"""Every tensor starts on a page of its own, so that a reader can map it."""
+"""Tensors are aligned to pages, so that a reader can map them."""
 
 
 def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, str]) -> None:
-    """Moves the weights of all `models` to `folder / FILE`, and points the models there.
+    """Move the weights of all `models` to `folder / FILE`, and make the models refer to it.
 
     Args:
         models: The graphs; their initializers are replaced.
         folder: Where the graphs will be saved.
-        names: What a tensor is called by its fingerprint (see `names_of`). The same tensor gets the
-            same name in every graph.
+        names: The name of each tensor by its fingerprint (see `names_of`). A tensor gets the same name in
+            every graph.
     """
     offsets: dict[str, int] = {}
     with (folder / FILE).open("wb") as file:
@@ -45,7 +45,7 @@ def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, 
                 # Not `ascontiguousarray`, which gives a scalar one dimension.
                 array = np.asarray(value.const_value.numpy(), order="C")
                 key = _fingerprint(array)
-                # Two tensors with the same content (biases of zeros) cannot both have the name.
+                # Two tensors with the same content (zero biases) cannot both have the name.
                 if (name := names.get(key)) and name not in initializers:
                     value.name = name
                 if array.nbytes <= INLINE_BYTES:
@@ -66,10 +66,10 @@ def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, 
 
 
 def names_of(module: nn.Module) -> dict[str, str]:
-    """The module's parameter names by fingerprint, a linear layer's also by its transpose's.
+    """Return the module's parameter names by fingerprint; linear layers also by that of their transpose.
 
-    The exporter stores the matrices of linear layers transposed, as `val_17`; a reader of the graph
-    wants their names.
+    The exporter stores the matrices of linear layers transposed, under names such as `val_17`. With these
+    names the graph is readable.
     """
     names: dict[str, str] = {}
     for name, parameter in module.named_parameters():
@@ -82,7 +82,7 @@ def names_of(module: nn.Module) -> dict[str, str]:
 
 
 def _array(parameter: Tensor) -> Array:
-    # numpy alone has no bfloat16.
+    # NumPy itself has no bfloat16.
     return TorchTensor(parameter.detach()).numpy()
 
 
@@ -93,5 +93,5 @@ def _fingerprint(array: Array) -> str:
 
 
 def _bytes(array: Array) -> memoryview:
-    """The array's bytes without a copy; `array.data` does not know bfloat16."""
+    """View the array's bytes without a copy; `array.data` does not support bfloat16."""
     return array.reshape(-1).view(np.uint8).data

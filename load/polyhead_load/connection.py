@@ -23,12 +23,11 @@ import grpc.experimental.gevent
 from gevent import monkey
 
 from polyhead_client.calls import Call, Stream
-from polyhead_client.channel import call_metadata, open_channel
+from polyhead_client.channel import call_metadata, open_channel, open_stream
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import PolyheadError
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_client.status import translated
-from polyhead_client.streams import open_stream
 from polyhead_load.errors import LoadError
 from polyhead_load.likeness import Likeness
 from polyhead_load.records import OK

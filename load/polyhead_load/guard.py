@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, request
 from locust.argument_parser import ui_extra_args_dict
 
-from polyhead_client.defaults import DEFAULT_TARGET
+from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_load.errors import LoadError
 from polyhead_load.options import ACCESS
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from polyhead_client.defaults import DEFAULT_TARGET
+from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import Access, parse_indices
 from polyhead_load.errors import LoadError

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from polyhead_client.calls import Call, Operation, Stream, Together
+from polyhead_client.calls import Call, Gather, Operation, Stream
 from polyhead_client.errors import DeadlineExceeded, PolyheadError, Unavailable
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations
@@ -19,6 +19,7 @@ from polyhead_load.errors import LoadError
 from polyhead_load.likeness import Likeness
 from polyhead_load.plan import Lengths, Plan
 from polyhead_load.reply_head import joined, read_head
+from polyhead_proto.names import INPUT_IDS, Property
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class Author:
         wanted = next(operation)
         while isinstance(wanted, Call) and wanted.rpc.name not in _INFERENCE:
             wanted = operation.send(self._connection.ask(wanted))
-        if isinstance(wanted, Together):
+        if isinstance(wanted, Gather):
             raise LoadError(
                 "batch must be one that the server takes in one request, was larger: lower --batch"
             )
@@ -160,7 +161,7 @@ def check_first(connection: Connection, request: Request, operation: Operation[A
 def _check_length(plan: Plan, info: ModelInfo) -> None:
     limits = [info.max_tokens]
     if plan.text:
-        spelled = info.properties.get("text_max_tokens", "")
+        spelled = info.properties.get(Property.TEXT_MAX_TOKENS, "")
         limits.append(int(spelled) if spelled.isdecimal() else None)
     for limit in limits:
         if limit is not None and plan.longest > limit:
@@ -181,7 +182,7 @@ def _inputs(plan: Plan, info: ModelInfo, lengths: list[int], random: np.random.G
         if not info.takes_text:
             raise LoadError(f"text must be off for {info.name}: it takes {', '.join(info.inputs)}")
         return texts(lengths, random)
-    if "input_ids" in info.inputs:
+    if INPUT_IDS in info.inputs:
         if info.vocabulary is None:
             raise LoadError(f"{info.name} does not say its vocabulary, so token ids cannot be made for it")
         return token_ids(lengths, info.vocabulary, random)

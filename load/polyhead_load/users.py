@@ -8,7 +8,7 @@ from locust import User, task
 from locust.dispatch import UsersDispatcher
 from locust.exception import StopUser
 
-from polyhead_client.defaults import DEFAULT_TARGET
+from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_load.alarm import Alarm
 from polyhead_load.options import is_open
 from polyhead_load.schedule import Arrival

@@ -7,8 +7,6 @@ Shape letters: B batch, T tokens (Tq of the query, Tk of key and value), D d_mod
 """
 
 import math
-import re
-from collections.abc import Mapping
 from functools import partial
 from typing import Protocol, Self
 
@@ -17,36 +15,45 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
+from polyhead_model.projections import FusibleModule
 
 
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute softmax(Q Kᵀ / √K + mask) V, and give the weights too.
+    """Compute softmax(Q Kᵀ / √K + mask) V, and return the weights as well.
 
     Args:
         query: [..., Tq, K].
         key: [..., Tk, K].
-        value: [..., Tk, Kv]; a blocked value is multiplied by a weight of 0, so keep it finite.
+        value: [..., Tk, Kv]; must be finite where it is blocked too, as it is multiplied by a weight of 0.
         mask: Boolean, True = may attend, broadcastable to [..., Tq, Tk]. None = everything is visible.
-        dropout: Probability of dropping each weight on its way to the values.
+        dropout: Probability of dropping each weight before it is applied to the values.
 
     Returns:
-        The output [..., Tq, Kv], and the weights [..., Tq, Tk] as the softmax gave them, before dropout.
-        A row's weights sum to 1; a row with nothing to attend to is zero in both.
+        The output [..., Tq, Kv], and the weights [..., Tq, Tk] before dropout. The weights of a row sum to 1;
+        a row with nothing to attend to is zero in both.
     """
-    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
-    if mask is None:
-        weights = scores.softmax(dim=-1)
-    else:
-        weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-        # A row without a visible key is 0/0 = NaN here; every entry of it is blocked, so this makes it zero.
-        weights = weights.masked_fill(~mask, 0.0)
+    weights = masked_softmax((query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1), mask)
     return F.dropout(weights, dropout) @ value, weights
 
 
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute the softmax of each row over its visible entries; a row without any is zero.
+
+    Args:
+        scores: [..., Tq, Tk].
+        mask: Boolean, True = visible, broadcastable to `scores`. None = everything is visible.
+    """
+    if mask is None:
+        return scores.softmax(dim=-1)
+    weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+    # A row without a visible entry is 0/0 = NaN here. All its entries are blocked, so this makes it zero.
+    return weights.masked_fill(~mask, 0.0)
+
+
 class Attend(Protocol):
-    """What `MultiHeadAttention` does between its projections; an exporter puts a fused kernel here."""
+    """The computation between the projections of `MultiHeadAttention`; an exporter passes a fused kernel."""
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
@@ -61,14 +68,14 @@ class Attend(Protocol):
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
 
         Returns:
-            The heads' outputs side by side [B, Tq, H·K], and the weights [B, H, Tq, Tk] or None.
+            The concatenated outputs of the heads [B, Tq, H·K], and the weights [B, H, Tq, Tk] or None.
         """
 
 
 def attend_explicitly(
     query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /, *, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Attend by the equation, weights included; an `Attend`."""
+    """Attend with explicit operations, and return the weights; an `Attend`."""
     output, weights = scaled_dot_product_attention(
         _split_heads(query, heads),
         _split_heads(key, heads),
@@ -80,11 +87,11 @@ def attend_explicitly(
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, T, H·K] → [B, H, T, K]."""
+    """Reshape [B, T, H·K] to [B, H, T, K]."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(FusibleModule):
     """Multi-head attention with its four projections.
 
     Args:
@@ -92,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         heads: H.
         head_width: K; None means D / H.
         bias: Whether the projections have biases.
-        fused: Hold W_q, W_k and W_v as one `w_qkv`; `fuse` and `split` convert.
+        fused: Whether to store W_q, W_k and W_v as one `w_qkv`; `fuse` and `split` convert.
         dropout: Probability of dropping an attention weight, in training only.
 
     Raises:
@@ -132,9 +139,13 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw Xavier-uniform matrices, which keep the scale of vectors from layer to layer."""
+        """Initialise the matrices as Xavier-uniform, which keeps the scale of vectors from layer to layer."""
         with torch.no_grad():
-            matrices = self.w_qkv.weight.chunk(3) if self.fused else self._separate_weights()
+            matrices = (
+                self.w_qkv.weight.chunk(3)
+                if self.fused
+                else (self.w_q.weight, self.w_k.weight, self.w_v.weight)
+            )
             for matrix in (*matrices, self.w_o.weight):
                 nn.init.xavier_uniform_(matrix)
 
@@ -148,7 +159,7 @@ class MultiHeadAttention(nn.Module):
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from `query` to `key` and gather `value`.
+        """Attend from `query` to `key`, and return the weighted sum of `value`.
 
         Args:
             query: [B, Tq, D].
@@ -156,8 +167,8 @@ class MultiHeadAttention(nn.Module):
             value: [B, Tk, D]; None means `key`.
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
             need_weights: Whether to return the weights.
-            attend: What happens between the projections. While dropout is active it is always the
-                explicit form, the only one with weights to drop.
+            attend: The computation between the projections. While dropout is active, it is always the
+                explicit one, which alone has weights to drop.
 
         Returns:
             The output [B, Tq, D], and the weights [B, H, Tq, Tk] if needed, else None. Where a row has
@@ -169,7 +180,7 @@ class MultiHeadAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
-        if not torch.compiler.is_compiling():  # comparing sizes would pin them in an exported graph
+        if not torch.compiler.is_compiling():  # comparing sizes would fix them in an exported graph
             self._check(query, key, value, mask)
         if self.training and self.dropout > 0.0:
             attend = partial(attend_explicitly, dropout=self.dropout)
@@ -188,9 +199,6 @@ class MultiHeadAttention(nn.Module):
         q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
         return q, k, v
 
-    def _separate_weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.w_q.weight, self.w_k.weight, self.w_v.weight
-
     def _check(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
         batch = query.shape[0]
         for name, x in (("query", query), ("key", key), ("value", value)):
@@ -204,50 +212,12 @@ class MultiHeadAttention(nn.Module):
         if mask is not None:
             masks.check(mask, batch=batch, queries=query.shape[1], keys=key.shape[1])
 
-    def fuse(self) -> Self:
-        """Give a copy with one `w_qkv`, holding the same numbers; `split` undoes it exactly."""
-        return self._with_weights(fuse_projections(self.state_dict()), fused=True)
-
-    def split(self) -> Self:
-        """Give a copy with separate `w_q`, `w_k` and `w_v`, holding the same numbers."""
-        return self._with_weights(split_projections(self.state_dict()), fused=False)
-
-    def _with_weights(self, state: Mapping[str, Tensor], *, fused: bool) -> Self:
-        with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
-            twin = type(self)(
-                self.d_model,
-                self.heads,
-                head_width=self.head_width,
-                bias=self.bias,
-                fused=fused,
-                dropout=self.dropout,
-            )
-        twin.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
-        return twin.train(self.training)
-
-
-def fuse_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Join every `w_q`, `w_k`, `w_v` of a state dict into `w_qkv`; the rest stays as it is."""
-    fused: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        match = re.fullmatch(r"((?:.+\.)?)w_([qkv])\.(weight|bias)", name)
-        if match is None:
-            fused[name] = tensor
-        elif match[2] == "q":
-            prefix, _, kind = match.groups()
-            fused[f"{prefix}w_qkv.{kind}"] = torch.cat([state[f"{prefix}w_{part}.{kind}"] for part in "qkv"])
-    return fused
-
-
-def split_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Cut every `w_qkv` of a state dict into `w_q`, `w_k`, `w_v`; the rest stays as it is."""
-    split: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        match = re.fullmatch(r"((?:.+\.)?)w_qkv\.(weight|bias)", name)
-        if match is None:
-            split[name] = tensor
-        else:
-            prefix, kind = match.groups()
-            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
-                split[f"{prefix}w_{part}.{kind}"] = piece
-    return split
+    def _like(self, *, fused: bool) -> Self:
+        return type(self)(
+            self.d_model,
+            self.heads,
+            head_width=self.head_width,
+            bias=self.bias,
+            fused=fused,
+            dropout=self.dropout,
+        )

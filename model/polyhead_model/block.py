@@ -7,7 +7,7 @@ from polyhead_model.config import Activation, EncoderConfig
 
 
 class FeedForward(nn.Module):
-    """activation(x W_up) W_down, on each token by itself: [B, T, D] → [B, T, F] → [B, T, D]."""
+    """activation(x W_up) W_down, applied to each token: [B, T, D] → [B, T, F] → [B, T, D]."""
 
     def __init__(self, d_model: int, width: int, *, activation: Activation, bias: bool) -> None:
         super().__init__()
@@ -20,13 +20,13 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(width, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Widen, bend, narrow."""
+        """Apply the network to x [B, T, D]."""
         output: Tensor = self.down(self.activation(self.up(x)))
         return output
 
 
 class Block(nn.Module):
-    """One layer of an encoder whose `config.feed_forward` is given."""
+    """One layer of an encoder with `config.feed_forward`."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Block(nn.Module):
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
-        """Transform x [B, T, D]; the arguments and results are those of `MultiHeadAttention`."""
+        """Transform x [B, T, D]; arguments and results are those of `MultiHeadAttention`."""
         if self.pre_norm:
             attended, weights = self.attention(
                 self.attention_norm(x), mask=mask, need_weights=need_weights, attend=attend
@@ -75,5 +75,5 @@ def attention_of(config: EncoderConfig) -> MultiHeadAttention:
 
 
 def layer_of(config: EncoderConfig) -> Block | MultiHeadAttention:
-    """Build one layer: a block, or attention alone where the configuration has no feed-forward."""
+    """Build one layer: a block, or attention alone if the configuration has no feed-forward network."""
     return attention_of(config) if config.feed_forward is None else Block(config)

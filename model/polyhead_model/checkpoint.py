@@ -1,4 +1,4 @@
-"""Trained weights from a local Hugging Face folder, as safetensors: unpickling a file can run any code."""
+"""Load trained weights from a local Hugging Face folder. Only safetensors: unpickling can run any code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
-from polyhead_model.families import EMBEDDINGS
+from polyhead_model.hf_dialects import EMBEDDINGS
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
 
 WEIGHTS = "model.safetensors"
@@ -22,43 +22,43 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _OTHER_TOKENIZERS = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 
 _UNUSED = ("pooler.", "embeddings.position_ids", "embeddings.token_type_ids")
-"""Beginnings of names in the encoder's own scope that do not concern its outputs."""
+"""Prefixes of the encoder's tensors that do not affect its outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A trained encoder and what goes with it."""
+    """A trained encoder with its tokenizer and limits."""
 
     encoder: Encoder
-    """In evaluation mode, float32."""
+    """The encoder, in evaluation mode and float32."""
     model_type: str
-    """As in config.json: "bert", "roberta", …"""
+    """The model_type of config.json: "bert", "roberta", …"""
     tokenizer: Path | None
-    """The tokenizer.json, if there is one."""
+    """Its tokenizer.json, if there is one."""
     max_tokens: int
-    """Where text is cut or refused; at most the model's positions."""
+    """The longest text, in tokens; at most the model's positions."""
     prompt: str
-    """What sentence-transformers puts before every text by default; empty where it puts nothing."""
+    """Put before every text by sentence-transformers by default; may be empty."""
     left_out: tuple[str, ...]
-    """What of the checkpoint cannot be served, in words: its task head, text without a tokenizer.json."""
+    """The parts of the checkpoint that cannot be served, in words, such as a task head."""
 
 
 def load_checkpoint(folder: Path | str, *, prompt: bool = True) -> Checkpoint:
-    """Load an encoder of BERT's family from a local Hugging Face or sentence-transformers folder.
+    """Load an encoder of the BERT family from a local Hugging Face or sentence-transformers folder.
 
     Args:
-        folder: With config.json and model.safetensors, or model.safetensors.index.json and its shards;
-            modules.json and what it names are read where sentence-transformers wrote them.
-        prompt: Whether to take the default prompt of sentence-transformers.
+        folder: A folder with config.json and either model.safetensors, or model.safetensors.index.json and
+            its shards. The modules.json of sentence-transformers is read where there is one.
+        prompt: Whether to use the default prompt of sentence-transformers.
 
     Raises:
-        CheckpointError: Something is missing, damaged, not supported, or a pickle.
+        CheckpointError: A file is missing, damaged, not supported, or a pickle.
     """
     info = read_checkpoint_info(Path(folder), prompt=prompt)
     tensors = _read_tensors(info.folder)
     source = _encoder_tensors(info, tensors)
     _check_size(info, source)
-    with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
+    with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(info.encoder)
     encoder.load_state_dict(_convert(info, encoder, source), assign=True)
     return Checkpoint(
@@ -72,7 +72,7 @@ def load_checkpoint(folder: Path | str, *, prompt: bool = True) -> Checkpoint:
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read all tensors of the folder, from one file or from the shards of an index."""
+    """Read all tensors of a folder, from one file or from the shards of an index."""
     if (folder / WEIGHTS).is_file():
         return _read_file(folder / WEIGHTS)
     index = folder / INDEX
@@ -103,12 +103,12 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 
 def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Keep the encoder's own tensors, under the names they have without a task head."""
-    prefix = info.family.prefix
+    """Select the encoder's own tensors, under the names that they have without a task head."""
+    prefix = info.dialect.prefix
     if any(name.startswith(prefix) for name in tensors):
         tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     return {
-        # BERT's first checkpoints call a norm's weight and bias gamma and beta.
+        # Early BERT checkpoints call a norm's weight and bias gamma and beta.
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): t
         for name, t in tensors.items()
         if not name.startswith(_UNUSED)
@@ -116,8 +116,8 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
 
 
 def _head(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Say what of the weights is not the encoder's."""
-    prefix = info.family.prefix
+    """Name the tensors that belong to a task head."""
+    prefix = info.dialect.prefix
     head = [name for name in tensors if not name.startswith(prefix)]
     if not head or len(head) == len(tensors):
         return []
@@ -137,7 +137,7 @@ def _other_tokenizer(info: CheckpointInfo) -> list[str]:
 
 
 def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
-    """Refuse sizes that are far from the weights', before modules are made for them."""
+    """Reject a configuration much larger than the weights, before modules are built for it."""
     described, held = parameters(info.encoder), sum(tensor.numel() for tensor in source.values())
     if described > 2 * held:
         raise CheckpointError(
@@ -147,7 +147,7 @@ def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
 
 
 def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename tensors to our names, after checking that they are exactly those of the encoder."""
+    """Check that the tensors are exactly those of the encoder, and rename them to our names."""
     expected = {_their_name(info, name): parameter.shape for name, parameter in encoder.state_dict().items()}
     positions = EMBEDDINGS["embeddings.positions"] + ".weight"
     types = EMBEDDINGS["embeddings.types"] + ".weight"
@@ -157,7 +157,7 @@ def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor
         expected[types] = torch.Size((1, width))
     _check_tensors(info.folder, expected, source)
 
-    # Copies: safetensors maps the file, and a file that is truncated under a mapping ends the process.
+    # Copy: safetensors maps the file, and reading a mapped file after it was truncated kills the process.
     state = {
         name: source[_their_name(info, name)].to(torch.float32, copy=True) for name in encoder.state_dict()
     }
@@ -173,7 +173,7 @@ def _their_name(info: CheckpointInfo, name: str) -> str:
     if module in EMBEDDINGS:
         return f"{EMBEDDINGS[module]}.{kind}"
     _, number, inner = module.split(".", 2)  # "layers.3.attention.w_q"
-    return f"{info.family.layer_prefix}{number}.{info.family.layer_modules[inner]}.{kind}"
+    return f"{info.dialect.layer_prefix}{number}.{info.dialect.layer_modules[inner]}.{kind}"
 
 
 def _check_tensors(folder: Path, expected: Mapping[str, torch.Size], source: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Reading the small files of a checkpoint folder, none of which is to be trusted."""
+"""Read the small files of a checkpoint folder, none of which is trusted."""
 
 import json
 from collections.abc import Mapping
@@ -6,22 +6,22 @@ from pathlib import Path, PurePosixPath
 
 
 class CheckpointError(Exception):
-    """A checkpoint folder is not one that polyhead can load; the message says why."""
+    """A checkpoint cannot be loaded; the message says why."""
 
 
 def read_json(path: Path) -> object:
     """Read a JSON file.
 
     Raises:
-        CheckpointError: The file is missing, or not JSON.
+        CheckpointError: The file is missing or not JSON.
     """
-    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+    if path.exists() and not path.is_file():  # reading a pipe would block forever
         raise CheckpointError(f"{path}: must be a regular file")
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:  # bad JSON, bytes that are not text, or nested without end
+    except (ValueError, RecursionError) as error:  # invalid JSON, invalid UTF-8, or nested too deeply
         raise CheckpointError(f"{path}: must be JSON ({error})") from error
 
 
@@ -29,7 +29,7 @@ def read_object(path: Path) -> dict[str, object]:
     """Read a JSON file that holds an object.
 
     Raises:
-        CheckpointError: It holds something else, or `read_json` fails.
+        CheckpointError: The file is missing, not JSON, or holds something else.
     """
     value = read_json(path)
     if not isinstance(value, dict):
@@ -38,10 +38,10 @@ def read_object(path: Path) -> dict[str, object]:
 
 
 def integer(path: Path, config: Mapping[str, object], name: str) -> int:
-    """Take an integer out of what was read from `path`.
+    """Return an integer from the object that was read from `path`.
 
     Raises:
-        CheckpointError: It is missing, or something else.
+        CheckpointError: The value is missing or not an integer.
     """
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
@@ -51,7 +51,7 @@ def integer(path: Path, config: Mapping[str, object], name: str) -> int:
 
 
 def inside(path: Path, name: object) -> Path:
-    """Resolve what the file `path` calls `name`, relative to its own folder.
+    """Resolve a file name that occurs in the file `path`, relative to its folder.
 
     Raises:
         CheckpointError: The name leads out of the folder.

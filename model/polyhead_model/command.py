@@ -1,4 +1,4 @@
-"""`polyhead describe`: what an encoder is made of and what it costs."""
+"""`polyhead describe`: show an encoder's structure and cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ app = App(name="describe", help="Show the shapes, parameters, operations and att
 
 
 class DescribeError(Exception):
-    """There is nothing to describe, or not at these sizes."""
+    """The arguments do not select one encoder, or the sizes do not fit it."""
 
 
 _AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -43,7 +43,7 @@ def describe(
     tokens: _AtLeastOne = 128,
     batch: _AtLeastOne = 1,
 ) -> None:
-    """Show what an encoder is made of and what it costs; without any, list the presets.
+    """Show the structure and cost of an encoder; without arguments, list the presets.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def describe(
     tokens
         T, the length of the sequences.
     batch
-        B, how many sequences.
+        B, the number of sequences.
     """
     from rich.console import Console
 
@@ -147,7 +147,7 @@ def _count_table(title: str, counts: Sequence[Count]) -> "Table":
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> "Table":
-    """Make a table whose first `left` columns are text, and the others numbers."""
+    """Build a table whose first `left` columns are text and the others numbers."""
     from rich import box
     from rich.table import Table
 
@@ -160,7 +160,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *,
 
 
 def _without_repeats(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Say in the first column only what is new."""
+    """Blank the first column where it repeats the row above."""
     shown: list[Sequence[str]] = []
     previous = None
     for first, *rest in rows:

@@ -1,4 +1,4 @@
-"""What an encoder is made of: one frozen value, checked when it is made."""
+"""The configuration of an encoder: a frozen dataclass, validated on construction."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -12,8 +12,8 @@ Pooling = Literal["mean", "cls", "max"]
 class EncoderConfig:
     """The architecture of an encoder.
 
-    Every field is a plain JSON value, so `EncoderConfig(**json.loads(text))` gives back what
-    `json.dumps(dataclasses.asdict(config))` wrote.
+    Every field is a plain JSON value, so `EncoderConfig(**json.loads(text))` restores
+    `json.dumps(dataclasses.asdict(config))`.
 
     Shape letters, here and everywhere in this package: B batch, T tokens, D d_model, H heads,
     K head width, L layers, F feed-forward width.
@@ -37,17 +37,17 @@ class EncoderConfig:
     None makes attention-only layers, x → MultiHead(x): no residual, no norm, no feed-forward.
     """
     norm: Norm = "post"
-    """Where a block normalises: after each residual sum (BERT), or before each sub-layer (GPT-2)."""
+    """Whether a block normalises after each residual sum (BERT) or before each sub-layer (GPT-2)."""
     activation: Activation = "gelu"
-    """Of the feed-forward network: exact GELU, its tanh approximation, or ReLU."""
+    """The activation of the feed-forward network: exact GELU, its tanh approximation, or ReLU."""
     bias: bool = True
     """Whether attention and feed-forward projections have biases."""
     fused: bool = False
-    """One W_qkv instead of W_q, W_k and W_v: the same numbers from one matrix product."""
+    """Whether one W_qkv replaces W_q, W_k and W_v: the same numbers from one matrix product."""
     causal: bool = False
-    """Token t sees tokens 0 … t only."""
+    """Whether token t sees only tokens 0 … t."""
     mask_input: bool = False
-    """The served graphs take a `mask` BOOL [B, T, T] of their own."""
+    """Whether the exported graphs take a `mask` BOOL [B, T, T]."""
     dropout: float = 0.0
     """Probability of dropping an attention weight, in training only."""
     layer_norm_epsilon: float = 1e-12
@@ -57,20 +57,20 @@ class EncoderConfig:
     positions: int | None = None
     """Number of learned positions, hence the largest T; None embeds no positions."""
     padding_id: int | None = None
-    """The token id that takes no position, wherever it stands: the others are counted (RoBERTa).
+    """The token id that is skipped when positions are counted, wherever it occurs (RoBERTa).
 
     It has a row of its own in the position table, before the others; None counts every token.
     """
     types: int = 0
     """Number of token types (BERT's sentence A and B); 0 embeds none."""
     embedding_norm: bool = False
-    """Layer norm on the sum of the embeddings (BERT has one)."""
+    """Whether the sum of the embeddings goes through a layer norm (as in BERT)."""
     final_norm: bool = False
-    """Layer norm after the last layer (pre-norm encoders have one)."""
+    """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
     pooling: Pooling | None = None
-    """How token vectors become one vector a sequence; None gives no pooled output."""
+    """How token vectors are pooled into one vector per sequence; None gives no pooled output."""
     normalise: bool = False
-    """Scale pooled vectors to length 1."""
+    """Whether to scale pooled vectors to length 1."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):
@@ -99,7 +99,7 @@ class EncoderConfig:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        """Refuse fields that contradict each other, and fields that would silently do nothing."""
+        """Reject fields that contradict each other, and fields that would silently have no effect."""
         if self.head_width is None and self.d_model % self.heads:
             raise ValueError(
                 f"d_model ({self.d_model}) must be a multiple of heads ({self.heads}); "
@@ -138,12 +138,12 @@ class EncoderConfig:
 
     @property
     def position_rows(self) -> int:
-        """Rows of the position table: `positions`, and one for `padding_id` where there is one."""
+        """Rows of the position table: `positions`, and one for `padding_id` if given."""
         return (self.positions or 0) + (self.padding_id is not None)
 
     @property
     def inner_size(self) -> int:
-        """H·K, the width of all heads side by side; D unless `head_width` says otherwise."""
+        """H·K, the width of the concatenated heads; D unless `head_width` is given."""
         return self.heads * self.head_size
 
 

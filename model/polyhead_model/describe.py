@@ -1,4 +1,4 @@
-"""What an encoder costs, and the shapes of the tensors on the way through it. Needs no torch."""
+"""An encoder's parameters, operations, attention bytes and tensor shapes. Needs no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,11 +14,11 @@ class Count:
     formula: str
     each: int
     layers: int | None = None
-    """How many layers have this part; None = it stands once, outside the layers."""
+    """The number of layers with this part; None = it occurs once, outside the layers."""
 
     @property
     def total(self) -> int:
-        """In all layers."""
+        """The count over all layers."""
         return self.each * (1 if self.layers is None else self.layers)
 
 
@@ -56,7 +56,7 @@ def parameters(config: EncoderConfig) -> int:
 def flop_counts(config: EncoderConfig, batch: int, tokens: int) -> tuple[Count, ...]:
     """List the floating-point operations of one forward pass, part by part.
 
-    Those of matrix products are counted, two for a multiplication and its addition; padding and
+    Only matrix products are counted, at two operations for each multiplication and addition. Padding and
     causally hidden scores are computed too, so they count.
     """
     _require_sizes(config, batch, tokens)
@@ -80,19 +80,19 @@ def flops(config: EncoderConfig, batch: int, tokens: int) -> int:
 
 
 def attention_bytes_per_layer(config: EncoderConfig, batch: int, tokens: int, *, itemsize: int = 4) -> int:
-    """Bytes of one layer's attention weights [B, H, T, T]: B·H·T² numbers of `itemsize` bytes."""
+    """Return the bytes of one layer's attention weights [B, H, T, T]: B·H·T² numbers of `itemsize` bytes."""
     _require_sizes(config, batch, tokens)
     return batch * config.heads * tokens**2 * itemsize
 
 
 def attention_bytes(config: EncoderConfig, batch: int, tokens: int, *, itemsize: int = 4) -> int:
-    """Bytes of the attention weights of all layers, what a request for everything carries."""
+    """Return the bytes of the attention weights of all layers."""
     return config.layers * attention_bytes_per_layer(config, batch, tokens, itemsize=itemsize)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A tensor on the way through an encoder."""
+    """A tensor of a forward pass."""
 
     stage: Literal["input", "each layer", "output"]
     name: str
@@ -103,7 +103,7 @@ class Step:
 
 
 def shape_trace(config: EncoderConfig, batch: int, tokens: int) -> tuple[Step, ...]:
-    """Follow the tensors through an encoder, from its input to its output.
+    """List the tensors of a forward pass, from input to output.
 
     Raises:
         ValueError: `batch` or `tokens` is not positive, or T is more than the encoder's positions.
@@ -145,7 +145,7 @@ def shape_trace(config: EncoderConfig, batch: int, tokens: int) -> tuple[Step, .
 
 
 def _layer_steps(config: EncoderConfig) -> list[tuple[str, str]]:
-    """Name the tensors of one layer, each with its shape in letters."""
+    """List the tensors of one layer, each with its shape in letters."""
     fused = [("q, k, v = x W_qkv", "B T 3·H·K")]
     separate = [("q = x W_q", "B T H·K"), ("k = x W_k", "B T H·K"), ("v = x W_v", "B T H·K")]
     attention = [

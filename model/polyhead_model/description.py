@@ -1,4 +1,4 @@
-"""An encoder's configuration from plain values, such as those of a JSON file. Needs no torch."""
+"""Read an encoder's configuration from plain values, such as those of a JSON file. Needs no torch."""
 
 import dataclasses
 import difflib
@@ -12,18 +12,18 @@ from polyhead_model.config import EncoderConfig
 REQUIRED = tuple(
     field.name for field in dataclasses.fields(EncoderConfig) if field.default is dataclasses.MISSING
 )
-"""The fields that an encoder cannot do without."""
+"""The fields without a default."""
 
 
 class DescriptionError(ValueError):
-    """Values do not describe an encoder; the message says why."""
+    """The values do not describe an encoder; the message says why."""
 
 
 def check_field_names(names: Iterable[str]) -> None:
-    """Refuse names that are no fields of `EncoderConfig`.
+    """Reject names that are not fields of `EncoderConfig`.
 
     Raises:
-        DescriptionError: One is not; the message gives the nearest that is.
+        DescriptionError: A name is not a field; the message suggests the closest one.
     """
     known = [field.name for field in dataclasses.fields(EncoderConfig)]
     for name in names:
@@ -34,10 +34,10 @@ def check_field_names(names: Iterable[str]) -> None:
 
 
 def encoder_config(fields: Mapping[str, Any]) -> EncoderConfig:
-    """Return the configuration that fields of `EncoderConfig` make.
+    """Build a configuration from the fields of `EncoderConfig`.
 
     Raises:
-        DescriptionError: They make none; the message names the field.
+        DescriptionError: A field is unknown, missing or not valid; the message names it.
     """
     check_field_names(fields)
     if missing := [name for name in REQUIRED if name not in fields]:
@@ -49,14 +49,14 @@ def encoder_config(fields: Mapping[str, Any]) -> EncoderConfig:
 
 
 def read_description(file: Path) -> EncoderConfig:
-    """Read an encoder's configuration: an object with the fields of `EncoderConfig`.
+    """Read an encoder's configuration from a JSON object with the fields of `EncoderConfig`.
 
     Args:
-        file: Such as `{"d_model": 768, "heads": 12, "layers": 1}`.
+        file: A file such as `{"d_model": 768, "heads": 12, "layers": 1}`.
 
     Raises:
         DescriptionError: The file does not describe an encoder.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     try:
         fields = json.loads(file.read_bytes())

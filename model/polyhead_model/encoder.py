@@ -1,7 +1,6 @@
 """The encoder: embeddings for token ids, a stack of layers, pooling."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import torch
@@ -9,13 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
-from polyhead_model.attention import Attend, attend_explicitly, fuse_projections, split_projections
+from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import layer_of
 from polyhead_model.config import EncoderConfig, Pooling
+from polyhead_model.projections import FusibleModule
 
 
 class EncoderOutput(NamedTuple):
-    """What an encoder gives back. Shape letters: B batch, T tokens, D d_model, H heads, L layers."""
+    """The result of an encoder. Shape letters: B batch, T tokens, D d_model, H heads, L layers."""
 
     output: Tensor
     """[B, T, D], zero in padding."""
@@ -40,7 +40,7 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_epsilon) if config.embedding_norm else None
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Embed ids [B, T] as vectors [B, T, D]; every token is of type 0 unless said otherwise."""
+        """Embed ids [B, T] as vectors [B, T, D]; without `token_type_ids`, every token is of type 0."""
         x: Tensor = self.tokens(input_ids)
         if self.types is not None:
             x = x + (self.types.weight[0] if token_type_ids is None else self.types(token_type_ids))
@@ -52,12 +52,12 @@ class Embeddings(nn.Module):
         return x if self.norm is None else self.norm(x)
 
 
-class Encoder(nn.Module):
+class Encoder(FusibleModule):
     """A multi-head-attention encoder as its `config` describes it.
 
-    Sequences are padded on the right. Whatever stands in the padding, NaN included, changes nothing:
-    it is zeroed on the way in, hidden from attention and zeroed on the way out. A sequence of length 0
-    gives zeros.
+    Sequences are padded on the right. The contents of padding, NaN included, do not affect the result: they
+    are zeroed in the input, hidden from attention, and zeroed in the output. A sequence of length 0 gives
+    zeros.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -83,22 +83,22 @@ class Encoder(nn.Module):
 
         Args:
             x: Vectors [B, T, D], or token ids [B, T] where `config.vocabulary` is given.
-            lengths: Integers [B], how many of the T positions are tokens; None = all of them.
-            mask: Boolean [B or 1, T or 1, T], True = may attend, on top of padding and causality.
+            lengths: Integers [B], the number of tokens in each sequence; None = T.
+            mask: Boolean [B or 1, T or 1, T], True = may attend; combined with padding and causality.
             token_type_ids: Integers [B, T]; None = all 0.
             need_weights: Whether to return every layer's attention weights.
-            attend: How the layers attend, see `Attend`.
+            attend: The attention of every layer, see `Attend`.
 
         Raises:
             ValueError: A shape or a value is out of range; the message names it.
-            TypeError: A dtype is wrong.
+            TypeError: A dtype is not the expected one.
         """
-        if not torch.compiler.is_compiling():  # looking at sizes and values would pin them in a graph
+        if not torch.compiler.is_compiling():  # inspecting sizes would fix them in an exported graph
             self._check(x, lengths, mask, token_type_ids)
         tokens = x.shape[1]
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
         if self.embeddings is not None:
-            # Ids too are cleaned in the padding, where any number may stand.
+            # Padding may hold any number, which need not be a valid id.
             types = None if token_type_ids is None else _zero_padding(token_type_ids, valid)
             x = self.embeddings(_zero_padding(x, valid), types)
         x = _zero_padding(x, valid)
@@ -177,28 +177,17 @@ class Encoder(nn.Module):
             )
         _check_integers("token_type_ids", token_type_ids)
 
-    def fuse(self) -> Self:
-        """Give a copy with fused projections, holding the same numbers; `split` undoes it exactly."""
-        return self._with_weights(fuse_projections(self.state_dict()), fused=True)
-
-    def split(self) -> Self:
-        """Give a copy with separate projections, holding the same numbers."""
-        return self._with_weights(split_projections(self.state_dict()), fused=False)
-
-    def _with_weights(self, state: Mapping[str, Tensor], *, fused: bool) -> Self:
-        with torch.device("meta"):  # allocate nothing and draw nothing: every parameter is assigned
-            twin = type(self)(dataclasses.replace(self.config, fused=fused))
-        twin.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
-        return twin.train(self.training)
+    def _like(self, *, fused: bool) -> Self:
+        return type(self)(dataclasses.replace(self.config, fused=fused))
 
 
 def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
-    """Make one vector of each sequence, ignoring padding.
+    """Pool each sequence into one vector, ignoring padding.
 
     Args:
         output: [B, T, D], zero in padding.
-        valid: Boolean [B, T], True = token; None = all are.
-        pooling: The mean or the maximum over the tokens, or the first token's vector.
+        valid: Boolean [B, T], True = token; None = no padding.
+        pooling: The mean or maximum over the tokens, or the first token's vector.
 
     Returns:
         [B, D]; zeros where a sequence has no tokens.
@@ -206,7 +195,7 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
     if pooling == "cls":
         return output[:, 0]
     if pooling == "mean":
-        # Padding adds nothing to the sum; an empty sequence gives 0/1.
+        # Padding is zero, so it does not change the sum; an empty sequence gives 0/1.
         return output.mean(1) if valid is None else output.sum(1) / valid.sum(1, keepdim=True).clamp(min=1)
     if valid is None:
         return output.amax(1)
@@ -215,7 +204,7 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
 
 
 def _zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Put zeros in the padding of x [B, T] or [B, T, D]."""
+    """Set the padding of x [B, T] or [B, T, D] to zero."""
     if valid is None:
         return x
     return torch.where(valid if x.ndim == 2 else valid[..., None], x, 0)

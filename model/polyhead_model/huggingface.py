@@ -1,6 +1,6 @@
-"""Everything about a Hugging Face folder but its weights, which `polyhead_model.checkpoint` reads.
+"""Read everything in a Hugging Face folder except the weights, which `polyhead_model.checkpoint` reads.
 
-Needs no torch, so that a checkpoint can be described without it.
+Needs no torch, so that checkpoints can be described without it.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import Activation, EncoderConfig
-from polyhead_model.families import FAMILIES, Family
+from polyhead_model.hf_dialects import DIALECTS, Dialect
 from polyhead_model.sentence_modules import SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
 
@@ -24,37 +24,37 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointInfo:
-    """All about a checkpoint but its weights."""
+    """Everything about a checkpoint except its weights."""
 
     model_type: str
-    """As in config.json; a key of `FAMILIES`."""
-    family: Family
+    """As in config.json; a key of `DIALECTS`."""
+    dialect: Dialect
     encoder: EncoderConfig
     folder: Path
-    """The folder with config.json and the weights."""
+    """The folder of config.json and the weights."""
     tokenizer: Path | None
-    """The tokenizer.json, if there is one."""
+    """Its tokenizer.json, if there is one."""
     prompt: str
-    """What sentence-transformers puts before every text by default."""
+    """Put before every text by sentence-transformers by default."""
     max_tokens: int
-    """Where text is cut or refused: sentence-transformers' max_seq_length, else the tokeniser's own limit,
-    and never more than the model's positions."""
+    """The longest text: sentence-transformers' max_seq_length, otherwise the tokenizer's own limit, and at
+    most the model's positions."""
     position_offset: int
-    """Leading rows of the position table that no token uses."""
+    """The number of leading rows of the position table that no token uses."""
     folded_types: bool
-    """The model has a single token type: a constant, which is added to the positions."""
+    """Whether the model has a single token type, a constant that is added to the positions."""
 
 
 def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo:
-    """Read what a local Hugging Face or sentence-transformers folder holds, without its weights.
+    """Read a local Hugging Face or sentence-transformers folder, without the weights.
 
     Args:
-        folder: With config.json, or the modules.json of sentence-transformers.
-        prompt: Whether to take the default prompt of sentence-transformers.
+        folder: A folder with config.json, or with the modules.json of sentence-transformers.
+        prompt: Whether to use the default prompt of sentence-transformers.
 
     Raises:
-        CheckpointError: The folder is not a checkpoint of BERT's family, or asks for something that
-            polyhead does not do.
+        CheckpointError: The folder is not a checkpoint of the BERT family, or needs something that
+            polyhead does not support.
     """
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
@@ -65,26 +65,26 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
     path = modules.transformer / "config.json"
     config = read_object(path)
     model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise CheckpointError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, was {model_type!r}")
-    family = FAMILIES[model_type]
+    if not isinstance(model_type, str) or model_type not in DIALECTS:
+        raise CheckpointError(f"{path}: model_type must be one of {', '.join(DIALECTS)}, was {model_type!r}")
+    dialect = DIALECTS[model_type]
     _refuse_variants(path, config)
     _refuse_adapters(modules.transformer)
-    padding_id = integer(path, config, "pad_token_id") if family.padding_takes_no_position else None
+    padding_id = integer(path, config, "pad_token_id") if dialect.padding_takes_no_position else None
     positions = integer(path, config, "max_position_embeddings")
     if padding_id is not None:
         positions -= padding_id + 1
-    types = integer(path, config, "type_vocab_size") if family.types else 0
-    named = family.layer_norm_epsilon
+    types = integer(path, config, "type_vocab_size") if dialect.types else 0
+    named = dialect.layer_norm_epsilon
     epsilon = 1e-12 if named is None else config.get(named, 1e-12)
     try:
         encoder = EncoderConfig(
-            d_model=integer(path, config, family.d_model),
-            heads=integer(path, config, family.heads),
-            layers=integer(path, config, family.layers),
-            feed_forward=integer(path, config, family.feed_forward),
-            activation=_activation(path, config, family.activation),
-            layer_norm_epsilon=epsilon,  # type: ignore[arg-type]  # checked there
+            d_model=integer(path, config, dialect.d_model),
+            heads=integer(path, config, dialect.heads),
+            layers=integer(path, config, dialect.layers),
+            feed_forward=integer(path, config, dialect.feed_forward),
+            activation=_activation(path, config, dialect.activation),
+            layer_norm_epsilon=epsilon,  # type: ignore[arg-type]  # EncoderConfig checks it
             vocabulary=integer(path, config, "vocab_size"),
             positions=positions,
             padding_id=padding_id,
@@ -100,7 +100,7 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
         check_tokenizer(modules.transformer, model_type)
     return CheckpointInfo(
         model_type=model_type,
-        family=family,
+        dialect=dialect,
         encoder=encoder,
         folder=modules.transformer,
         tokenizer=tokenizer if tokenizer.is_file() else None,
@@ -119,7 +119,7 @@ def _activation(path: Path, config: Mapping[str, object], name: str) -> Activati
 
 
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
-    """Refuse variants that share a model_type with BERT, but not its equations."""
+    """Reject variants that share a model_type with BERT, but not its equations."""
     position_embedding = config.get("position_embedding_type", "absolute")
     if position_embedding != "absolute":
         raise CheckpointError(

@@ -1,21 +1,22 @@
-"""Attention masks. One convention inside: boolean, True = may attend.
+"""Attention masks. One convention throughout: boolean, True = may attend.
 
-Masks that limit attention have the shape [B or 1, Tq or 1, Tk]: queries are rows, keys are columns.
-The `from_…` functions take the other conventions in use and keep the shape of what they are given.
+Attention takes masks of the shape [B or 1, Tq or 1, Tk]: queries are rows, keys are columns.
+The `from_…` functions convert from the other conventions in use, and keep the shape.
 """
 
 import torch
 from torch import Tensor
 
 BLOCKED_BELOW = -1_000.0
-"""An additive mask blocks with a large negative number (−10,000, −1e9, the dtype's minimum, −inf).
+"""The largest value that blocks in an additive mask.
 
-This is well above them all, and far below any score: exp(−1,000) is 0 even in double precision.
+Masks block with −10,000, −1e9, the dtype's minimum or −inf, all well below this. No score comes near it:
+exp(−1,000) is 0 even in double precision.
 """
 
 
 def from_true_blocked(mask: Tensor) -> Tensor:
-    """Convert a boolean mask in which True = blocked, as `torch.nn.MultiheadAttention` takes.
+    """Convert a boolean mask with True = blocked, the convention of `torch.nn.MultiheadAttention`.
 
     Raises:
         TypeError: `mask` is not boolean.
@@ -26,20 +27,20 @@ def from_true_blocked(mask: Tensor) -> Tensor:
 
 
 def from_one_blocked(mask: Tensor) -> Tensor:
-    """Convert a mask of numbers in which 1 = blocked and 0 = may attend.
+    """Convert a numeric mask with 1 = blocked and 0 = may attend.
 
     Raises:
-        ValueError: `mask` holds anything but 0 and 1.
+        ValueError: `mask` holds values other than 0 and 1.
     """
     _require_zeros_and_ones(mask)
     return mask == 0
 
 
 def from_zero_blocked(mask: Tensor) -> Tensor:
-    """Convert a mask of numbers in which 0 = blocked and 1 = may attend, as Hugging Face's models take.
+    """Convert a numeric mask with 0 = blocked and 1 = may attend, the convention of Hugging Face.
 
     Raises:
-        ValueError: `mask` holds anything but 0 and 1.
+        ValueError: `mask` holds values other than 0 and 1.
     """
     _require_zeros_and_ones(mask)
     return mask == 1
@@ -50,7 +51,7 @@ def from_additive(mask: Tensor) -> Tensor:
 
     Raises:
         TypeError: `mask` is not floating point.
-        ValueError: `mask` holds other values: those would be a bias, which no boolean mask can express.
+        ValueError: `mask` holds other values; they would be a bias, which a boolean mask cannot express.
     """
     if not mask.is_floating_point():
         raise TypeError(f"an additive mask must be floating point, was {mask.dtype}")
@@ -65,13 +66,13 @@ def from_additive(mask: Tensor) -> Tensor:
 
 
 def causal(tokens: int, *, device: torch.device | None = None) -> Tensor:
-    """Let every token see itself and the tokens before it. Returns [1, T, T]."""
+    """Return the causal mask [1, T, T]: every token sees itself and the tokens before it."""
     position = torch.arange(tokens, device=device)
     return (position[:, None] >= position[None, :])[None]
 
 
 def valid_tokens(lengths: Tensor, tokens: int) -> Tensor:
-    """Say which positions hold tokens rather than padding: lengths [B] → [B, T]."""
+    """Mark the positions that hold tokens rather than padding: lengths [B] → [B, T]."""
     return torch.arange(tokens, device=lengths.device)[None, :] < lengths[:, None]
 
 
@@ -81,7 +82,7 @@ def key_padding(lengths: Tensor, tokens: int) -> Tensor:
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:
-    """Allow what every mask allows; None allows everything, and all None gives None."""
+    """Return the intersection of masks; None allows everything, and None alone gives None."""
     combined: Tensor | None = None
     for mask in masks:
         if mask is not None:
@@ -90,7 +91,7 @@ def combine(*masks: Tensor | None) -> Tensor | None:
 
 
 def check(mask: Tensor, *, batch: int, queries: int, keys: int) -> None:
-    """See that a mask is one that attention takes.
+    """Check a mask that is passed to attention.
 
     Raises:
         TypeError: `mask` is not boolean.
@@ -109,7 +110,7 @@ def check(mask: Tensor, *, batch: int, queries: int, keys: int) -> None:
 
 
 def lengths_from_attention_mask(attention_mask: Tensor) -> Tensor:
-    """Turn a right-padded Hugging Face `attention_mask` [B, T] (1 = token) into lengths [B], int64.
+    """Convert a right-padded Hugging Face `attention_mask` [B, T] (1 = token) to lengths [B], int64.
 
     Raises:
         ValueError: A row is not ones followed by zeros: left padding and holes have no length.

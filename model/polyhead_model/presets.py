@@ -1,4 +1,4 @@
-"""Sizes that have names."""
+"""Named encoder configurations."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,12 +7,12 @@ from polyhead_model.config import EncoderConfig
 
 
 def _bert(*, d_model: int, heads: int, layers: int) -> EncoderConfig:
-    """Blocks as in BERT: norm after the residual, exact GELU, everything visible."""
+    """Return blocks as in BERT: norm after the residual, exact GELU, bidirectional attention."""
     return EncoderConfig(d_model=d_model, heads=heads, layers=layers, feed_forward=4 * d_model)
 
 
 def _gpt2(*, d_model: int, heads: int, layers: int) -> EncoderConfig:
-    """Blocks as in GPT-2: norm before the sub-layer, GELU's tanh approximation, causal."""
+    """Return blocks as in GPT-2: norm before the sub-layer, GELU's tanh approximation, causal."""
     return EncoderConfig(
         d_model=d_model,
         heads=heads,
@@ -33,13 +33,13 @@ PRESETS: Mapping[str, EncoderConfig] = MappingProxyType(
         "gpt2": _gpt2(d_model=768, heads=12, layers=12),
         "gpt2-medium": _gpt2(d_model=1024, heads=16, layers=24),
         "minilm": _bert(d_model=384, heads=12, layers=6),
-        # The giants are single attention layers: one already has 67 million and 604 million parameters.
+        # Single attention layers, because they are large: 67 million and 604 million parameters.
         "llama-7b": EncoderConfig(d_model=4096, heads=32, layers=1, head_width=128, bias=False, causal=True),
         "gpt3": EncoderConfig(d_model=12288, heads=96, layers=1, head_width=128, causal=True),
         "teaching": EncoderConfig(d_model=256, heads=4, layers=2),
     }
 )
-"""Named shapes, all over vectors x [B, T, D]: weights are random, so these are for trying and measuring.
+"""Named configurations, all of vectors x [B, T, D]. Weights are random: use them for trials and benchmarks.
 
-Trained weights come from a checkpoint, see `polyhead_model.load_checkpoint`.
+For trained weights, load a checkpoint, see `polyhead_model.load_checkpoint`.
 """

@@ -1,4 +1,4 @@
-"""What sentence-transformers adds to a checkpoint folder: pooling, normalisation, prompts, limits on text."""
+"""Read what sentence-transformers adds to a checkpoint: pooling, normalisation, prompts, length limits."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,32 +19,32 @@ _POOLING_FLAGS = {
 
 
 _CALLS = ("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args")
-"""Where sentence-transformers keeps arguments that change what a tokenizer or a configuration does."""
+"""The keys under which sentence-transformers stores extra arguments for tokenizers and configurations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceModules:
-    """The steps of modules.json; a folder without one is a transformer alone."""
+    """The modules of modules.json; a folder without that file is a transformer alone."""
 
     transformer: Path
-    """The folder with config.json and the weights."""
+    """The folder of config.json and the weights."""
     pooling: Pooling | None = None
     normalise: bool = False
     max_tokens: int | None = None
-    """Where sentence-transformers cuts text, if it says so."""
+    """The length, in tokens, at which sentence-transformers truncates text, if given."""
     prompt: str = ""
-    """What it puts before every text by default."""
+    """Put before every text by default."""
 
     @classmethod
     def read(cls, folder: Path, *, prompt: bool = True) -> Self:
-        """Read modules.json and what it names.
+        """Read modules.json and the files that it names.
 
         Args:
-            folder: With modules.json, or else a transformer alone.
-            prompt: Whether to take the default prompt.
+            folder: A folder with modules.json, or a transformer alone.
+            prompt: Whether to use the default prompt.
 
         Raises:
-            CheckpointError: It asks for steps that polyhead does not do.
+            CheckpointError: The modules are not ones that polyhead supports.
         """
         path = folder / "modules.json"
         if not path.is_file():
@@ -52,7 +52,7 @@ class SentenceModules:
         modules = read_json(path)
         if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
             raise CheckpointError(f"{path}: must be a list of modules")
-        # The classes moved between releases of sentence-transformers; their names stayed.
+        # Releases of sentence-transformers moved these classes between modules, under the same names.
         kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
         if not kinds or kinds != ["Transformer", "Pooling", "Normalize"][: len(kinds)]:
             raise CheckpointError(
@@ -102,7 +102,7 @@ def _read_pooling(path: Path, prompt: str) -> Pooling:
             "pooling without the prompt's tokens is not supported; leave the prompt out (--no-prompt)"
         )
     modes = config.get("pooling_mode")
-    if modes is None:  # older releases wrote a flag for each
+    if modes is None:  # older releases wrote one flag for each mode
         modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
     wanted = modes if isinstance(modes, list) else [modes]
     for pooling in ("mean", "cls", "max"):

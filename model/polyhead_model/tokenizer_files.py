@@ -1,7 +1,7 @@
-"""What transformers makes of a tokenizer's files, and whether `tokenizer.json` alone says the same.
+"""Check that `tokenizer.json` alone tokenises as transformers does with all of a folder's files.
 
-The server reads `tokenizer.json` only. transformers also reads `tokenizer_config.json`, and where the two
-contradict each other, the latter wins: such a folder is refused, since its text would get other token ids.
+The server reads only `tokenizer.json`. transformers also reads `tokenizer_config.json`, which wins where the
+two disagree. Such a folder is rejected, because its text would get different token ids.
 """
 
 import math
@@ -23,7 +23,7 @@ _CLASSES: Mapping[str, str] = {
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
-"""The class that transformers takes for a model type where tokenizer_config.json names none."""
+"""The tokenizer class that transformers uses for a model type if tokenizer_config.json names none."""
 
 _BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _ROBERTA = ("RobertaTokenizer",)
@@ -35,34 +35,34 @@ _REMEDY = (
 
 
 def tokenizer_limit(folder: Path) -> int | None:
-    """Read where the tokenizer itself cuts text; None where it never does.
+    """Return the length, in tokens, at which the tokenizer truncates text; None if it does not.
 
     Raises:
-        CheckpointError: The limit leaves no text.
+        CheckpointError: The limit is below 1.
     """
     path = folder / CONFIG
-    limit = read_object(path).get("model_max_length") if path.is_file() else None  # some 10³⁰ for no limit
+    limit = read_object(path).get("model_max_length") if path.is_file() else None  # about 10³⁰ means no limit
     if not isinstance(limit, int | float) or limit == math.inf:
         return None
-    if not limit >= 1:  # nor NaN
+    if not limit >= 1:  # also catches NaN
         raise CheckpointError(f"{path}: model_max_length must be at least 1, was {limit}")
     return int(limit)
 
 
 def largest_token_id(tokenizer: Mapping[str, object]) -> int:
-    """Find the largest token id that what was read from a `tokenizer.json` can give; -1 where it has none."""
+    """Return the largest token id of the contents of a `tokenizer.json`; -1 if it has none."""
     model = tokenizer.get("model")
     words = model.get("vocab") if isinstance(model, dict) else None
     ids = list(_added(tokenizer).values())
     if isinstance(words, dict):
         ids += [number for number in words.values() if isinstance(number, int)]
-    elif isinstance(words, list):  # Unigram: a token and its score, by id
+    elif isinstance(words, list):  # Unigram: pairs of token and score, indexed by id
         ids.append(len(words) - 1)
     return max(ids, default=-1)
 
 
 def lowercases(tokenizer: Mapping[str, object]) -> bool:
-    """Tell whether what was read from a `tokenizer.json` puts text into lower case."""
+    """Return whether the contents of a `tokenizer.json` lowercase text."""
     normalizer = tokenizer.get("normalizer")
     parts: list[object] = [normalizer]
     if isinstance(normalizer, dict) and isinstance(normalizer.get("normalizers"), list):
@@ -74,15 +74,15 @@ def lowercases(tokenizer: Mapping[str, object]) -> bool:
 
 
 def check_tokenizer(folder: Path, model_type: str) -> None:
-    """See that a folder's tokenizer.json by itself tokenises as transformers does.
+    """Check that a folder's tokenizer.json alone tokenises as transformers does.
 
     Raises:
-        CheckpointError: tokenizer_config.json says otherwise, or asks for what the server does not do.
+        CheckpointError: tokenizer_config.json disagrees, or needs something that the server does not support.
     """
     tokenizer = read_object(folder / TOKENIZER)
     path = folder / CONFIG
     config = read_object(path) if path.is_file() else {}
-    # Since transformers 5 the fast classes are the only ones, under the names of the slow ones.
+    # Since transformers 5, only the fast classes exist, under the names of the slow ones.
     name = str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
     if name in _BERT:
         _check_normalizer(path, config, tokenizer)
@@ -93,7 +93,7 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
             f"{path}: split_special_tokens must be false, was true: special tokens in text are taken as such"
         )
     _check_added_tokens(path, tokenizer, _named(config))
-    # Older releases of transformers wrote files of their own, which newer ones still read.
+    # Older releases of transformers wrote separate files, which newer ones still read.
     if (older := folder / SPECIAL_TOKENS).is_file():
         _check_added_tokens(older, tokenizer, _named(read_object(older)))
     if (older := folder / ADDED_TOKENS).is_file():
@@ -108,7 +108,7 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
 
 
 def _check_normalizer(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
-    """BERT's tokenizers take three flags of their normalizer from tokenizer_config.json."""
+    """Compare the normalizer with the three flags that BERT tokenizers read from tokenizer_config.json."""
     normalizer = tokenizer.get("normalizer")
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
@@ -137,7 +137,7 @@ def _check_normalizer(path: Path, config: Mapping[str, object], tokenizer: Mappi
 
 
 def _check_prefix_space(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
-    """RoBERTa's tokenizers take from tokenizer_config.json whether a text begins as if after a space."""
+    """Compare add_prefix_space, which RoBERTa tokenizers read from tokenizer_config.json."""
     pre_tokenizer = tokenizer.get("pre_tokenizer")
     if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "ByteLevel":
         said = bool(config.get("add_prefix_space", False))
@@ -155,7 +155,7 @@ def _check_flag(path: Path, flag: str, said: bool, done: bool, *, given: bool) -
 
 
 def _check_added_tokens(path: Path, tokenizer: Mapping[str, object], named: Iterable[str]) -> None:
-    """Tokens that the files beside tokenizer.json add are found in text as a whole, by transformers alone."""
+    """Reject tokens that the other files add: only transformers would recognise them in text."""
     known = _added(tokenizer)
     for token in named:
         if token not in known:

@@ -1,4 +1,4 @@
-"""The wire contract: the Open Inference Protocol with Triton's extensions, as far as polyhead serves them."""
+"""The wire contract: what polyhead serves of the Open Inference Protocol and Triton's extensions."""
 
 from polyhead_proto import messages
 from polyhead_proto.pool import FILE, POOL

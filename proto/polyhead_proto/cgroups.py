@@ -1,6 +1,6 @@
-"""What Linux's control groups leave a process of the machine's processors and memory.
+"""Read the CPU and memory limits of Linux control groups.
 
-Server and load tests both need it, and neither may import the other: it stands in the package below both.
+Server and load tests both need them, and neither may import the other, so this is in the package below both.
 """
 
 from collections.abc import Iterator
@@ -9,31 +9,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 _NO_LIMIT = 2**60
-"""Version 1 writes a number of about this size where memory has no limit."""
+"""Version 1 reports no limit as a number of about this size."""
 
 
 class MemoryLimit(NamedTuple):
-    """A group's limit, in bytes."""
+    """The memory limit of a group, in bytes."""
 
     limit: int
     used: int
-    """What the group holds; 0 where that is not known."""
+    """The bytes in use; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class ControlGroups:
-    """The control groups of a process, of version 1 or 2: its own and those around it.
+    """The control groups of a process, of version 1 or 2: its own and their ancestors.
 
-    What cannot be read limits nothing.
+    Files that cannot be read count as no limit.
     """
 
     membership: Path = Path("/proc/self/cgroup")
-    """The process's list of groups."""
+    """The file that lists the groups of the process."""
     root: Path = Path("/sys/fs/cgroup")
-    """Where groups are mounted."""
+    """The mount point of control groups."""
 
     def cpu_quotas(self) -> Iterator[float]:
-        """Yield every CPU quota that applies, in processors."""
+        """Yield every CPU quota that applies, in CPUs."""
         for version, folder in self._folders("cpu"):
             names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             match _numbers(*(folder / name for name in names)):
@@ -53,7 +53,7 @@ class ControlGroups:
                     yield MemoryLimit(most, sum(_numbers(folder / used)))
 
     def _folders(self, controller: str) -> Iterator[tuple[int, Path]]:
-        """Yield the groups that limit what a controller controls, innermost first, with their version."""
+        """Yield the folders of the groups of a controller, innermost first, each with its version."""
         try:
             lines = self.membership.read_text().splitlines()
         except OSError:
@@ -65,7 +65,7 @@ class ControlGroups:
             if not controllers:
                 mounts = (self.root,)
             elif controller in controllers.split(","):
-                # In a container the group's path is the host's, and the mount shows the group itself.
+                # In a container, the path is that of the host, while the mount point is the group itself.
                 mounts = (self.root / controllers, self.root / controller)
             for mount in dict.fromkeys(mounts):
                 for depth in range(len(parts), -1, -1):
@@ -76,7 +76,7 @@ THIS_PROCESS = ControlGroups()
 
 
 def _numbers(*files: Path) -> list[int]:
-    """Return the numbers that files hold; none where one is missing, or says `max`."""
+    """Return the numbers in files; none if a file is missing or holds `max`."""
     try:
         return [int(word) for file in files for word in file.read_text().split()]
     except (OSError, ValueError):

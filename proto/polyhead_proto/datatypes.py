@@ -1,4 +1,4 @@
-"""The protocol's datatypes: their NumPy types, and raw contents to arrays and strings, and back.
+"""The protocol's datatypes: their NumPy types, and conversion between raw contents, arrays and strings.
 
 Raw contents are little-endian and row-major; an element of BYTES is a 4-byte length and its bytes.
 """
@@ -31,25 +31,25 @@ DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
 """The NumPy type of each datatype; BYTES has none."""
 
 Precision: TypeAlias = Literal["FP32", "FP16", "UINT8"]
-"""What attention weights may cross the wire as."""
+"""The datatypes that attention weights may have on the wire."""
 
 _LENGTH = struct.Struct("<I")
 
 
 def triton_type(datatype: str) -> str:
-    """Return a datatype's name in Triton's enumeration `DataType`."""
+    """Return the name of a datatype in Triton's enumeration `DataType`."""
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview) -> NDArray[Any]:
-    """View raw contents as an array, which is read-only; only what lies unaligned is copied.
+    """View raw contents as a read-only array; they are copied only if they are not aligned.
 
     Raises:
-        ValueError: The datatype has no NumPy type, or the bytes are not those of the shape.
+        ValueError: The datatype has no NumPy type, or the bytes do not fit the shape.
     """
     if (dtype := DTYPES.get(datatype)) is None:
         raise ValueError(f"{name} must have a datatype of {', '.join(DTYPES)}, was {datatype!r}")
-    # Python's integers do not overflow, so a size is known before an array is made.
+    # Python's integers do not overflow, so the size is checked before memory is allocated.
     expected = math.prod(shape) * dtype.itemsize
     if len(raw) != expected:
         raise ValueError(f"{name} must have {expected} bytes for {datatype} {list(shape)}, had {len(raw)}")
@@ -64,18 +64,18 @@ def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memory
 
 
 def pack_strings(elements: Iterable[bytes]) -> bytes:
-    """Write the raw contents of a BYTES tensor."""
+    """Encode the elements of a BYTES tensor as raw contents."""
     return b"".join(part for element in elements for part in (_LENGTH.pack(len(element)), element))
 
 
 def unpack_strings(name: str, shape: Sequence[int], raw: bytes | memoryview) -> list[bytes]:
-    """Read the elements of a raw BYTES tensor.
+    """Decode the elements of a BYTES tensor from raw contents.
 
     Raises:
-        ValueError: They do not add up to the shape or to the bytes.
+        ValueError: The elements do not fit the shape or the bytes.
     """
     expected = math.prod(shape)
-    # Each element takes at least its length, so this bounds the work below.
+    # Each element takes at least the bytes of its length, which bounds the work below.
     if min(shape, default=0) < 0 or expected > len(raw) // _LENGTH.size:
         raise ValueError(
             f"{name} must have {expected} elements for shape {list(shape)}, {len(raw)} bytes hold fewer"

@@ -1,4 +1,4 @@
-"""The message classes of `inference.proto`; `messages.pyi` gives editors and checkers their fields."""
+"""The message classes of `inference.proto`; `messages.pyi` declares their fields for type checkers."""
 
 from google.protobuf import message_factory
 

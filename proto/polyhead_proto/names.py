@@ -1,43 +1,108 @@
-"""What both sides of the wire spell: tensors, parameters, and metadata of calls."""
+"""The names that both sides of the wire use: tensors, parameters, model properties and call metadata."""
+
+from enum import StrEnum
+
+X = "x"
+"""The input of vectors, [B, T, D]."""
+
+INPUT_IDS = "input_ids"
+"""The input of token ids, [B, T]."""
+
+TOKEN_TYPE_IDS = "token_type_ids"  # noqa: S105 - not a password
+"""The input of token types, [B, T]."""
 
 TEXT = "text"
-"""The input that holds texts, which the server tokenises."""
-
-TOKENS = "tokens"
-"""The output that holds the tokens of texts and token ids."""
+"""The input of texts, [B], which the server tokenises."""
 
 LENGTHS = "lengths"
-"""The input and output that holds each sequence's tokens."""
+"""The input and output of the number of tokens in each sequence, [B]."""
 
-TIMINGS = ("parse_ns", "tokenise_ns", "queue_ns", "compute_ns", "serialise_ns")
-"""A reply's parameters about the server's time, in nanoseconds."""
+MASK = "mask"
+"""The input of an attention mask, [B, T, T]; True = may attend."""
+
+OUTPUT = "output"
+"""The output of the encoder's vectors, [B, T, D]."""
+
+POOLED = "pooled"
+"""The output of pooled vectors, [B, D]."""
+
+TOKENS = "tokens"
+"""The output of the tokens of texts and token ids, [B, T]."""
+
+ATTENTION = "attention"
+"""The role of outputs of attention weights, [B, H, T, T]."""
+
+HEADS = "heads"
+"""The parameter of an attention output that selects heads, such as `0,3` or `0:4`."""
+
+QUERIES = "queries"
+"""The parameter of an attention output that selects query positions, likewise."""
+
+DTYPE = "dtype"
+"""The parameter of an attention output that sets its datatype: FP32, FP16 or UINT8."""
 
 TRUNCATE = "truncate"
-"""A request's parameter: whether texts that are too long are cut."""
+"""The parameter of a request: whether to truncate texts that are too long."""
 
 PARTS = "parts"
-"""A request's parameter: whether it is answered in parts. A part's: how many there are."""
+"""The parameter of a request: whether to reply in parts. Of a part: the number of parts."""
 
 PART = "part"
-"""A part's parameter: its number."""
+"""The parameter of a part: its number, from 0."""
 
 FINAL = "triton_final_response"
-"""The parameter of a stream's reply that says whether it is the request's last."""
+"""The parameter of a streamed reply: whether it is the last one of its request."""
 
 START = "start"
-"""The parameter of an output in a part: where in the whole output it begins."""
+"""The parameter of an output in a part: the index at which its block starts."""
 
 WHOLE = "whole"
-"""The parameter of an output in a part: the whole output's shape."""
+"""The parameter of an output in a part: the shape of the whole output."""
+
+TIMINGS = ("parse_ns", "tokenise_ns", "queue_ns", "compute_ns", "serialise_ns")
+"""The parameters of a reply with the server's timings, in nanoseconds."""
 
 REQUEST_ID = "x-request-id"
-"""The metadata key of a call's name, which the server's log has, too."""
+"""The metadata key of a call's id, which the server logs."""
 
 LIMIT = "polyhead-limit"
-"""The trailing metadata key that names the limit of a refusal, where another way of asking keeps to it."""
+"""The trailing metadata key that names the exceeded limit, if another way of asking avoids it."""
 
 PUSHBACK = "grpc-retry-pushback-ms"
-"""The trailing metadata key that says when to call again, which gRPC's own retries keep to; negative: not."""
+"""The trailing metadata key that says when to retry, which gRPC's own retries obey; negative means never."""
 
 WANTS_STATUS = ("triton_grpc_error", "true")
-"""The metadata with which a stream's error comes as its status, as Triton has it, not in a message."""
+"""The metadata that makes a stream end with its error as status, as Triton does, instead of a message."""
+
+
+class Property(StrEnum):
+    """The properties in a model's metadata."""
+
+    FAMILY = "family"
+    GRAPH = "graph"
+    MODELS = "models"
+    """The models of the family, one for each graph."""
+    TENSORS = "tensors"
+    """JSON: the axes of each tensor, and where it matters its role and layer."""
+    LAYERS = "layers"
+    HEADS = "heads"
+    D_MODEL = "d_model"
+    HEAD_WIDTH = "head_width"
+    CAUSAL = "causal"
+    POOLING = "pooling"
+    PRECISION = "precision"
+    PARAMETERS = "parameters"
+    VOCABULARY = "vocabulary"
+    MAX_TOKENS = "max_tokens"
+    TEXT_MAX_TOKENS = "text_max_tokens"
+    TEXT_PROMPT = "text_prompt"
+    MAX_REQUEST_BYTES = "max_request_bytes"
+    MAX_REPLY_BYTES = "max_reply_bytes"
+    """Also the value of the metadata key `LIMIT`."""
+    MAX_STREAM_REPLY_BYTES = "max_stream_reply_bytes"
+    MAX_TEXT_BYTES = "max_text_bytes"
+    MAX_BATCH_SIZE = "max_batch_size"
+    MAX_REQUEST_TOKENS = "max_request_tokens"
+    MAX_WORKING_BYTES = "max_working_bytes"
+    EXECUTION_PROVIDER = "execution_provider"
+    FORMAT = "format"

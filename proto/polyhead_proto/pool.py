@@ -1,7 +1,7 @@
-"""The descriptors of `inference.proto`, in a descriptor pool of their own.
+"""The descriptors of `inference.proto`, in a private descriptor pool.
 
-protobuf's default pool takes each symbol once for a whole process, and `tritonclient`, `kserve` and
-`mlserver` all register `inference.*` there. A pool of our own lets polyhead be imported beside them.
+protobuf's default pool accepts each symbol once per process, and `tritonclient`, `kserve` and `mlserver` all
+register `inference.*` there. With a private pool, polyhead can be imported in the same process.
 """
 
 from importlib import resources

@@ -1,4 +1,4 @@
-"""The remote procedures, as one table that serves both sides."""
+"""The table of remote procedures, which client and server share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from polyhead_proto.pool import FILE
 _SERVICE = FILE.services_by_name["GRPCInferenceService"]
 
 SERVICE: str = _SERVICE.full_name
-"""The service's full name, as health checks and reflection know it."""
+"""The full name of the service, for health checks and reflection."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,9 @@ class Rpc:
 
     name: str
     path: str
-    """`/service/name`, as the transport wants it."""
+    """The path of a call: `/service/name`."""
     request: type[Message]
     response: type[Message]
-    streaming: bool
-    """Both sides stream, or neither does."""
 
 
 RPCS: Mapping[str, Rpc] = MappingProxyType(
@@ -35,9 +33,8 @@ RPCS: Mapping[str, Rpc] = MappingProxyType(
             path=f"/{SERVICE}/{method.name}",
             request=message_factory.GetMessageClass(method.input_type),
             response=message_factory.GetMessageClass(method.output_type),
-            streaming=method.server_streaming,
         )
         for method in _SERVICE.methods
     }
 )
-"""Every remote procedure by its name."""
+"""Every remote procedure, by name."""

@@ -1,8 +1,8 @@
-"""protobuf's wire format, read without copying what is large.
+"""Read protobuf messages without copying their tensors.
 
-protobuf copies every field that it parses, and tensors are nearly all of a message. So the fields that hold
-them are found by walking over a message's top-level fields, and taken as views of its bytes. protobuf parses
-the rest.
+protobuf copies every field that it parses, and most of a message is tensors. So the top-level fields that
+hold them are located by a walk over the message, and returned as views of its bytes. protobuf parses the
+rest.
 """
 
 from typing import NamedTuple
@@ -12,10 +12,10 @@ from google.protobuf.message import DecodeError, Message
 from polyhead_proto import messages as pb
 
 MOST_FIELDS = 4096
-"""The most top-level fields of a message that is split: each costs time and memory."""
+"""The largest number of top-level fields of a message, because each costs time and memory."""
 
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
-# As protobuf has it: tags and sizes have 32 bits, values 64.
+# As in protobuf, tags and sizes have 32 bits, values 64.
 _LONGEST_SIZE, _LONGEST_VALUE = 5, 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
@@ -24,22 +24,22 @@ class Reply(NamedTuple):
     """A reply to an inference request."""
 
     message: pb.ModelInferResponse
-    """All of it but its raw contents."""
+    """The reply without its raw contents."""
     contents: list[memoryview]
-    """The raw contents, in order, where they lie in the reply: each view keeps all of it alive."""
+    """The raw contents, in order, as views of the reply; each view keeps all of it in memory."""
     error: str = ""
-    """What a message of a stream says instead."""
+    """The error message of a stream, which has no reply."""
 
 
 def read_reply(data: bytes | memoryview, kind: type[Message]) -> Reply:
     """Read the reply to an inference request.
 
     Args:
-        data: The reply; of a stream, one of its messages.
+        data: The bytes of the reply, or of one message of a stream.
         kind: `ModelInferResponse` or `ModelStreamInferResponse`.
 
     Raises:
-        DecodeError: The bytes are no such message.
+        DecodeError: The bytes are not such a message.
     """
     if kind is not pb.ModelStreamInferResponse:
         head, (contents,) = split(data, pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER)
@@ -52,24 +52,24 @@ def read_reply(data: bytes | memoryview, kind: type[Message]) -> Reply:
 
 
 def split(message: bytes | memoryview, *numbers: int) -> tuple[bytes, list[list[memoryview]]]:
-    """Take fields that hold bytes, text or messages out of a message.
+    """Split length-delimited fields (bytes, strings, messages) from a message.
 
     Args:
         message: The message's bytes.
-        numbers: The numbers of the fields to take.
+        numbers: The numbers of the fields to split off.
 
     Returns:
-        All other fields as they lie, and for each number the contents of its fields, in order, as views of
+        The bytes of all other fields, and for each number the contents of its fields, in order, as views of
         the message.
 
     Raises:
-        DecodeError: The bytes are no message, or one with groups, which no protobuf since version 3 writes,
-            or one with more than `MOST_FIELDS` fields.
+        DecodeError: The bytes are not a message, or one with groups, which proto3 does not have, or with more
+            than `MOST_FIELDS` fields.
     """
     view, size = memoryview(message), len(message)
     taken: dict[int, list[memoryview]] = {number << 3 | _SIZED: [] for number in numbers}
     rest: list[memoryview] = []
-    kept = position = 0  # neighbours that stay are taken as one
+    kept = position = 0  # consecutive fields that stay are copied as one
     for _ in range(MOST_FIELDS):
         if position == size:
             break
@@ -100,7 +100,7 @@ def split(message: bytes | memoryview, *numbers: int) -> tuple[bytes, list[list[
 
 
 def write_varint(value: int) -> bytes:
-    """Write an integer of 0 or more as protobuf does: seven bits a byte, the lowest first."""
+    """Encode a non-negative integer as a protobuf varint: seven bits per byte, lowest first."""
     if value < 0x80:
         return _ONE_BYTE[value]
     out = bytearray()
@@ -112,9 +112,9 @@ def write_varint(value: int) -> bytes:
 
 
 def _varint(message: bytes | memoryview, start: int, longest: int) -> tuple[int, int]:
-    """Read an integer of at most so many bytes; return it and where it ends."""
+    """Decode a varint of at most `longest` bytes; return its value and its end."""
     try:
-        if (value := message[start]) < 0x80:  # nearly all of them
+        if (value := message[start]) < 0x80:  # the common case
             return value, start + 1
     except IndexError:
         pass

@@ -1,20 +1,6 @@
-"""Serves a model repository of multi-head-attention encoders over gRPC."""
+"""Serve a model repository of multi-head-attention encoders over gRPC."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import lazy_loader
 
-if TYPE_CHECKING:
-    from polyhead_server.process import serve
-    from polyhead_server.runtime import Server, create_server
-    from polyhead_server.settings import Settings
-
-__all__ = ["Server", "Settings", "create_server", "serve"]
-
-# Nothing heavy is imported before it is needed: `polyhead --help` loads every command.
-_WHERE = {"Server": "runtime", "create_server": "runtime", "serve": "process", "Settings": "settings"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+# __init__.pyi lists the public names. Each is imported on first use: `polyhead --help` stays light.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

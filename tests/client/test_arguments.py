@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ("HTTP://gpu-1:8001/v2", "leave out HTTP://"),
         ("https://gpu-1:8001", "leave out https://; for TLS, give credentials (in commands --tls)"),
         ("grpc://gpu-1:8001", "leave out grpc://"),
-        ("localhost", "name the port; polyhead serve listens on 8001 unless told otherwise"),
+        ("localhost", "name the port; polyhead serve listens on 8001 by default"),
         ("127.0.0.1", "name the port"),
         ("[::1]", "name the port"),
         ("::1", "put an IPv6 address in brackets, as in [::1]:8001"),

@@ -14,7 +14,6 @@ import grpc
 import numpy as np
 import pytest
 
-import polyhead_client
 from polyhead_client import (
     AsyncClient,
     Client,
@@ -29,17 +28,6 @@ from polyhead_proto import messages as pb
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
-
-
-def test_the_public_list_is_sorted_and_complete() -> None:
-    assert polyhead_client.__all__ == sorted(polyhead_client.__all__, key=lambda name: (name.islower(), name))
-    assert all(
-        getattr(polyhead_client, name).__module__.startswith("polyhead_client.")
-        for name in polyhead_client.__all__
-    )
-    assert dir(polyhead_client) == polyhead_client.__all__
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        polyhead_client.nothing  # noqa: B018
 
 
 def test_both_clients_have_the_same_methods() -> None:

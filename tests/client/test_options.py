@@ -10,7 +10,7 @@ import trustme
 
 from polyhead_client import DeadlineExceeded, InvalidRequest, Unavailable
 from polyhead_client.command import main
-from polyhead_client.options import Connection
+from polyhead_client.options import ConnectionOptions
 from polyhead_client.status import translated
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ TLS = "it closed the connection at once, most likely because it speaks TLS: give
 def test_a_server_that_speaks_tls_is_told_from_one_that_is_away(
     secure: "FakeServer", files: dict[str, Path], connect: "Connect"
 ) -> None:
-    with Connection(address=secure.target).open() as client, pytest.raises(Unavailable, match=TLS):
+    with ConnectionOptions(address=secure.target).open() as client, pytest.raises(Unavailable, match=TLS):
         client.metadata()
     with pytest.raises(Unavailable, match=TLS):
         connect(secure.target).encode("a", model="words")
@@ -146,7 +146,7 @@ def test_flags_that_contradict_each_other_are_refused(
     (tmp_path / "empty").touch()
 
     with pytest.raises(InvalidRequest, match=message):
-        Connection(**{name: tmp_path / path for name, path in options.items()}).open()
+        ConnectionOptions(**{name: tmp_path / path for name, path in options.items()}).open()
 
 
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ from tests.mutations import mutations
 
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import prepare
-from polyhead_client.messages import parse_reply
 from polyhead_client.parts import Assembly
-from polyhead_client.reply import read
-from polyhead_client.selection import Selection
+from polyhead_client.reply import parse_reply, read
+from polyhead_client.selection import RequestedOutputs
 from polyhead_proto import messages as pb
 
 BATCH = prepare(np.zeros((1, 3, 8), np.float32))
-SELECTION = Selection(outputs=("output", "pooled"), layers={0: "attention.0"})
+REQUESTED = RequestedOutputs(outputs=("output", "pooled"), layers={0: "attention.0"})
 ARRAYS: dict[str, Any] = {
     "output": np.arange(24, dtype=np.float32).reshape(1, 3, 8),
     "pooled": np.full((1, 8), 0.5, np.float16),
@@ -40,7 +39,7 @@ def test_a_damaged_reply_gives_the_arrays_that_it_holds_or_an_error() -> None:
     for data in mutations(whole.SerializeToString(), 10_000):
         try:
             message, contents, _ = parse_reply(data, pb.ModelInferResponse)
-            encoding = read(message, contents, BATCH, SELECTION)
+            encoding = read(message, contents, BATCH, REQUESTED)
         except ServerError:
             seen["refused"] += 1
             continue

@@ -8,7 +8,7 @@ import pytest
 from tests.metadata import described
 
 from polyhead_client import InvalidRequest, ModelInfo
-from polyhead_client.selection import Selection, select
+from polyhead_client.selection import RequestedOutputs, select
 from polyhead_proto import messages as pb
 
 OFF = {
@@ -37,7 +37,7 @@ def model(*outputs: str) -> ModelInfo:
 ATTENTION = model("output", *(f"attention.{layer}" for layer in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9)))
 
 
-def selected(info: ModelInfo, **wishes: Any) -> Selection:
+def selected(info: ModelInfo, **wishes: Any) -> RequestedOutputs:
     return select(info, **{**OFF, **wishes})
 
 

@@ -12,7 +12,7 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
 from polyhead_client.inputs import prepare
-from polyhead_client.splitting import Joined
+from polyhead_client.splitting import JoinedEncoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -353,7 +353,7 @@ def test_a_patient_client_is_patient_with_every_request(connect: "Connect", fake
 def test_no_part_is_kept_once_it_is_in_its_place(fake: "FakeServer") -> None:
     """The memory of all parts together would be that of the whole again."""
     batch = prepare(RANDOM.normal(size=(6, 5, D)))
-    joined, parts = Joined(batch), []
+    joined, parts = JoinedEncoding(batch), []
     with Client(fake.target) as client:
         for start in (0, 2, 4):
             encoding = client.encode(RANDOM.normal(size=(2, 5, D)), model="vectors", attention=True)

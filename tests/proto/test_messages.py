@@ -75,9 +75,7 @@ def test_table_of_rpcs() -> None:
         path="/inference.GRPCInferenceService/ModelInfer",
         request=pb.ModelInferRequest,
         response=pb.ModelInferResponse,
-        streaming=False,
     )
-    assert [name for name, rpc in RPCS.items() if rpc.streaming] == ["ModelStreamInfer"]
 
 
 # The Open Inference Protocol and Triton's extensions, as their users' messages are numbered.

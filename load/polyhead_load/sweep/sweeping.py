@@ -16,9 +16,20 @@ from polyhead_load.sweep.progress import Bar
 from polyhead_load.sweep.runner import Group, Runner
 from polyhead_load.sweep.server import RunningServer, Server, own_server, serve_arguments
 from polyhead_load.sweep.spec import Sweep
+from polyhead_proto.names import Property
 
 _SHARE_OF_MEMORY = 0.6
 """What the families that are served together may take of the free memory."""
+
+_ENCODER_PROPERTIES = (
+    Property.D_MODEL,
+    Property.HEADS,
+    Property.HEAD_WIDTH,
+    Property.LAYERS,
+    Property.CAUSAL,
+    Property.POOLING,
+)
+"""Properties that describe a family's encoder."""
 
 
 def run_sweep(
@@ -162,15 +173,15 @@ def _learned(facts: dict[str, Any], properties: Mapping[str, Mapping[str, str]])
         name: {
             "encoder": {
                 field: int(value) if value.isdecimal() else value
-                for field in ("d_model", "heads", "head_width", "layers", "causal", "pooling")
+                for field in _ENCODER_PROPERTIES
                 if (value := its.get(field, ""))
             },
-            "precision": its.get("precision"),
-            "parameters": int(its["parameters"]) if its.get("parameters", "").isdecimal() else None,
+            "precision": its.get(Property.PRECISION),
+            "parameters": int(count) if (count := its.get(Property.PARAMETERS, "")).isdecimal() else None,
         }
         for name, its in properties.items()
     }
-    providers = {name: its.get("execution_provider", "") for name, its in properties.items()}
+    providers = {name: its.get(Property.EXECUTION_PROVIDER, "") for name, its in properties.items()}
     return {
         **facts,
         "families": {**said, **facts["families"]},

@@ -13,6 +13,7 @@ import numpy as np
 from polyhead_client import Client, ModelInfo
 from polyhead_load.contents import draw_lengths, token_ids, vectors
 from polyhead_load.plan import Lengths, Plan
+from polyhead_proto.names import X
 
 _WINDOWS = 3
 _WINDOW_SECONDS = 0.3
@@ -89,6 +90,6 @@ def _call(client: Client, plan: Plan, inputs: Any) -> None:
 def _inputs(info: ModelInfo, plan: Plan, tokens: int) -> Any:
     """Return vectors [B, T, D] or token ids [B, T] with random contents."""
     random, lengths = np.random.default_rng(plan.seed), [tokens] * plan.batch
-    if "x" in info.inputs:
-        return vectors(lengths, info.inputs["x"].shape[-1], random)
+    if X in info.inputs:
+        return vectors(lengths, info.inputs[X].shape[-1], random)
     return token_ids(lengths, info.vocabulary or 1, random)

@@ -68,7 +68,7 @@ def test_memory_that_runs_out_is_the_request_s_size(failing: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("name", [name for name, rpc in RPCS.items() if not rpc.streaming])
+@pytest.mark.parametrize("name", [name for name in RPCS if name != "ModelStreamInfer"])
 def test_junk_is_an_invalid_argument_of_every_procedure(server: Any, name: str) -> None:
     with pytest.raises(grpc.RpcError, match=f"must be a inference.{name}Request message") as caught:
         server.call(name, b"\xff\xff")

@@ -7,6 +7,10 @@ import pytest
 from tests.client.test_errors import failing
 
 from polyhead_client import Cancelled, Client, PolyheadError, Unavailable
+from polyhead_client.calls import NextMessage, Operation, Sleep, Stream
+from polyhead_client.deadline import Deadline
+from polyhead_client.retry import retrying
+from polyhead_proto import RPCS
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
@@ -104,3 +108,19 @@ def test_options_of_the_caller_win(connect: "Connect", fake: "FakeServer") -> No
     with pytest.raises(Unavailable):
         client.metadata()
     assert fake.count("ServerMetadata") == 1
+
+
+def test_a_stream_is_retried_until_its_first_message() -> None:
+    stream = Stream(rpc=RPCS["ModelStreamInfer"], data=b"", deadline=Deadline.after(None))
+
+    def read_two() -> Operation[bytes]:
+        first = yield stream
+        return first + (yield NextMessage(stream=stream))
+
+    operation = retrying(read_two())
+    assert next(operation) is stream
+    assert isinstance(operation.throw(Unavailable("away")), Sleep)
+    assert operation.send(b"") is stream
+    assert operation.send(b"first") == NextMessage(stream=stream)
+    with pytest.raises(Unavailable, match="gone"):
+        operation.throw(Unavailable("gone"))

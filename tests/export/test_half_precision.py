@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 from onnx import TensorProto, helper
 
-from polyhead_export.emulation import widen
+from polyhead_export.half_precision import widen
 
 NARROW: dict[int, DTypeLike] = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
 

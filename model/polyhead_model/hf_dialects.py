@@ -1,4 +1,4 @@
-"""The dialects in which Hugging Face checkpoints write down encoders of BERT's family."""
+"""The dialects of Hugging Face checkpoints: how each `model_type` names sizes and tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,39 +29,39 @@ EMBEDDINGS: Mapping[str, str] = {
     "embeddings.types": "embeddings.token_type_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
 }
-"""Our module → theirs, the same in every family."""
+"""Our module → theirs, the same in every dialect."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class Dialect:
     """The dialect of one `model_type`."""
 
     prefix: str
-    """Of all names of the encoder's tensors, where it is saved inside a model with a task head."""
+    """The prefix of the encoder's tensors in a model with a task head."""
+    # The names of these values in config.json:
     d_model: str = "hidden_size"
-    """This and the next: names in config.json."""
     heads: str = "num_attention_heads"
     layers: str = "num_hidden_layers"
     feed_forward: str = "intermediate_size"
     activation: str = "hidden_act"
     layer_norm_epsilon: str | None = "layer_norm_eps"
-    """None where config.json has no say: 1e-12."""
+    """None if config.json has no such value: 1e-12."""
     types: bool = True
-    """Whether there are token types."""
+    """Whether the model has token types."""
     padding_takes_no_position: bool = False
-    """As in RoBERTa: padding has row pad_token_id of the table, other tokens count from the next."""
+    """Whether padding has the position pad_token_id, and other tokens count from the next (RoBERTa)."""
     layer_prefix: str = "encoder.layer."
-    """Of the names of a layer's tensors, before its number."""
+    """The prefix of a layer's tensors, before its number."""
     layer_modules: Mapping[str, str]
     """Our module within a layer → theirs."""
 
 
-_ROBERTA = Family(prefix="roberta.", layer_modules=_BERT_LAYER, padding_takes_no_position=True)
+_ROBERTA = Dialect(prefix="roberta.", layer_modules=_BERT_LAYER, padding_takes_no_position=True)
 
-FAMILIES: Mapping[str, Family] = {
-    "bert": Family(prefix="bert.", layer_modules=_BERT_LAYER),
+DIALECTS: Mapping[str, Dialect] = {
+    "bert": Dialect(prefix="bert.", layer_modules=_BERT_LAYER),
     "camembert": _ROBERTA,
-    "distilbert": Family(
+    "distilbert": Dialect(
         prefix="distilbert.",
         d_model="dim",
         heads="n_heads",
@@ -73,8 +73,8 @@ FAMILIES: Mapping[str, Family] = {
         layer_prefix="transformer.layer.",
         layer_modules=_DISTILBERT_LAYER,
     ),
-    "electra": Family(prefix="electra.", layer_modules=_BERT_LAYER),
+    "electra": Dialect(prefix="electra.", layer_modules=_BERT_LAYER),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
 }
-"""The model types that load. Tests hold each to the numbers of its own implementation in `transformers`."""
+"""The supported model types. Tests compare each with its implementation in `transformers`."""

@@ -1,4 +1,4 @@
-"""What a client knows of the server's models: asked for once, then remembered."""
+"""A cache of the metadata of a server's models."""
 
 from typing import NoReturn
 
@@ -10,8 +10,8 @@ from polyhead_client.models import ModelInfo, ServedModel, family_of
 from polyhead_proto import messages as pb
 
 
-class Catalogue:
-    """The models of one server. Threads may share it: at worst, two ask for the same thing."""
+class ModelCache:
+    """The models of one server. Threads may share it; at worst, two of them fetch the same metadata."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -19,7 +19,7 @@ class Catalogue:
         self._only_family: dict[str | None, str] = {}
 
     def model(self, name: str | None, version: int | str | None, deadline: Deadline) -> Operation[ModelInfo]:
-        """A model's metadata; without a name, of the only family."""
+        """Return a model's metadata; without a name, that of the only family."""
         key = (name or (yield from self.family(deadline)), check_version(version))
         if (info := self._models.get(key)) is None:
             message = pb.ModelMetadataRequest(name=key[0], version=key[1])
@@ -30,15 +30,15 @@ class Catalogue:
     def with_attention(
         self, info: ModelInfo, version: int | str | None, deadline: Deadline
     ) -> Operation[ModelInfo]:
-        """The model of the same family that gives attention weights: itself, where it does."""
+        """Return the model of the same family that has attention outputs; preferably the same model."""
         for name in (info.name, *info.models):
             found = info if name == info.name else (yield from self.model(name, version, deadline))
             if found.attention:
                 return found
-        return info  # which says that it gives none
+        return info  # the caller rejects it
 
     def models(self, deadline: Deadline) -> Operation[list[ServedModel]]:
-        """The server's list, never remembered."""
+        """List the server's models; the list is not cached."""
         reply = yield from call(
             "RepositoryIndex", pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse, deadline
         )
@@ -48,10 +48,10 @@ class Catalogue:
         ]
 
     def state(self, name: str, deadline: Deadline) -> Operation[str]:
-        """The state of a model's versions, and why they are not ready; empty where the server does not say.
+        """Describe the state of a model's versions; empty if the server does not list its models.
 
         Raises:
-            NotFound: the server has no such model.
+            NotFound: The server has no such model.
         """
         try:
             listed = yield from self.models(deadline)
@@ -64,14 +64,14 @@ class Catalogue:
         return ", ".join(states)
 
     def family(self, deadline: Deadline, takes: str | None = None) -> Operation[str]:
-        """The only family that is ready; with `takes`, the only one that has such an input.
+        """Return the only family that is ready; with `takes`, the only one that has this input.
 
         Raises:
-            InvalidRequest: there are several, so one must be named.
-            NotFound: there is none.
-            Unavailable: none is ready yet.
+            InvalidRequest: There are several, so one must be named.
+            NotFound: There is none.
+            Unavailable: None is ready yet.
         """
-        for known in (None, takes):  # the only one of all is the only one for anything
+        for known in (None, takes):  # if there is only one family, it is the one for any input
             if known in self._only_family:
                 return self._only_family[known]
         try:
@@ -80,7 +80,7 @@ class Catalogue:
             raise InvalidRequest(f"model must be given: {self._target} does not list its models") from error
         ready = sorted({family_of(model.name) for model in listed if model.state == "READY"})
         if not ready:
-            self._refuse(listed)
+            _raise_none_ready(self._target, listed)
         fitting = ready
         if takes is not None and len(ready) > 1:
             fitting = []
@@ -93,15 +93,15 @@ class Catalogue:
         self._only_family[None if len(ready) == 1 else takes] = fitting[0]
         return fitting[0]
 
-    def _refuse(self, listed: list[ServedModel]) -> NoReturn:
-        """Says why there is nothing to choose from."""
-        if not listed:
-            raise NotFound(f"{self._target} serves no models")
-        states = (f"{model.name} is {model.state} {model.reason}".rstrip() for model in listed)
-        raise Unavailable(f"{self._target} has no model that is ready: {', '.join(states)}")
-
     def forget(self, name: str) -> None:
-        """Asks anew next time: the model, and the others of its family, may be others by now."""
+        """Drop a model and the others of its family, which may have changed, from the cache."""
         self._only_family.clear()
         for key in [key for key in self._models if family_of(key[0]) == family_of(name)]:
             self._models.pop(key, None)
+
+
+def _raise_none_ready(target: str, listed: list[ServedModel]) -> NoReturn:
+    if not listed:
+        raise NotFound(f"{target} serves no models")
+    states = (f"{model.name} is {model.state} {model.reason}".rstrip() for model in listed)
+    raise Unavailable(f"{target} has no model that is ready: {', '.join(states)}")

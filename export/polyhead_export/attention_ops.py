@@ -1,4 +1,4 @@
-"""How the layers of a traced encoder attend: in one operator of onnxruntime, or spelt out.
+"""Attention in a traced encoder: as one fused onnxruntime operator, or as explicit operations.
 
 Shape letters: B batch, T tokens, H heads, K head width.
 """
@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from polyhead_model import Attend, attend_explicitly
+from polyhead_model.attention import masked_softmax
 
 _MASKED_SCORE = -3.0e38
-"""The score of a masked key. The operator's default, −10,000, is within reach of large activations."""
+"""The score of a masked key. Large activations can reach the operator's default of −10,000."""
 
 
 def fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
-    """Attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
+    """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
 
-    Lengths, not a mask: that is the form for which the operator has its best kernels.
+    The operator has its fastest kernels for lengths rather than for a mask.
     """
 
     def attend(
@@ -39,11 +40,11 @@ def fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
 
 
 def explicit_attention(dtype: torch.dtype) -> Attend:
-    """Attention by the equation, for an encoder of this dtype."""
-    return attend_explicitly if dtype == torch.float32 else _attend_with_single_softmax
+    """Return attention as explicit operations, with weights, for an encoder of this dtype."""
+    return attend_explicitly if dtype == torch.float32 else _attend_in_half_precision
 
 
-def _attend_with_single_softmax(
+def _attend_in_half_precision(
     query: Tensor,  # (B, T, H·K), 16 bits
     key: Tensor,
     value: Tensor,
@@ -51,15 +52,9 @@ def _attend_with_single_softmax(
     mask: Tensor | None,
     /,
 ) -> tuple[Tensor, Tensor]:
-    """Products in 16 bits, softmax and weights in fp32: what is returned sums to 1 as it does in fp32."""
+    """Attend with 16-bit matrix products and an fp32 softmax: weights sum to 1 as they do in fp32."""
     q, k, v = (x.reshape(*x.shape[:2], heads, -1).transpose(1, 2) for x in (query, key, value))
-    # 1/√K rounded to 16 bits would be another temperature.
+    # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scores = ((q.float() * q.shape[-1] ** -0.5).to(q.dtype) @ k.transpose(-2, -1)).float()
-    if mask is None:
-        weights = scores.softmax(dim=-1)
-    else:
-        visible = mask[:, None]  # the same for every head
-        weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
-        # Zero also where a row has nothing to attend to, and its softmax is NaN.
-        weights = weights.masked_fill(~visible, 0.0)
+    weights = masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
     return (weights.to(v.dtype) @ v).transpose(1, 2).flatten(2), weights

@@ -1,0 +1,14 @@
+from .errors import ExportError as ExportError
+from .errors import FamilyExistsError as FamilyExistsError
+from .errors import ParityError as ParityError
+from .family import ExportedFamily as ExportedFamily
+from .family import TokenizerFile as TokenizerFile
+from .family import export_family as export_family
+from .parity import Drift as Drift
+from .parity import Parity as Parity
+from .precision import Precision as Precision
+from .sources import Built as Built
+from .sources import Source as Source
+from .sources import from_checkpoint as from_checkpoint
+from .sources import from_description as from_description
+from .sources import from_preset as from_preset

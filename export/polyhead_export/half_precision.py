@@ -1,0 +1,131 @@
+"""Check a 16-bit family against PyTorch, on a machine whose CPU may not compute in 16 bits.
+
+Two questions are answered separately. Is the exported graph the encoder? Its weights are rounded, so it is
+compared with an encoder that has the same rounded weights, both in fp32, to the tolerance of every other
+graph. And how much does 16-bit arithmetic change? The graph before operator fusion is run in fp32 with every
+result rounded, and compared with the original encoder.
+
+onnxruntime's CPU provider has no bf16 kernels, and computes most of fp16 in fp32 without rounding in between.
+So 16-bit arithmetic is emulated: every 16-bit value becomes fp32 and, to see what 16 bits make of it, is
+rounded to 16 bits after each operator. GPU kernels do the same: they accumulate in fp32 and round the result.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from polyhead_export.errors import ParityError
+from polyhead_export.parity import Drift, Parity, check_parity, compared_sizes, measure_deviations
+from polyhead_export.precision import Precision, in_precision
+from polyhead_export.signature import GraphKind
+from polyhead_model import Encoder
+
+LIMITS: Mapping[Precision, float] = {"fp16": 5e-2, "bf16": 4e-1}
+"""The largest drift that is accepted, as a `deviation`.
+
+Rounding alone stays well below: twelve layers of 768/12 drift by 0.008 in fp16, and bf16 has three bits
+fewer. A larger drift means that values overflowed, or that the encoder relies on differences that 16 bits
+cannot hold.
+"""
+
+_HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def measure_drift(
+    encoder: Encoder,
+    folder: Path,
+    traced: Mapping[GraphKind, ir.Model],
+    precision: Precision,
+    on_graph: Callable[[GraphKind], None] = lambda _: None,
+) -> Parity:
+    """Compare 16-bit graphs with PyTorch, by emulation.
+
+    Args:
+        encoder: The original encoder, in fp32.
+        folder: Holds the graphs as they will be served, and their weights.
+        traced: The graphs before operator fusion.
+        precision: The precision of the graphs.
+        on_graph: Called before each graph is measured.
+
+    Raises:
+        ParityError: A graph does not compute what PyTorch does, or drifts further than `LIMITS`.
+    """
+    same_weights = in_precision(encoder, precision).float()
+    sizes = compared_sizes(encoder.config)
+    deviations: dict[str, dict[str, float]] = {}
+    drift: dict[str, dict[str, float]] = {}
+    for kind, plain in traced.items():
+        on_graph(kind)
+        # Drift first: its message is the better one for weights that do not fit into 16 bits.
+        drift[kind.name] = _measure(encoder, widen(plain, rounding=True), kind, folder)
+        _check_drift(drift[kind.name], kind, precision)
+        served = widen(ir.load(folder / kind.file), rounding=False)
+        deviations[kind.name] = _measure(same_weights, served, kind, folder)
+        check_parity(deviations[kind.name], kind, sizes)
+    return Parity(
+        sizes=sizes,
+        deviations=deviations,
+        drift=Drift(deviations=drift, limit=LIMITS[precision]),
+    )
+
+
+def widen(model: ir.Model, *, rounding: bool) -> ir.Model:
+    """Return a copy of a 16-bit model that computes in fp32.
+
+    Args:
+        model: A model whose inputs and outputs are not 16-bit.
+        rounding: Round the result of each 16-bit operator to its original type. Otherwise only the weights
+            remain rounded.
+    """
+    wide = model.clone()
+    for value in wide.graph.initializers.values():
+        if value.const_value is not None and value.const_value.dtype in _HALF:
+            array: NDArray[Any] = value.const_value.numpy().astype(np.float32)
+            value.const_value = ir.Tensor(array, name=value.name)
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+    for node in list(wide.graph):
+        if node.op_type == "Cast" and node.attributes["to"].as_int() in _HALF:
+            node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
+        for output in node.outputs:
+            half = output.dtype
+            if half in _HALF:
+                output.type = ir.TensorType(ir.DataType.FLOAT)
+                if rounding:
+                    _round(output, half, wide.graph)
+    return wide
+
+
+def _round(value: ir.Value, to: ir.DataType, graph: ir.Graph) -> None:
+    """Make every consumer of a value read it rounded to `to`."""
+    rounded = ir.node("Cast", [value], {"to": to})
+    back = ir.node("Cast", rounded.outputs, {"to": ir.DataType.FLOAT})
+    for cast, name in ((rounded, "half"), (back, "rounded")):
+        cast.outputs[0].name = f"{value.name}_{name}"
+    readers = list(value.uses())
+    for reader, index in readers:
+        if reader is not rounded:
+            reader.replace_input_with(index, back.outputs[0])
+    if (node := value.producer()) is not None:
+        graph.insert_after(node, [rounded, back])
+
+
+def _measure(encoder: Encoder, model: ir.Model, kind: GraphKind, folder: Path) -> dict[str, float]:
+    # Not in the system's temporary folder: the weights may be larger than the space there.
+    with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
+        file = Path(place) / kind.file
+        ir.save(model, file, external_data="weights.bin")
+        return measure_deviations(encoder, file, kind)
+
+
+def _check_drift(drift: Mapping[str, float], kind: GraphKind, precision: Precision) -> None:
+    output, value = max(drift.items(), key=lambda item: item[1])
+    if not value <= LIMITS[precision]:
+        raise ParityError(
+            f"{kind.file}: {output!r} in {precision} must be within {LIMITS[precision]:g} of fp32, is off by "
+            f"{value:g}: this encoder's numbers do not fit; export it in another precision"
+        )
