@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError
-from polyhead_server.serving.registry import Model, Registry, State
+from polyhead_server.serving.registry import Lease, Model, Registry, State
 
 
 def model(name: str, version: int) -> Model:
@@ -127,3 +127,39 @@ def test_every_change_is_told() -> None:
     registry.fail("a", 1, "gone")
 
     assert len(changes) == 3
+
+
+# ---- Leases ------------------------------------------------------------------------------------
+
+
+def test_the_end_waits_for_the_last_user() -> None:
+    lease, ends = Lease(), []
+    with lease:
+        with lease:
+            lease.end(lambda: ends.append("end"))
+        assert not ends
+    assert ends == ["end"]
+    with lease:
+        pass
+    assert ends == ["end"]
+
+
+def test_what_nobody_uses_ends_at_once() -> None:
+    ends: list[str] = []
+
+    Lease().end(lambda: ends.append("end"))
+
+    assert ends == ["end"]
+
+
+def test_a_user_that_fails_is_a_user_that_leaves() -> None:
+    lease, ends = Lease(), []
+
+    try:
+        with lease:
+            lease.end(lambda: ends.append("end"))
+            raise RuntimeError
+    except RuntimeError:
+        pass
+
+    assert ends == ["end"]
