@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import LENGTHS, TEXT, TOKENS
 from polyhead_server.repository.manifest import GraphName, Manifest, Tensor
 
@@ -128,20 +129,21 @@ class Signature:
         weights, (B, H, T, T) each; and eight (B, T, D) values.
         """
         sizes = self.manifest.sizes
-        outputs: int = sum(fixed * tokens**varying for varying, fixed in self._output_sizes.items())
+        outputs: int = sum(fixed * tokens**varying for varying, fixed in self._output_bytes.items())
         inside = tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1))
-        return 4 * batch * (outputs + inside)
+        return batch * (outputs + 4 * inside)
 
     @cached_property
-    def _output_sizes(self) -> Mapping[int, int]:
-        """A sequence's outputs: the product of the fixed sizes, summed by the number of axes that vary.
+    def _output_bytes(self) -> Mapping[int, int]:
+        """The bytes of outputs per sequence: those of the fixed axes, summed by the number of axes that vary.
 
         Computed once, because the memory of every request is checked.
         """
         found: Counter[int] = Counter()
         for spec in self.results:
             fixed = [spec.sizes[letter] for letter in spec.axes if letter in spec.sizes]
-            found[len(spec.axes) - 1 - len(fixed)] += math.prod(fixed)
+            item_bytes = max(4, DTYPES[spec.datatype].itemsize)  # runs compute in FP32 at least
+            found[len(spec.axes) - 1 - len(fixed)] += item_bytes * math.prod(fixed)
         return found
 
 

@@ -119,6 +119,20 @@ def test_everything_is_listed_in_order(registry: Registry) -> None:
     assert registry.versions("a") == [1, 2]
 
 
+def test_a_reader_in_another_thread_is_not_disturbed_by_changes(registry: Registry) -> None:
+    slots = registry.slots()
+    first = next(slots)
+    registry.fail("b", 1, "it is broken")
+    registry.forget("a", 2)
+    registry.ready(model("a", 10))
+
+    assert [(slot.version, slot.state) for slot in (first, *slots)] == [
+        (1, State.READY),
+        (2, State.READY),
+        (10, State.LOADING),
+    ]
+
+
 def test_every_change_is_told() -> None:
     changes: list[str] = []
     registry = Registry(lambda: changes.append("changed"))
