@@ -6,7 +6,7 @@ index shows why. A version has changed when its manifest has, which holds the ha
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -191,7 +191,7 @@ class Rollout:
         family.served[version] = models
         LOGGER.info("%s version %d is %s", family.name, version, "replaced" if old else "ready")
 
-    def _refuse(self, family: Family, version: int, reason: str, names: Iterable[str]) -> None:
+    def _refuse(self, family: Family, version: int, reason: str, names: Sequence[str]) -> None:
         """Show in the index, and once in the log, why a version is not served as its files are now."""
         show = self._registry.fail
         shown = reason
