@@ -19,15 +19,15 @@ from polyhead_server.observability.request_log import Observation
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.observability.tracing import open_tracer
-from polyhead_server.repository import VersionFolder
+from polyhead_server.repository import Scan, VersionFolder
 from polyhead_server.scheduling import Limits, Scheduler, layout_of
 from polyhead_server.scheduling.cache import default_folder
 from polyhead_server.scheduling.tuning import Tuning
 from polyhead_server.serving.budget import Budget
-from polyhead_server.serving.gauges import Gauges
+from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.loading import Failed, Loaded, load
-from polyhead_server.serving.reconciler import Reconciler, Scan, look
+from polyhead_server.serving.reconciler import Reconciler, look
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
 from polyhead_server.transport.access import guards
@@ -207,7 +207,7 @@ class Server:
     def _load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         """Runs in a thread."""
         return load(
-            [version],
+            version,
             device=self._device,
             threads=self._threads,
             tuning=_tuning(self._settings),

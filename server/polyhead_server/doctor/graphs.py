@@ -10,7 +10,7 @@ from polyhead_server.doctor.report import GraphReport
 from polyhead_server.engine.devices import Device, check_precision
 from polyhead_server.engine.placement import FUSED_ATTENTION, Operators, placed, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import GraphName, VersionFolder, scan, verify
+from polyhead_server.repository import Broken, GraphName, VersionFolder, scan, verify
 
 
 def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphReport]:
@@ -25,19 +25,20 @@ def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphRep
         StartError: There is no such repository.
         RepositoryError: It has no such model.
     """
-    found, broken = scan(models)
+    found = scan(models)
     family = None if name is None else name.partition(".")[0]
-    known = {each.family for each in found} | {each.family for each in broken}
+    known = {each.family for each in found}
     if family is not None and family not in known:
         raise RepositoryError(f"{models} has no model {name!r}: it has {', '.join(sorted(known))}")
-    for each in broken:
-        if family in {None, each.family}:
-            yield _failed(each.family, each.version, "", each.reason)
     for version in found:
-        if family in {None, version.family}:
-            for graph in version.manifest.graphs:
-                if name in {None, family, version.manifest.served_name(graph)}:
-                    yield _inspect_graph(version, graph, device)
+        if family not in {None, version.family}:
+            continue
+        if isinstance(version, Broken):
+            yield _failed(version.family, version.version, "", version.reason)
+            continue
+        for graph in version.manifest.graphs:
+            if name in {None, family, version.manifest.served_name(graph)}:
+                yield _inspect_graph(version, graph, device)
 
 
 def attention_of(operators: Operators) -> tuple[str, Mapping[str, int]]:

@@ -31,7 +31,7 @@ from polyhead_server.inference.wire import LARGE, InferRequest, split_infer
 from polyhead_server.observability.counter_layout import LOADING
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Work
-from polyhead_server.serving.budget import Held
+from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
 
@@ -56,7 +56,7 @@ class Inference:
         self._workers = workers
         self._forms = Forms(registry, settings)
 
-    async def answer(self, payload: bytes, deadline: float, held: Held) -> bytes:
+    async def answer(self, payload: bytes, deadline: float, held: Reservation) -> bytes:
         """Answers one request.
 
         Args:
@@ -92,7 +92,7 @@ class Inference:
             )
             return await self._write_whole(form, request, (await run)[0], _as_it_is)
 
-    async def stream(self, payload: bytes, deadline: float, held: Held) -> AsyncGenerator[bytes]:
+    async def stream(self, payload: bytes, deadline: float, held: Reservation) -> AsyncGenerator[bytes]:
         """Answers one request of a stream: with one reply, or in parts where it asks for them.
 
         The next part is worked out when it is asked for, and memory of what has been sent is let go.
@@ -214,7 +214,7 @@ class Inference:
         size: int,
         started_ns: int,
         deadline: float,
-        held: Held,
+        held: Reservation,
     ) -> tuple[Ran, Parts | None]:
         """Does everything but writing the reply; `check` sees its sizes before anything is computed."""
         with form.model.lease:

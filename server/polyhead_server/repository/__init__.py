@@ -5,6 +5,7 @@ from polyhead_server.repository.manifest import Graph, GraphName, Manifest, Tens
 from polyhead_server.repository.private import private_copy, remove_abandoned_copies, remove_private_copies
 from polyhead_server.repository.repository import (
     Broken,
+    Scan,
     VersionFolder,
     list_families,
     no_models,
@@ -17,6 +18,7 @@ __all__ = [
     "Graph",
     "GraphName",
     "Manifest",
+    "Scan",
     "Tensor",
     "VersionFolder",
     "list_families",

@@ -1,4 +1,4 @@
-"""Opens files that others put there: a pipe, a device or a link in a file's place must not hold us up."""
+"""Open files that others write: a pipe, device or link in a file's place must not block the server."""
 
 import errno
 import os
@@ -6,9 +6,18 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
-    """Open a regular file for reading, without waiting for anything.
+    """Open a regular file for reading, without blocking.
 
     Args:
         path: The file.
@@ -17,7 +26,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     Raises:
         OSError: It is missing, no regular file, or cannot be read; `strerror` says which.
     """
-    # Before it is opened, as opening some devices does something; and after, as it may have been replaced.
+    # Checked before, as opening some devices has an effect, and after, as it may have been replaced.
     _check(path, path.stat() if follow else path.lstat())
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow:
@@ -51,16 +60,5 @@ def read_regular(path: Path, *, limit: int, follow: bool = False) -> bytes:
 
 def _check(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, f"it must be a regular file, is a {_kind(status.st_mode)}", str(path))
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "folder",
-        stat.S_IFLNK: "symbolic link",
-        stat.S_IFIFO: "named pipe",
-        stat.S_IFSOCK: "socket",
-        stat.S_IFCHR: "device",
-        stat.S_IFBLK: "device",
-    }
-    return kinds.get(stat.S_IFMT(mode), "file of another kind")
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "file of another kind")
+        raise OSError(errno.EINVAL, f"it must be a regular file, is a {kind}", str(path))

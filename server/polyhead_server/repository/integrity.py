@@ -1,8 +1,8 @@
-"""Whether the files of a version are what its manifest says, and safe to hand to onnxruntime.
+"""Check that the files of a version are what its manifest says, and safe to hand to onnxruntime.
 
-An ONNX file may point at other files for its weights, and every loader of them has had its path traversals:
-`..`, then absolute paths, then symbolic links, then hard links. So nothing is opened here that is not a
-regular file of the version's own folder, listed in the manifest with its size and SHA-256.
+An ONNX file may name other files for its weights, and every loader has had its path traversals: `..`, then
+absolute paths, then symbolic links, then hard links. So only regular files of the version's own folder are
+opened, which the manifest lists with their size and SHA-256.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, TensorProto
+from onnx import TensorProto
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import RepositoryError, quoted
@@ -23,15 +23,11 @@ from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Ten
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 # Holds a compiled graph, or the path of one, for a device's own compiler.
-_FORBIDDEN = frozenset({("com.microsoft", "EPContext")})
+_FORBIDDEN = ("com.microsoft", "EPContext")
 
 
 def verify(folder: Path, manifest: Manifest) -> None:
-    """Checks every file of a version and the structure of its graphs. Loads no weights.
-
-    Args:
-        folder: The version's folder.
-        manifest: Its manifest.
+    """Check every file of a version and the structure of its graphs. Loads no weights.
 
     Raises:
         RepositoryError: Says which file is wrong, and how.
@@ -74,72 +70,56 @@ def _check_file(path: Path, record: FileRecord) -> None:
 
 
 def _check_graph(folder: Path, graph: Graph, manifest: Manifest) -> None:
+    file = graph.file
     try:
-        model = onnx.load(str(folder / graph.file), load_external_data=False)
+        model = onnx.load(str(folder / file), load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:
-        raise RepositoryError(f"{graph.file} is not an ONNX model that can be read") from error
+        raise RepositoryError(f"{file} is not an ONNX model that can be read") from error
     if not model.graph.node:
-        raise RepositoryError(f"{graph.file} is not an ONNX model that can be read: its graph is empty")
+        raise RepositoryError(f"{file} is not an ONNX model that can be read: its graph is empty")
     if model.training_info:
-        raise RepositoryError(f"{graph.file} must not hold training graphs")
-    for node in _nodes([model.graph, *model.functions]):
-        if node.domain not in _DOMAINS or (node.domain, node.op_type) in _FORBIDDEN:
-            raise RepositoryError(
-                f"{graph.file} may hold operators of ai.onnx and com.microsoft only, "
-                f"has {quoted(f'{node.domain}::{node.op_type}')}"
-            )
-    for tensor in _tensors([model.graph, *model.functions], graph.file):
-        _check_tensor(tensor, graph.file, folder, manifest)
-    held = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in held]
-    sizes = manifest.sizes
-    _check_signature(graph.file, "inputs", inputs, graph.inputs, sizes, strict=True)
-    _check_signature(graph.file, "outputs", list(model.graph.output), graph.outputs, sizes, strict=False)
-
-
-Nodes = onnx.GraphProto | onnx.FunctionProto
-
-
-def _nodes(graphs: list[Nodes]) -> Iterator[onnx.NodeProto]:
-    for graph in graphs:
-        for node in graph.node:
-            yield node
-            for attribute in node.attribute:
-                yield from _nodes([*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs])
-
-
-def _tensors(graphs: list[Nodes], file: str) -> Iterator[TensorProto]:
-    """Every tensor that a model holds: initialisers and attributes, inner graphs included."""
-    for graph in graphs:
-        if isinstance(graph, onnx.GraphProto):
-            if graph.sparse_initializer:
+        raise RepositoryError(f"{file} must not hold training graphs")
+    for inner in _graphs(model):
+        if isinstance(inner, onnx.GraphProto):
+            if inner.sparse_initializer:
                 raise RepositoryError(f"{file} must not hold sparse initialisers")
-            yield from graph.initializer
+            for tensor in inner.initializer:
+                _check_tensor(tensor, file, folder, manifest)
+        for node in inner.node:
+            if node.domain not in _DOMAINS or (node.domain, node.op_type) == _FORBIDDEN:
+                raise RepositoryError(
+                    f"{file} may hold operators of ai.onnx and com.microsoft only, "
+                    f"has {quoted(f'{node.domain}::{node.op_type}')}"
+                )
+            for attribute in node.attribute:
+                if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
+                    raise RepositoryError(f"{file} must not hold sparse tensors")
+                for tensor in (*([attribute.t] if attribute.HasField("t") else ()), *attribute.tensors):
+                    _check_tensor(tensor, file, folder, manifest)
+    initialised = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initialised]
+    _check_signature(file, "inputs", inputs, graph.inputs, manifest.sizes, strict=True)
+    _check_signature(file, "outputs", list(model.graph.output), graph.outputs, manifest.sizes, strict=False)
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """Yield the graph and functions of a model, and the graphs inside their nodes."""
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    while pending:
+        yield (graph := pending.pop())
         for node in graph.node:
             for attribute in node.attribute:
-                yield from _attribute_tensors(attribute, file)
-                yield from _tensors(
-                    [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs], file
-                )
-
-
-def _attribute_tensors(attribute: AttributeProto, file: str) -> Iterator[TensorProto]:
-    if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
-        raise RepositoryError(f"{file} must not hold sparse tensors")
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
+                pending += [attribute.g] if attribute.HasField("g") else []
+                pending += attribute.graphs
 
 
 def _check_tensor(tensor: TensorProto, file: str, folder: Path, manifest: Manifest) -> None:
-    """Checks where a tensor's numbers lie, if they lie outside the ONNX file."""
+    """Check where a tensor's values lie, if they lie outside the ONNX file."""
+    what = f"{file}: tensor {quoted(tensor.name)}"
     if tensor.data_location != TensorProto.EXTERNAL:
         if tensor.external_data:
-            raise RepositoryError(
-                f"{file}: tensor {quoted(tensor.name)} names external data but says it has none"
-            )
+            raise RepositoryError(f"{what} names external data but says it has none")
         return
-    what = f"{file}: tensor {quoted(tensor.name)}"
     fields = {entry.key: entry.value for entry in tensor.external_data}
     if len(fields) != len(tensor.external_data):
         raise RepositoryError(f"{what} gives a field of its external data twice")
@@ -149,7 +129,7 @@ def _check_tensor(tensor: TensorProto, file: str, folder: Path, manifest: Manife
             f"{what} must have its data in a file of the version's own folder that the manifest lists, "
             f"names {quoted(location)}"
         )
-    # A second name of the file may lie where others write: they could change it after it was checked here.
+    # Another name of the file may lie where others write: they could change it after this check.
     if (folder / location).lstat().st_nlink > 1:
         raise RepositoryError(
             f"{location} must not be hard-linked to another file: put a copy of its own there"
@@ -170,7 +150,7 @@ def _check_tensor(tensor: TensorProto, file: str, folder: Path, manifest: Manife
 
 
 def _item_bytes(data_type: int) -> float:
-    """Bytes of one element; a half where two share a byte."""
+    """Return the bytes of one element; a half where two share a byte."""
     if data_type in {TensorProto.INT4, TensorProto.UINT4}:
         return 0.5
     if data_type in {TensorProto.STRING, TensorProto.UNDEFINED}:
@@ -187,24 +167,23 @@ def _check_signature(
     *,
     strict: bool,
 ) -> None:
-    """Compares a graph's inputs or outputs with the manifest's. A shape may be open where not strict."""
-    names = [value.name for value in values]
-    if sorted(names) != sorted(tensor.name for tensor in tensors):
+    """Compare a graph's inputs or outputs with the manifest's. Unless strict, its shapes may be open."""
+    types = {value.name: value.type.tensor_type for value in values}
+    if sorted(value.name for value in values) != sorted(tensor.name for tensor in tensors):
         raise RepositoryError(
             f"{file} must have the manifest's {what} ({', '.join(tensor.name for tensor in tensors)}), "
-            f"has {quoted(', '.join(names))}"
+            f"has {quoted(', '.join(types))}"
         )
-    by_name = {value.name: value.type.tensor_type for value in values}
     for tensor in tensors:
-        kind = by_name[tensor.name]
-        shape = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
+        is_ = types[tensor.name]
+        shape = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in is_.shape.dim]
         expected = [sizes.get(letter, -1) for letter in tensor.axes]
         agree = len(shape) == len(expected) and all(
-            is_ == must or (not strict and is_ == -1) for is_, must in zip(shape, expected, strict=True)
+            size == must or (not strict and size == -1) for size, must in zip(shape, expected, strict=True)
         )
         element = onnx.helper.np_dtype_to_tensor_dtype(DTYPES[tensor.datatype])
-        if kind.elem_type != element or not agree:
+        if is_.elem_type != element or not agree:
             raise RepositoryError(
                 f"{file}: {tensor.name} must be {tensor.datatype} {expected} as in the manifest, "
-                f"has element type {kind.elem_type} and shape {shape}"
+                f"has element type {is_.elem_type} and shape {shape}"
             )

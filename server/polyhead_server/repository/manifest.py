@@ -1,37 +1,45 @@
-"""`manifest.json`: what one version of a family is, as the export wrote it."""
+"""Read `manifest.json`, in which the export describes one version of a family."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    PrivateAttr,
     StringConstraints,
     ValidationError,
     model_validator,
 )
 
-from polyhead_server.errors import RepositoryError, listed
+from polyhead_proto.datatypes import DTYPES
+from polyhead_server.errors import RepositoryError, listed, quoted
 from polyhead_server.repository.files import read_regular
 
 FORMAT = 2
-"""The format of a manifest that this server reads."""
+"""The format of manifests that this server reads."""
 
 FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 """A family's name, at most as long as a folder's. No dots: a dot separates the graph's name."""
 
-_LARGEST_MANIFEST = 4 * 2**20
+_MAX_BYTES = 4 * 2**20
+
+
+def _known(datatype: str) -> str:
+    if datatype not in DTYPES:
+        raise ValueError(f"must be one of {', '.join(DTYPES)}, was {quoted(datatype)}")
+    return datatype
+
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=255)]
 """A file directly inside the version's folder."""
 
-Datatype = Literal["BOOL", "INT32", "INT64", "FP16", "FP32"]
+Datatype = Annotated[str, AfterValidator(_known)]
 GraphName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 Letter = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]{0,15}$")]
 """An axis: B joins requests; letters with a size in `Manifest.sizes` are fixed; all others are padded."""
@@ -40,7 +48,7 @@ Size = Annotated[int, Field(ge=1)]
 
 
 class _Model(BaseModel):
-    # A later server may add fields within one format, so those unknown here are passed over.
+    # A later export may add fields within one format.
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
@@ -49,11 +57,11 @@ class Tensor(_Model):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     datatype: Datatype
-    axes: Annotated[list[Letter], Field(min_length=1, max_length=8)]
+    axes: Annotated[tuple[Letter, ...], Field(min_length=1, max_length=8)]
     role: Annotated[str, StringConstraints(max_length=64)] | None = None
-    """What it is for: `tokens`, `types`, `lengths`, `mask`; `attention`, `pooled`."""
+    """Its meaning: `tokens`, `types`, `lengths`, `mask`; `attention`, `pooled`."""
     fill: Letter | bool | int | float | None = None
-    """What an input holds where a request leaves it out: a value, or an axis' size. None: it is needed."""
+    """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
     below: Size | None = None
     """An input's integers must be from 0 to one less than this."""
     layer: Annotated[int, Field(ge=0)] | None = None
@@ -68,11 +76,7 @@ class Graph(_Model):
     outputs: Annotated[list[Tensor], Field(min_length=1)]
 
     def problem(self, sizes: Mapping[str, int]) -> str | None:
-        """What keeps a server from batching it, padding it and cutting its outputs; None where it can.
-
-        Args:
-            sizes: The fixed axes.
-        """
+        """Return what keeps a server from batching, padding and trimming it, if anything does."""
         for what, tensors in (("input", self.inputs), ("output", self.outputs)):
             names = [tensor.name for tensor in tensors]
             if len(set(names)) < len(names):
@@ -93,17 +97,14 @@ class Graph(_Model):
 
 
 class Encoder(_Model):
-    """The encoder's configuration, as far as serving needs it."""
+    """The encoder's configuration, as far as metadata shows it."""
 
     d_model: Size
     heads: Size
     layers: Size
     head_width: Size | None = None
     causal: bool = False
-    mask_input: bool = False
     vocabulary: Size | None = None
-    positions: Size | None = None
-    types: Annotated[int, Field(ge=0)] = 0
     pooling: str | None = None
 
     @property
@@ -113,7 +114,7 @@ class Encoder(_Model):
 
 
 class TokenizerFile(_Model):
-    """The tokeniser, the length at which text is refused or cut, and what is put before each text."""
+    """The tokeniser, the length at which text is rejected or cut, and the text that precedes each."""
 
     file: FileName
     max_tokens: Size | None = None
@@ -127,7 +128,7 @@ class Limits(_Model):
 
 
 class FileRecord(_Model):
-    """What a file must be."""
+    """The size and hash that a file must have."""
 
     bytes: Annotated[int, Field(ge=0)]
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -148,14 +149,16 @@ class Manifest(_Model):
     encoder: Encoder
     precision: Precision
     sizes: dict[Letter, Size] = {}
-    """Of the axes that are fixed."""
+    """The sizes of fixed axes."""
     graphs: Annotated[dict[GraphName, Graph], Field(min_length=1)]
     tokenizer: TokenizerFile | None = None
     limits: Limits = Limits()
     files: dict[FileName, FileRecord]
     numbers: Numbers = Numbers()
-    _digest: str = PrivateAttr("")
-    _skipped: dict[str, str] = PrivateAttr(default_factory=dict)
+    digest: str = ""
+    """SHA-256 of the manifest's own bytes and so, by the hashes in it, of the whole version."""
+    skipped: dict[str, str] = {}
+    """The graphs that are not served because this server cannot describe them, and why."""
 
     @model_validator(mode="after")
     def _check_references(self) -> "Manifest":
@@ -169,16 +172,6 @@ class Manifest(_Model):
         return self
 
     @property
-    def skipped(self) -> Mapping[str, str]:
-        """The graphs that are not served because this server cannot describe them, and why."""
-        return self._skipped
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the manifest's own bytes, and so, by the hashes in it, of the whole version."""
-        return self._digest
-
-    @property
     def text_max_tokens(self) -> int | None:
         """The most tokens of a text: the tokeniser's limit or the graph's, whichever is lower."""
         if self.tokenizer is None:
@@ -187,12 +180,12 @@ class Manifest(_Model):
         return min(bounds, default=None)
 
     def served_name(self, graph: GraphName) -> str:
-        """The model's name on the wire: the family's for the fast graph, `NAME.attention` for the other."""
+        """Return a model's name on the wire: the family's for the fast graph, `NAME.GRAPH` for others."""
         return self.name if graph == "fast" else f"{self.name}.{graph}"
 
 
 def read_manifest(folder: Path, *, family: str, version: int) -> Manifest:
-    """Reads and checks a version's manifest.
+    """Read and check a version's manifest.
 
     Args:
         folder: The version's folder.
@@ -203,38 +196,38 @@ def read_manifest(folder: Path, *, family: str, version: int) -> Manifest:
         RepositoryError: Missing, not valid, of a newer format, or about something else.
     """
     try:
-        content = read_regular(folder / "manifest.json", limit=_LARGEST_MANIFEST)
+        content = read_regular(folder / "manifest.json", limit=_MAX_BYTES)
     except OSError as error:
         raise RepositoryError(f"manifest.json cannot be read: {error.strerror}") from error
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RepositoryError("manifest.json is not valid JSON") from error
-    written = fields.get("format") if isinstance(fields, dict) else None
+    if not isinstance(fields, dict):
+        raise RepositoryError("manifest.json is not valid: it must be an object")
+    written = fields.get("format")
     if type(written) is int and written != FORMAT:
         what = "update polyhead" if written > FORMAT else "export it again"
         raise RepositoryError(
             f"manifest.json has format {written}; this server reads format {FORMAT}: {what}"
         )
     try:
-        skipped = _take_out_unknown(fields)
+        fields["skipped"] = _remove_unserved(fields)
+        fields["digest"] = hashlib.sha256(content).hexdigest()
         manifest = Manifest.model_validate_json(json.dumps(fields))
     except ValidationError as error:
         raise RepositoryError(f"manifest.json is not valid: {_first(error)}") from error
     for field, was, must in (("name", manifest.name, family), ("version", manifest.version, version)):
         if was != must:
             raise RepositoryError(f"manifest.json's {field} must be its folder's ({must}), was {was}")
-    manifest._digest = hashlib.sha256(content).hexdigest()
-    manifest._skipped = skipped
     return manifest
 
 
-def _take_out_unknown(fields: object) -> dict[str, str]:
-    """Take out the graphs that this server cannot describe, unless it can describe none; return why."""
-    graphs = fields.get("graphs") if isinstance(fields, dict) else None
-    sizes = fields.get("sizes", {}) if isinstance(fields, dict) else {}
+def _remove_unserved(fields: dict[str, Any]) -> dict[str, str]:
+    """Remove the graphs that this server cannot describe, unless it can describe none; return why."""
+    graphs, sizes = fields.get("graphs"), fields.get("sizes", {})
     if not isinstance(graphs, dict) or not isinstance(sizes, dict):
-        return {}  # said by the model
+        return {}  # the validation of the whole reports it
     problems: dict[str, str] = {}
     for name, graph in graphs.items():
         try:
@@ -243,7 +236,7 @@ def _take_out_unknown(fields: object) -> dict[str, str]:
             problem = _first(error)
         if problem is not None:
             problems[name] = problem
-    if len(problems) == len(graphs) and problems:
+    if problems and len(problems) == len(graphs):
         name, problem = next(iter(problems.items()))
         raise RepositoryError(f"manifest.json is not valid: graphs.{name}: {problem}")
     for name in problems:

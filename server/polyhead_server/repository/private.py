@@ -1,9 +1,9 @@
-"""A copy of a version that nobody else can change.
+"""Make copies of versions that no other process can change.
 
-onnxruntime maps the file of the weights. Were it the repository's own, a file that is written over in place
-would change the answers of a running session, and one that is cut short would end the process (SIGBUS). So
-sessions are made from a copy; its hashes are checked there, after nobody can reach it any more. Once they are
-made, the copy loses its name, and the last session that maps it frees it.
+onnxruntime maps the file of the weights. If it were the repository's own, overwriting it would change the
+answers of a running session, and truncating it would kill the process (SIGBUS). So sessions are made from a
+copy, whose hashes are checked there. The copy is removed once they are made; its space is freed with the
+last session that maps it.
 """
 
 import errno
@@ -25,45 +25,13 @@ from polyhead_server.repository.manifest import Manifest
 
 _PREFIX = "polyhead-copy-"
 _REMOVE_SECONDS = 1.0
-_copies: set[str] = set()
+_copies: set[Path] = set()
 _making = Lock()
-
-
-def remove_private_copies() -> None:
-    """Removes the copies in use, for a process that ends without unwinding; none is made afterwards."""
-    until = time.monotonic() + _REMOVE_SECONDS
-    # Never released: whoever would make another copy waits for the process's end.
-    _making.acquire(timeout=_REMOVE_SECONDS)
-    for copy in tuple(_copies):
-        # A thread may still write into it, which an attempt to remove it can miss.
-        while Path(copy).exists() and time.monotonic() < until:
-            shutil.rmtree(copy, ignore_errors=True)
-
-
-def remove_abandoned_copies() -> None:
-    """Remove the copies of processes that were killed while they loaded.
-
-    A copy in use is locked by its process, and the system takes the lock back when that ends.
-    """
-    for copy in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            if copy.lstat().st_uid != os.getuid():
-                continue
-            lock = _lock(copy)
-            try:
-                shutil.rmtree(copy, ignore_errors=True)
-            finally:
-                os.close(lock)
-            LOGGER.info("removed %s, which a server left when it was killed", copy)
 
 
 @contextmanager
 def private_copy(folder: Path, manifest: Manifest) -> Iterator[Path]:
-    """Copies the files that a manifest lists to a folder of our own, in the system's temporary one (TMPDIR).
-
-    Args:
-        folder: The version's folder.
-        manifest: Its manifest.
+    """Copy the files that a manifest lists into a private folder in the system's temporary one (TMPDIR).
 
     Yields:
         The copy's folder, which is removed at the end of the block.
@@ -90,26 +58,55 @@ def private_copy(folder: Path, manifest: Manifest) -> Iterator[Path]:
         yield private
 
 
+def remove_private_copies() -> None:
+    """Remove the copies in use, for a process that ends without unwinding; prevent further ones."""
+    until = time.monotonic() + _REMOVE_SECONDS
+    # Never released: a thread that wants to make another copy waits until the process ends.
+    _making.acquire(timeout=_REMOVE_SECONDS)
+    for copy in tuple(_copies):
+        # A removal can miss what a thread still writes into the copy.
+        while copy.exists() and time.monotonic() < until:
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+def remove_abandoned_copies() -> None:
+    """Remove the copies of processes that were killed while they loaded.
+
+    A process locks its copies; the system releases the locks when the process ends.
+    """
+    for copy in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if copy.lstat().st_uid != os.getuid():
+                continue
+            lock = _lock(copy)
+            try:
+                shutil.rmtree(copy, ignore_errors=True)
+            finally:
+                os.close(lock)
+            LOGGER.info("removed %s, which a server left when it was killed", copy)
+
+
 def _make(stack: ExitStack) -> Path:
-    """Make an empty folder that is ours, and locked, until the stack is closed."""
+    """Make an empty folder, and lock it until the stack is closed."""
     while True:
         temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        private = Path(temporary.name)
         try:
-            stack.callback(os.close, _lock(Path(temporary.name)))
-        except (FileNotFoundError, BlockingIOError):  # another server, at its start, took it for abandoned
+            stack.callback(os.close, _lock(private))
+        except (FileNotFoundError, BlockingIOError):  # a starting server took it for abandoned
             temporary.cleanup()
             continue
-        except OSError:  # this file system has no locks: then nobody takes it for abandoned either
+        except OSError:  # this file system has no locks, so no server takes it for abandoned
             pass
-        stack.callback(_copies.discard, temporary.name)
-        private = Path(stack.enter_context(temporary))
-        _copies.add(temporary.name)
+        stack.callback(_copies.discard, private)
+        stack.enter_context(temporary)
+        _copies.add(private)
         if private.exists():
             return private
 
 
 def _lock(folder: Path) -> int:
-    """Lock a folder; returns the open file that holds the lock.
+    """Lock a folder; return the file descriptor that holds the lock.
 
     Raises:
         OSError: Another process has the lock, it is no folder, or there are no locks.
@@ -128,7 +125,7 @@ def _lock(folder: Path) -> int:
 
 
 def _copy(original: BufferedReader, target: Path, size: int) -> None:
-    """Copies a file; on file systems that can, the copy shares its blocks with the original."""
+    """Copy a file; where the file system can, the copy shares its blocks with the original."""
     with target.open("xb") as copy:
         done = 0
         try:

@@ -1,9 +1,10 @@
-"""What lies in a model repository: families, and their versions."""
+"""What a model repository holds: families, and their versions."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from polyhead_server.errors import RepositoryError, StartError
 from polyhead_server.repository.manifest import FAMILY, Manifest, read_manifest
@@ -11,14 +12,14 @@ from polyhead_server.repository.manifest import FAMILY, Manifest, read_manifest
 
 @dataclass(frozen=True, kw_only=True)
 class VersionFolder:
-    """A version whose manifest is sound. Its files are not checked yet."""
+    """A version with a valid manifest. Its files are not checked yet."""
 
     family: str
     version: int
     folder: Path
     manifest: Manifest
     state: str = ""
-    """Changes when the manifest does, or a file that it lists, as far as one sees without reading it."""
+    """Changes with the manifest and with the size, time or inode of a file that it lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,32 +31,24 @@ class Broken:
     reason: str
 
 
-def scan(models: Path, *, may_be_empty: bool = False) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
-    """Reads the manifests of a repository, `models/NAME/<version>/manifest.json`.
+Scan: TypeAlias = Sequence[VersionFolder | Broken]
+"""What a repository or a family holds, each family's newest version first."""
 
-    Args:
-        models: The repository's folder.
-        may_be_empty: It need not hold anything yet.
 
-    Returns:
-        The versions to load, each family's newest first, and what cannot be loaded.
+def scan(models: Path) -> Scan:
+    """Read the manifests of a repository, `models/NAME/<version>/manifest.json`.
 
     Raises:
         StartError: There is no such folder, or nothing in it looks like a family.
     """
-    found: list[VersionFolder] = []
-    broken: list[Broken] = []
-    for name in list_families(models):
-        more_found, more_broken = scan_family(models / name)
-        found += more_found
-        broken += more_broken
-    if not found and not broken and not may_be_empty:
+    found = [one for name in list_families(models) for one in scan_family(models / name)]
+    if not found:
         raise no_models(models)
-    return found, broken
+    return found
 
 
 def no_models(models: Path) -> StartError:
-    """What is wrong with a repository that holds nothing."""
+    """Return the error about a repository that holds nothing."""
     return StartError(
         f"--models must hold at least one model, {models} has none: `polyhead export` writes them there"
     )
@@ -75,37 +68,27 @@ def list_families(models: Path) -> list[str]:
         ) from error
 
 
-def scan_family(folder: Path) -> tuple[Sequence[VersionFolder], Sequence[Broken]]:
-    """Reads the manifests of one family, as `scan` does of all. What is gone, or no folder, holds nothing."""
+def scan_family(folder: Path) -> Scan:
+    """Read the manifests of one family. A folder that is missing, or is none, holds nothing."""
     try:
         versions = sorted((number for entry in folder.iterdir() if (number := _version(entry))), reverse=True)
     except (FileNotFoundError, NotADirectoryError):
-        return [], []
+        return []
     except OSError as error:
-        return [], [
-            Broken(family=folder.name, version=0, reason=f"its folder cannot be read: {error.strerror}")
-        ]
+        reason = f"its folder cannot be read: {error.strerror}"
+        return [Broken(family=folder.name, version=0, reason=reason)]
     if not versions:
-        return [], [Broken(family=folder.name, version=0, reason="it has no version folder (1, 2, …)")]
-    found: list[VersionFolder] = []
-    broken: list[Broken] = []
-    for version in versions:
-        path = folder / str(version)
-        try:
-            manifest = read_manifest(path, family=folder.name, version=version)
-        except RepositoryError as error:
-            broken.append(Broken(family=folder.name, version=version, reason=str(error)))
-        else:
-            found.append(
-                VersionFolder(
-                    family=folder.name,
-                    version=version,
-                    folder=path,
-                    manifest=manifest,
-                    state=_state(path, manifest),
-                )
-            )
-    return found, broken
+        return [Broken(family=folder.name, version=0, reason="it has no version folder (1, 2, …)")]
+    return [_read(folder / str(version), folder.name, version) for version in versions]
+
+
+def _read(folder: Path, family: str, version: int) -> VersionFolder | Broken:
+    try:
+        manifest = read_manifest(folder, family=family, version=version)
+    except RepositoryError as error:
+        return Broken(family=family, version=version, reason=str(error))
+    state = _state(folder, manifest)
+    return VersionFolder(family=family, version=version, folder=folder, manifest=manifest, state=state)
 
 
 def _state(folder: Path, manifest: Manifest) -> str:
@@ -120,7 +103,7 @@ def _state(folder: Path, manifest: Manifest) -> str:
 
 
 def _version(entry: Path) -> int:
-    """The number that a version's folder is named by, or 0."""
+    """Return the number that a version's folder is named by, or 0."""
     name = entry.name
     plain = name.isascii() and name.isdecimal() and len(name) < 19 and not name.startswith("0")
     return int(name) if plain and entry.is_dir() else 0

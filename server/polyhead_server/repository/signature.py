@@ -1,18 +1,20 @@
 """What one served model takes and gives, described once by axes and roles.
 
-Batching, padding, cutting, selection, sizes and metadata all follow from the axes of its tensors. B joins
+Batching, padding, trimming, selection, sizes and metadata all follow from the axes of its tensors. B joins
 requests; letters with a fixed size (D, H, L, …) stay as they are; every other letter (T, S, …) is padded to
-the longest of a batch, and cut again. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
+the longest of a batch and trimmed again. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import LENGTHS, TEXT, TOKENS
-from polyhead_server.repository import GraphName, Manifest, Tensor
+from polyhead_server.repository.manifest import GraphName, Manifest, Tensor
 
 ATTENTION = "attention"
 """The role of outputs that hold attention weights."""
@@ -20,35 +22,41 @@ ATTENTION = "attention"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """One input or output of a model."""
+    """One input or output of a model: the manifest's `Tensor` with sizes."""
 
     name: str
     datatype: str
     axes: tuple[str, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Of the axes that are fixed."""
+    """The sizes of fixed axes."""
     role: str | None = None
     fill: str | bool | float | None = None
-    """What an input holds where a request leaves it out: a value, or an axis' size. None: it is needed."""
+    """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
     below: int | None = None
     layer: int | None = None
     optional: bool = False
     """A request may leave it out."""
-    also: tuple[str, ...] = ()
-    """Datatypes that an input may have instead: those that can be turned into its own without loss."""
+
+    @cached_property
+    def also(self) -> tuple[str, ...]:
+        """Datatypes that an input may have instead: those that convert to its own without loss."""
+        if self.datatype == "FP32":
+            return ("FP16",)
+        is_bounded = isinstance(self.fill, str) or self.below is not None
+        return ("INT64",) if self.datatype == "INT32" and is_bounded else ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its size on each axis; -1 where that varies."""
+        """The size on each axis; -1 where that varies."""
         return tuple(self.sizes.get(letter, -1) for letter in self.axes)
 
     def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Its shape, given the sizes of the axes that vary."""
+        """Return the shape, given the sizes of the axes that vary."""
         return tuple(self.sizes.get(letter) or sizes[letter] for letter in self.axes)
 
     @property
     def is_attention(self) -> bool:
-        """It holds attention weights [B, …, H, queries, keys], from which `heads` and `queries` select."""
+        """Whether it holds attention weights, [B, …, H, queries, keys]."""
         return self.role == ATTENTION
 
     @property
@@ -63,12 +71,12 @@ class TensorSpec:
 
     @property
     def is_per_sequence(self) -> bool:
-        """It holds one value for each sequence: [B]."""
+        """Whether it holds one value for each sequence: [B]."""
         return len(self.axes) == 1
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Its shape in Triton's terms: without B, and never empty, so that one value is (1)."""
+        """The shape in Triton's terms: without B, and never empty, so that one value is (1)."""
         return (1,) if self.is_per_sequence else self.shape[1:]
 
 
@@ -91,7 +99,7 @@ class Signature:
 
     @cached_property
     def primary(self) -> TensorSpec:
-        """The input that carries the sequences: the first that is needed and has an axis beside B."""
+        """The input that carries the sequences: the first required one with an axis beside B."""
         return next(spec for spec in self.feeds if spec.fill is None and len(spec.axes) > 1)
 
     @cached_property
@@ -101,12 +109,12 @@ class Signature:
 
     @cached_property
     def letters(self) -> tuple[str, ...]:
-        """The axes that vary, B aside; the primary input's come first."""
+        """The axes that vary, without B; the primary input's come first."""
         every = (letter for spec in (self.primary, *self.feeds) for letter in spec.axes[1:])
         return tuple(dict.fromkeys(letter for letter in every if letter not in self.manifest.sizes))
 
     def feed(self, role: str) -> TensorSpec | None:
-        """The first of the graph's inputs that has a role."""
+        """Return the first of the graph's inputs that has a role."""
         return next((spec for spec in self.feeds if spec.role == role), None)
 
     @property
@@ -115,32 +123,32 @@ class Signature:
         return self.manifest.limits.max_tokens
 
     def working_bytes(self, batch: int, tokens: int) -> int:
-        """About how much memory a run of this size takes beyond the weights, in bytes.
+        """Estimate the memory of a run of this size beyond the weights, in bytes.
 
         Counts every output, asked for or not, as onnxruntime computes them all; one layer's scores and
         weights, (B, H, T, T) each; and eight (B, T, D) values.
         """
         sizes = self.manifest.sizes
-        outputs: int = sum(fixed * tokens**varying for varying, fixed in self._output_sizes.items())
+        outputs: int = sum(fixed * tokens**varying for varying, fixed in self._output_bytes.items())
         inside = tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1))
-        return 4 * batch * (outputs + inside)
+        return batch * (outputs + 4 * inside)
 
     @cached_property
-    def _output_sizes(self) -> Mapping[int, int]:
-        """The values of all outputs of a sequence: by how many axes vary, the fixed sizes multiplied.
+    def _output_bytes(self) -> Mapping[int, int]:
+        """The bytes of outputs per sequence: those of the fixed axes, summed by the number of axes that vary.
 
-        Worked out once, because the memory of every request is checked.
+        Computed once, because the memory of every request is checked.
         """
-        found: dict[int, int] = {}
+        found: Counter[int] = Counter()
         for spec in self.results:
-            varying = len(spec.axes) - 1 - len([letter for letter in spec.axes if letter in spec.sizes])
-            fixed = math.prod(spec.sizes[letter] for letter in spec.axes if letter in spec.sizes)
-            found[varying] = found.get(varying, 0) + fixed
+            fixed = [spec.sizes[letter] for letter in spec.axes if letter in spec.sizes]
+            item_bytes = max(4, DTYPES[spec.datatype].itemsize)  # runs compute in FP32 at least
+            found[len(spec.axes) - 1 - len(fixed)] += item_bytes * math.prod(fixed)
         return found
 
 
 def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
-    """Describe a graph as it is served."""
+    """Describe a graph as it is served: with texts and tokens where the family has a tokeniser."""
     record = manifest.graphs[graph]
     feeds = tuple(_spec(tensor, manifest.sizes) for tensor in record.inputs)
     results = tuple(_spec(tensor, manifest.sizes) for tensor in record.outputs)
@@ -166,20 +174,8 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
 
 
 def _spec(tensor: Tensor, sizes: Mapping[str, int]) -> TensorSpec:
-    also: Sequence[str] = ()
-    if tensor.datatype == "FP32":
-        also = ("FP16",)
-    elif tensor.datatype == "INT32" and (isinstance(tensor.fill, str) or tensor.below is not None):
-        also = ("INT64",)  # its values are bounded
     return TensorSpec(
-        name=tensor.name,
-        datatype=tensor.datatype,
-        axes=tuple(tensor.axes),
+        **dict(tensor),
         sizes={letter: sizes[letter] for letter in tensor.axes if letter in sizes},
-        role=tensor.role,
-        fill=tensor.fill,
-        below=tensor.below,
-        layer=tensor.layer,
         optional=tensor.fill is not None,
-        also=tuple(also),
     )

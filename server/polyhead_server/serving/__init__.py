@@ -1,1 +1,1 @@
-"""The models in service: loading, replacing, retiring them, and what is said about them."""
+"""The models in service: load, replace, retire and describe them."""

@@ -1,7 +1,7 @@
-"""The bytes that are held for callers, and how many there may be.
+"""The memory that requests and replies may hold.
 
-A request is in memory from when it has come, its outputs from when they are computed until its reader has
-taken them. Readers decide how long that is, so what stands still is bounded for all of them together.
+A request is in memory from its arrival, its outputs from their computation, until the reader has taken the
+reply. Readers decide how long that is, so one limit bounds all of them together.
 """
 
 import random
@@ -11,12 +11,12 @@ from polyhead_server.errors import UnavailableError
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 
-# When readers go on is not known here; those who are refused should not all come back at once.
+# Nobody knows when memory is free again; rejected callers should not all come back at once.
 _RETRY_MS = (500, 1500)
 
 
-class Held:
-    """What is held for one request; let go of at the end of a `with` block, or later: see `keep`."""
+class Reservation:
+    """The bytes of one request. The end of a `with` block releases them, unless `keep` was called."""
 
     __slots__ = ("_budget", "_bytes", "_kept")
 
@@ -25,7 +25,7 @@ class Held:
         self._bytes = size
         self._kept = False
 
-    def __enter__(self) -> "Held":
+    def __enter__(self) -> "Reservation":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -33,42 +33,41 @@ class Held:
             self.release()
 
     def add(self, size: int, statistics: Statistics) -> None:
-        """Holds more, where there is room or nobody else holds anything.
+        """Reserve more, where there is room or no other request holds anything.
 
         Args:
             size: Bytes of what is about to be computed and written.
-            statistics: The model's, which count a refusal.
+            statistics: Counts a rejection.
 
         Raises:
             UnavailableError: There is no room.
         """
         budget = self._budget
-        others = budget.bytes - self._bytes
-        if others and budget.bytes + size > budget.limit:
+        if budget.bytes > self._bytes and budget.bytes + size > budget.limit:
             statistics.on_drop(MEMORY)
-            raise budget.refuse(size)
+            raise budget.rejection(size)
         budget.bytes += size
         self._bytes += size
 
     def keep(self) -> Callable[[], None]:
-        """Holds it beyond the block: until the function that this gives is called."""
+        """Keep the bytes beyond the block; return the function that releases them."""
         self._kept = True
         return self.release
 
     def release(self) -> None:
-        """Lets go, once."""
+        """Release the bytes, once."""
         self._budget.bytes -= self._bytes
         self._bytes = 0
 
 
 class Budget:
-    """The bytes that may be held. Lives on the event loop.
+    """Limits the bytes in memory. Lives on the event loop.
 
-    One request is always taken when nothing else is held: other limits bound it alone.
+    A request is always taken when no other holds anything: other limits bound it alone.
 
     Args:
         limit: The most bytes.
-        statistics: Where requests are counted whose model is not known yet.
+        statistics: Counts rejected requests whose model is not known yet.
     """
 
     def __init__(self, limit: int, statistics: Statistics) -> None:
@@ -76,25 +75,22 @@ class Budget:
         self.bytes = 0
         self._statistics = statistics
 
-    def hold(self, size: int) -> Held:
-        """Holds a request that has come.
-
-        Args:
-            size: Its bytes.
+    def reserve(self, size: int) -> Reservation:
+        """Reserve the bytes of a request that has arrived.
 
         Raises:
             UnavailableError: There is no room.
         """
         if self.bytes and self.bytes + size > self.limit:
-            refused = self.refuse(size)
+            error = self.rejection(size)
             self._statistics.on_drop(MEMORY)
-            self._statistics.failed(total_ns=0, error=refused)
-            raise refused
+            self._statistics.failed(total_ns=0, error=error)
+            raise error
         self.bytes += size
-        return Held(self, size)
+        return Reservation(self, size)
 
-    def refuse(self, size: int) -> UnavailableError:
-        """What a caller is told for whom there is no room."""
+    def rejection(self, size: int) -> UnavailableError:
+        """Return the error for a request that finds no room."""
         return UnavailableError(
             f"requests and replies hold {self.bytes} bytes, {size} more would pass "
             f"the limit of {self.limit}: try again later, ask for less, or read replies as they come",

@@ -1,5 +1,6 @@
-"""What the server and its models are: `ServerMetadata` and `ModelMetadata`."""
+"""Describe the server and its models: metadata, configuration, index, statistics, gauges."""
 
+import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -11,17 +12,33 @@ from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
+from polyhead_server.serving.budget import Budget
+from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.registry import Model, Registry, State
 from polyhead_server.settings import Settings
 
 PLATFORM = "onnxruntime_onnx"
 
 EXTENSIONS = ("model_configuration", "parameters", "statistics")
-"""The extensions of the protocol that are served, by Triton's names."""
+"""The protocol's extensions that are served, by Triton's names."""
+
+_LIMITS = (
+    "max_request_bytes",
+    "max_reply_bytes",
+    "max_stream_reply_bytes",
+    "max_text_bytes",
+    "max_batch_size",
+    "max_request_tokens",
+    "max_working_bytes",
+)
+"""The settings that metadata shows, by their own names."""
+
+_SAMPLE_SECONDS = 0.5
+_NO_COUNTS = [0] * at.SLOTS
 
 
 def server_metadata(settings: Settings) -> pb.ServerMetadataResponse:
-    """Name, version and extensions of the server."""
+    """Describe the server: name, version, extensions."""
     managed = ("model_repository",) if settings.repository_mode == "explicit" else ()
     return pb.ServerMetadataResponse(
         name="polyhead", version=version("polyhead"), extensions=(*EXTENSIONS, *managed)
@@ -29,74 +46,27 @@ def server_metadata(settings: Settings) -> pb.ServerMetadataResponse:
 
 
 def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.ModelMetadataResponse:
-    """Inputs, outputs and properties of one model. docs/wire.md explains each property."""
+    """Describe a model: inputs, outputs, properties. docs/wire.md explains each property."""
+
+    def tensor(spec: TensorSpec, shape: Sequence[int]) -> pb.ModelMetadataResponse.TensorMetadata:
+        return pb.ModelMetadataResponse.TensorMetadata(name=spec.name, datatype=spec.datatype, shape=shape)
+
     signature = model.signature
     return pb.ModelMetadataResponse(
         name=signature.name,
         versions=[str(number) for number in registry.versions(signature.name)],
         platform=PLATFORM,
-        # Inputs in Triton's terms, as its clients size what they send by them; outputs as they are sent.
-        inputs=[_tensor(spec, (-1, *spec.dims)) for spec in signature.inputs.values()],
-        outputs=[_tensor(spec, spec.shape) for spec in signature.outputs.values()],
-        properties=properties(model, settings),
+        # Triton's clients size what they send by the inputs; outputs have the shape in which they are sent.
+        inputs=[tensor(spec, (-1, *spec.dims)) for spec in signature.inputs.values()],
+        outputs=[tensor(spec, spec.shape) for spec in signature.outputs.values()],
+        properties=_properties(model, settings),
     )
-
-
-def properties(model: Model, settings: Settings) -> dict[str, str]:
-    """What a client may want to know about a model; empty where there is none of it."""
-    signature = model.signature
-    manifest = signature.manifest
-    encoder = manifest.encoder
-    values = {
-        "family": manifest.name,
-        "graph": signature.graph,
-        "models": ",".join(map(manifest.served_name, manifest.graphs)),
-        "tensors": _describe(signature),
-        "layers": encoder.layers,
-        "heads": encoder.heads,
-        "d_model": encoder.d_model,
-        "head_width": encoder.head_size,
-        "causal": str(encoder.causal).lower(),
-        "pooling": encoder.pooling,
-        "precision": manifest.precision,
-        "parameters": manifest.numbers.parameters,
-        "vocabulary": encoder.vocabulary,
-        "max_tokens": signature.max_tokens,
-        "text_max_tokens": manifest.text_max_tokens,
-        "text_prompt": None if manifest.tokenizer is None else manifest.tokenizer.prompt,
-        "max_request_bytes": settings.max_request_bytes,
-        "max_reply_bytes": settings.max_reply_bytes,
-        "max_stream_reply_bytes": settings.max_stream_reply_bytes,
-        "max_text_bytes": settings.max_text_bytes,
-        "max_batch_size": settings.max_batch_size,
-        "max_request_tokens": settings.max_request_tokens,
-        "max_working_bytes": settings.max_working_bytes,
-        "execution_provider": model.provider,
-        "format": manifest.format,
-    }
-    return {name: "" if value is None else str(value) for name, value in values.items()}
-
-
-def _describe(signature: Signature) -> str:
-    """Axes and roles of inputs and outputs, as JSON: what their shapes and names do not say."""
-    return json.dumps(
-        {
-            spec.name: {"axes": spec.axes}
-            | ({} if spec.role is None else {"role": spec.role})
-            | ({} if spec.layer is None else {"layer": spec.layer})
-            for spec in (*signature.inputs.values(), *signature.outputs.values())
-        },
-        separators=(",", ":"),
-    )
-
-
-def _tensor(spec: TensorSpec, shape: Sequence[int]) -> pb.ModelMetadataResponse.TensorMetadata:
-    return pb.ModelMetadataResponse.TensorMetadata(name=spec.name, datatype=spec.datatype, shape=shape)
 
 
 def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
-    """One model's configuration. Its shapes leave the batch dimension out."""
+    """Describe a model as Triton's configuration does: shapes leave the batch axis out."""
     signature = model.signature
+    on_gpu = model.provider == CUDA
     config = pb.ModelConfig(
         name=signature.name,
         platform=PLATFORM,
@@ -121,13 +91,11 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             pb.ModelInstanceGroup(
                 name=signature.name,
                 count=1,
-                kind=pb.ModelInstanceGroup.KIND_GPU
-                if model.provider == CUDA
-                else pb.ModelInstanceGroup.KIND_CPU,
+                kind=pb.ModelInstanceGroup.KIND_GPU if on_gpu else pb.ModelInstanceGroup.KIND_CPU,
             )
         ],
         dynamic_batching=pb.ModelDynamicBatching(
-            # Nothing waits for company, and the queue is bounded in tokens: both are 0 in these terms.
+            # No request is delayed to fill a batch, and the queue is bounded in tokens: 0 in these terms.
             max_queue_delay_microseconds=0,
             priority_levels=PRIORITIES,
             default_priority_level=DEFAULT_PRIORITY,
@@ -139,14 +107,55 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             ),
         ),
         parameters={
-            name: pb.ModelParameter(string_value=value) for name, value in properties(model, settings).items()
+            name: pb.ModelParameter(string_value=value)
+            for name, value in _properties(model, settings).items()
         },
     )
     return pb.ModelConfigResponse(config=config)
 
 
+def _properties(model: Model, settings: Settings) -> dict[str, str]:
+    """Return what clients may want to know beside tensors; a property that a model lacks is empty."""
+    signature = model.signature
+    manifest = signature.manifest
+    encoder = manifest.encoder
+    values = {
+        "family": manifest.name,
+        "graph": signature.graph,
+        "models": ",".join(map(manifest.served_name, manifest.graphs)),
+        "tensors": _tensors(signature),
+        "layers": encoder.layers,
+        "heads": encoder.heads,
+        "d_model": encoder.d_model,
+        "head_width": encoder.head_size,
+        "causal": str(encoder.causal).lower(),
+        "pooling": encoder.pooling,
+        "precision": manifest.precision,
+        "parameters": manifest.numbers.parameters,
+        "vocabulary": encoder.vocabulary,
+        "max_tokens": signature.max_tokens,
+        "text_max_tokens": manifest.text_max_tokens,
+        "text_prompt": None if manifest.tokenizer is None else manifest.tokenizer.prompt,
+        **{name: getattr(settings, name) for name in _LIMITS},
+        "execution_provider": model.provider,
+        "format": manifest.format,
+    }
+    return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+def _tensors(signature: Signature) -> str:
+    """Return axes and roles of inputs and outputs as JSON."""
+    described = {
+        spec.name: {"axes": spec.axes}
+        | ({} if spec.role is None else {"role": spec.role})
+        | ({} if spec.layer is None else {"layer": spec.layer})
+        for spec in (*signature.inputs.values(), *signature.outputs.values())
+    }
+    return json.dumps(described, separators=(",", ":"))
+
+
 def repository_index(registry: Registry, *, ready_only: bool) -> pb.RepositoryIndexResponse:
-    """Lists the repository, or what of it is ready."""
+    """List the versions of every model, or those that are ready."""
     return pb.RepositoryIndexResponse(
         models=[
             pb.RepositoryIndexResponse.ModelIndex(
@@ -161,26 +170,25 @@ def repository_index(registry: Registry, *, ready_only: bool) -> pb.RepositoryIn
     )
 
 
-_NOTHING = [0] * at.SLOTS
-
-
 def model_statistics(models: Iterable[Model], counters: SharedCounters) -> pb.ModelStatisticsResponse:
-    """The counters of these models. Reads every worker's, which takes a while where models are many."""
+    """Sum up the counters of models over all workers, which takes a while where models are many."""
     totals = counters.totals()
     return pb.ModelStatisticsResponse(
         model_stats=[
-            _one(model, totals.get((model.signature.name, model.signature.version), _NOTHING))
+            _statistics(model, totals.get((model.signature.name, model.signature.version), _NO_COUNTS))
             for model in models
         ]
     )
 
 
-def _one(model: Model, values: Sequence[int]) -> pb.ModelStatistics:
+def _statistics(model: Model, values: Sequence[int]) -> pb.ModelStatistics:
+    def duration(count: int, ns: int) -> pb.StatisticDuration:
+        return pb.StatisticDuration(count=count, ns=ns)
+
+    def total(histogram: at.Histogram) -> pb.StatisticDuration:
+        return duration(histogram.count(values), values[histogram.sum])
+
     answered = at.REQUEST.count(values)
-
-    def duration(histogram: at.Histogram) -> pb.StatisticDuration:
-        return pb.StatisticDuration(count=histogram.count(values), ns=values[histogram.sum])
-
     return pb.ModelStatistics(
         name=model.signature.name,
         version=str(model.signature.version),
@@ -188,23 +196,62 @@ def _one(model: Model, values: Sequence[int]) -> pb.ModelStatistics:
         inference_count=values[at.SEQUENCES],
         execution_count=at.BATCH.count(values),
         inference_stats=pb.InferStatistics(
-            success=duration(at.REQUEST),
-            fail=pb.StatisticDuration(count=values[at.FAILED], ns=values[at.FAILED_NS]),
-            queue=duration(at.QUEUE),
-            compute_input=pb.StatisticDuration(count=answered, ns=values[at.INPUT_NS]),
-            compute_infer=duration(at.COMPUTE),
-            compute_output=duration(at.SERIALISE),
-            cache_hit=pb.StatisticDuration(),
-            cache_miss=pb.StatisticDuration(),
+            success=total(at.REQUEST),
+            fail=duration(values[at.FAILED], values[at.FAILED_NS]),
+            queue=total(at.QUEUE),
+            compute_input=duration(answered, values[at.INPUT_NS]),
+            compute_infer=total(at.COMPUTE),
+            compute_output=total(at.SERIALISE),
+            cache_hit=duration(0, 0),
+            cache_miss=duration(0, 0),
         ),
         batch_stats=[
             pb.InferBatchStatistics(
                 batch_size=size,
-                compute_input=pb.StatisticDuration(count=values[row], ns=values[row + 1]),
-                compute_infer=pb.StatisticDuration(count=values[row], ns=values[row + 2]),
-                compute_output=pb.StatisticDuration(count=values[row], ns=values[row + 3]),
+                compute_input=duration(values[row], values[row + 1]),
+                compute_infer=duration(values[row], values[row + 2]),
+                compute_output=duration(values[row], values[row + 3]),
             )
             for size, row in at.BATCH_ROWS.items()
             if values[row]
         ],
     )
+
+
+class Gauges:
+    """Writes the state of models beside their counters, where metrics read it. Lives on the event loop.
+
+    Args:
+        registry: The models.
+        budget: The memory of requests and replies.
+        lifecycle: The server's readiness.
+    """
+
+    def __init__(self, registry: Registry, budget: Budget, lifecycle: Lifecycle) -> None:
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._budget = budget
+        self._timer: asyncio.TimerHandle | None = None
+
+    def changed(self) -> None:
+        """Write which models are ready, and where they run."""
+        counters = self._registry.counters
+        self._registry.unattributed.page[at.SERVING] = int(self._lifecycle.ready)
+        ready = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
+        for key in {*ready, *counters.mine}:
+            page, model = counters.page(*key), ready.get(key)
+            page[at.READY] = int(model is not None)
+            if model is not None and model.provider in at.PROVIDERS:
+                page[at.PROVIDER] = 1 + at.PROVIDERS.index(model.provider)
+
+    def sample(self) -> None:
+        """Write how much is queued and held, now and every half second."""
+        for model in self._registry.models():
+            model.statistics.page[at.QUEUED_TOKENS] = model.scheduler.queued_tokens
+        self._registry.unattributed.page[at.HELD_BYTES] = self._budget.bytes
+        self._timer = asyncio.get_running_loop().call_later(_SAMPLE_SECONDS, self.sample)
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        if self._timer is not None:
+            self._timer.cancel()

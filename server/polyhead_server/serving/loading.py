@@ -1,8 +1,13 @@
-"""Loads a repository's models in a thread of their own, while the server already listens."""
+"""Load the graphs of a version, in a thread of its own, while the server already listens."""
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from polyhead_server.engine.devices import CPU, Device, check_precision
 from polyhead_server.engine.engine import Engine
@@ -15,12 +20,14 @@ from polyhead_server.scheduling import CostTable, SingleThread
 from polyhead_server.scheduling.tuning import Tuning, tune
 from polyhead_server.serving.tokeniser import Tokeniser
 
-_MOST_WEIGHTS = 256 * 2**20
-"""Up to so many bytes of weights are worth holding twice to get more done."""
-_FOR_SINGLE_THREAD = 0.5
-"""Of the time in which a graph is measured."""
-_MOST_RUNS = 8
-"""With one thread each; every one takes memory of its own."""
+_MAX_DOUBLED_WEIGHTS = 256 * 2**20
+"""Weights of at most so many bytes are held twice where that raises the throughput."""
+_SINGLE_THREAD_SHARE = 0.5
+"""The single-thread session's share of the time to measure a graph."""
+_MAX_RUNS = 8
+"""The most single-thread runs at once: each takes memory of its own."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,7 @@ class Loaded:
     tokeniser: Tokeniser | None
 
     def close(self) -> None:
-        """Gives back its memory, after its last run. May block for some moments."""
+        """Free its memory after its last run. May block for some moments."""
         self.engine.close()
         if self.single_thread is not None:
             self.single_thread.engine.stop()
@@ -49,138 +56,140 @@ class Failed:
     version: int
     reason: str
     may_pass: bool = False
-    """The machine lacked memory or room, so that the same files may be loaded another time."""
+    """The machine lacked memory or room: the same files may load another time."""
 
 
 def load(
-    versions: Sequence[VersionFolder],
+    version: VersionFolder,
     *,
     device: Device,
     threads: int,
-    tuning: Tuning | None = None,
+    tuning: Tuning = Tuning(),  # noqa: B008  # frozen
     runs: Callable[[Device], int] = lambda _device: 1,
     lost: Callable[[], None] = lambda: None,
 ) -> Iterator[Loaded | Failed]:
-    """Loads every graph of every version, one after the other. Blocks while it does.
+    """Load every graph of a version, one after the other. Blocks while it does.
 
     Args:
-        versions: What to load, in this order.
+        version: The version.
         device: Where sessions run.
         threads: Threads of one run on the CPU.
         tuning: How the costs of runs are measured.
-        runs: How many batches of a graph go at once, by the device as it is used.
-        lost: Called, from any thread, when the device is lost to this process.
+        runs: How many batches of a graph may run at once on a device.
+        lost: Called, from any thread, when this process loses the device.
 
     Yields:
         One result for each graph, as soon as it is there.
     """
-    for version in versions:
-        manifest = version.manifest
-        try:
-            check_precision(manifest.precision, device)
-            with private_copy(version.folder, manifest) as folder:
-                yield from _load_graphs(
-                    folder,
-                    manifest,
+    manifest = version.manifest
+    try:
+        check_precision(manifest.precision, device)
+        with private_copy(version.folder, manifest) as folder:
+            verify(folder, manifest)
+            for graph, reason in manifest.skipped.items():
+                LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
+            tokeniser = None
+            if file := manifest.tokenizer:
+                path = folder / file.file
+                tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens, prompt=file.prompt)
+            for graph in manifest.graphs:
+                signature = signature_of(manifest, graph)
+                path = folder / manifest.graphs[graph].file
+                yield _load_graph(
+                    path,
+                    signature,
+                    tokeniser,
                     device=device,
                     threads=threads,
-                    tuning=tuning or Tuning(),
+                    tuning=tuning,
                     runs=runs,
                     lost=lost,
                 )
-        except Exception as error:
-            reason = _reason(error)
-            yield from (
-                Failed(
-                    name=manifest.served_name(graph),
-                    version=version.version,
-                    reason=reason,
-                    may_pass=_may_pass(error),
-                )
-                for graph in manifest.graphs
-            )
+    except Exception as error:
+        failed = _failure(error)
+        yield from (
+            failed(name=manifest.served_name(graph), version=version.version) for graph in manifest.graphs
+        )
 
 
-def _load_graphs(
-    folder: Path,
-    manifest: Manifest,
+def _load_graph(
+    path: Path,
+    signature: Signature,
+    tokeniser: Tokeniser | None,
     *,
     device: Device,
     threads: int,
     tuning: Tuning,
     runs: Callable[[Device], int],
     lost: Callable[[], None],
-) -> Iterator[Loaded | Failed]:
-    verify(folder, manifest)
-    for graph, reason in manifest.skipped.items():
-        LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
-    tokeniser = None
-    if manifest.tokenizer is not None:
-        tokeniser = Tokeniser(
-            folder / manifest.tokenizer.file,
-            max_tokens=manifest.text_max_tokens,
-            prompt=manifest.tokenizer.prompt,
-        )
-    for graph, record in manifest.graphs.items():
-        signature = signature_of(manifest, graph)
-        engine = None
-        try:
-            path = folder / record.file
-            engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
-            tuning = replace(tuning, runs=runs(engine.device))
-            seconds = tuning.seconds
-            if may_have_single_thread := _may_have_single_thread(manifest, device, threads):
-                seconds *= 1 - _FOR_SINGLE_THREAD
-            costs = tune(engine, signature, threads=threads, tuning=replace(tuning, seconds=seconds))
-            single_thread = (
-                _single_thread(path, signature, engine, threads, tuning) if may_have_single_thread else None
-            )
-        except Exception as error:
-            if engine is not None:
-                engine.close()
-            yield Failed(
-                name=signature.name,
-                version=signature.version,
-                reason=_reason(error),
-                may_pass=_may_pass(error),
-            )
-        else:
-            yield Loaded(
-                signature=signature,
-                engine=engine,
-                costs=costs,
-                single_thread=single_thread,
-                tokeniser=tokeniser,
-            )
+) -> Loaded | Failed:
+    engine = single_thread = None
+    try:
+        engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
+        tuning = replace(tuning, runs=runs(engine.device))
+        seconds = tuning.seconds
+        if has_single_thread := _may_have_single_thread(signature.manifest, device, threads):
+            seconds *= 1 - _SINGLE_THREAD_SHARE
+        costs = tune(engine, signature, threads=threads, tuning=replace(tuning, seconds=seconds))
+        if has_single_thread:
+            single_thread = _load_single_thread(path, signature, engine, threads, tuning)
+    except Exception as error:
+        if engine is not None:
+            engine.close()
+        return _failure(error)(name=signature.name, version=signature.version)
+    return Loaded(
+        signature=signature, engine=engine, costs=costs, single_thread=single_thread, tokeniser=tokeniser
+    )
 
 
 def _may_have_single_thread(manifest: Manifest, device: Device, threads: int) -> bool:
-    """A second session, with one thread a run, may be of use, and the weights may be held twice."""
+    """Return whether a second session, with one thread a run, is of use, and may hold the weights again."""
     weights = sum(file.bytes for file in manifest.files.values())  # the other files are small
-    return device.provider == CPU and threads > 1 and (weights <= _MOST_WEIGHTS or not device.packed)
+    return device.provider == CPU and threads > 1 and (weights <= _MAX_DOUBLED_WEIGHTS or not device.packed)
 
 
-def _single_thread(
+def _load_single_thread(
     path: Path, signature: Signature, wide: Engine, threads: int, tuning: Tuning
 ) -> SingleThread:
-    runs = 1 if tuning.runs == 1 else max(tuning.runs, min(threads, _MOST_RUNS))
-    tuning = replace(tuning, seconds=_FOR_SINGLE_THREAD * tuning.seconds, runs=runs)
+    runs = 1 if tuning.runs == 1 else max(tuning.runs, min(threads, _MAX_RUNS))
+    tuning = replace(tuning, seconds=_SINGLE_THREAD_SHARE * tuning.seconds, runs=runs)
     engine = Engine(path, signature=signature, device=wide.device, threads=1)
     costs = tune(engine, signature, threads=1, tuning=tuning, beside=wide)
     return SingleThread(engine=engine, costs=costs, runs=runs)
 
 
-def _may_pass(error: BaseException | None) -> bool:
-    if error is None:
-        return False
-    return exhausted(error) or is_out_of_memory(error) or _may_pass(error.__cause__)
-
-
-def _reason(error: Exception) -> str:
-    """What the index says: our own words, or none; the log has the rest."""
+def _failure(error: Exception) -> Callable[..., Failed]:
+    """Log an error; return how a graph failed by it. Reasons are our own words: the index shows them."""
     if isinstance(error, RepositoryError | DeviceError):
+        reason = str(error)
         if error.__cause__ is not None:
             LOGGER.warning("%s: %s", error, error.__cause__)
-        return str(error)
-    LOGGER.exception("a model could not be loaded")
-    return "it could not be loaded; the server's log says why"
+    else:
+        reason = "it could not be loaded; the server's log says why"
+        LOGGER.exception("a model could not be loaded")
+    return partial(Failed, reason=reason, may_pass=_may_pass(error))
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    return error is not None and (exhausted(error) or is_out_of_memory(error) or _may_pass(error.__cause__))
+
+
+def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Call a function in a daemon thread of its own: a stop signal must not wait for a large model."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(how: Callable[[Any], None], outcome: object) -> None:
+        if not future.done():
+            how(outcome)
+
+    def run() -> None:
+        try:
+            settled = partial(settle, future.set_result, function())
+        except BaseException as error:
+            settled = partial(settle, future.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
+            loop.call_soon_threadsafe(settled)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return future

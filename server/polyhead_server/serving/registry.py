@@ -1,8 +1,8 @@
-"""The models that this server knows, and what state each is in. Lives on the event loop."""
+"""The models that this server knows, and the state of each."""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
@@ -13,10 +13,11 @@ from polyhead_server.scheduling import Scheduler
 from polyhead_server.serving.tokeniser import Tokeniser
 
 _LOADING_RETRY_MS = 500
+_VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class Lease:
-    """Counts the users of something, and tells when the last is gone. Lives on the event loop."""
+    """Counts the users of something, and reports when the last is gone. Lives on the event loop."""
 
     def __init__(self) -> None:
         self._users = 0
@@ -30,7 +31,7 @@ class Lease:
         self._end()
 
     def end(self, at_end: Callable[[], None]) -> None:
-        """Calls a function once, when nobody uses it any more: now, or after the last."""
+        """Call a function once, as soon as there are no users."""
         self._at_end = at_end
         self._end()
 
@@ -41,7 +42,7 @@ class Lease:
 
 
 class State(StrEnum):
-    """Of one version of a model, as the repository's index names it."""
+    """The state of one version of a model, as the repository's index names it."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -58,13 +59,13 @@ class Model:
     provider: str
     """onnxruntime's execution provider that is really in use."""
     close: Callable[[], None] = lambda: None
-    """Gives back its memory once the scheduler is closed. May block for some moments."""
+    """Frees its memory once the scheduler is closed. May block for some moments."""
     statistics: Statistics = field(default_factory=Statistics)
     lease: Lease = field(default_factory=Lease)
     """Held by every request that found this model, until the engine has answered it."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """A version of a model, whatever its state."""
 
@@ -72,7 +73,7 @@ class Slot:
     version: int
     state: State = State.LOADING
     reason: str = ""
-    """Why it is not ready; or, where it is, why a newer state of it could not be taken over."""
+    """Why it is not ready; or, where it is, why its files as they are now are not served."""
     model: Model | None = None
     awaited: bool = True
     """While it loads, requests for the newest version wait for it. Not so where another serves meanwhile."""
@@ -81,9 +82,12 @@ class Slot:
 class Registry:
     """Finds models by name and version.
 
+    Changes belong to the event loop. Any thread may read: slots and the mappings that hold them are replaced,
+    never changed.
+
     Args:
         on_change: Called after every change of a state.
-        counters: Where what the models do is counted.
+        counters: Where requests are counted.
     """
 
     def __init__(
@@ -92,82 +96,84 @@ class Registry:
         self.on_change = on_change
         self.counters = counters or SharedCounters.create()
         self.unattributed = Statistics(self.counters)
-        """Requests that ended before a model was found for them."""
-        self._slots: dict[str, dict[int, Slot]] = {}
+        """Counts requests that ended before a model was found for them."""
+        self.changes = 0
+        """Counts the changes: while it stays the same, the same model is found for the same name."""
+        self._slots: Mapping[str, Mapping[int, Slot]] = {}
+
+    # ---- Changes -----------------------------------------------------------------------------------
 
     def declare(self, name: str, version: int) -> None:
-        """Makes a version known before it is loaded. One that is ready stays in service until then."""
-        versions = self._slots.setdefault(name, {})
+        """Register a version that will be loaded. One that is ready stays in service."""
+        versions = self._slots.get(name, {})
         if version not in versions or versions[version].model is None:
             awaited = all(slot.model is None for slot in versions.values())
-            versions[version] = Slot(name=name, version=version, awaited=awaited)
-            self.on_change()
+            self._put(Slot(name=name, version=version, awaited=awaited))
 
     def ready(self, model: Model) -> Model | None:
-        """Puts a loaded version into service, from one request to the next.
-
-        Returns:
-            The model that was in its place.
-        """
+        """Put a loaded version into service; return the model that it replaces."""
         slot = self._slots[model.signature.name][model.signature.version]
-        old = slot.model
-        slot.state, slot.reason, slot.model = State.READY, "", model
-        self.on_change()
-        return old
+        self._put(replace(slot, state=State.READY, reason="", model=model))
+        return slot.model
 
     def keep(self, name: str, version: int, reason: str) -> None:
-        """Says why a version is still served as it was."""
-        self._slots[name][version].reason = reason
-        self.on_change()
-
-    def forget(self, name: str, version: int) -> Model | None:
-        """Takes a version out of service, as if it had never been there.
-
-        Returns:
-            The model that was in service.
-        """
-        versions = self._slots.get(name, {})
-        slot = versions.pop(version, None)
-        if not versions:
-            self._slots.pop(name, None)
-        self.on_change()
-        return None if slot is None else slot.model
+        """Note why a version is still served as it was."""
+        self._put(replace(self._slots[name][version], reason=reason))
 
     def fail(self, name: str, version: int, reason: str) -> None:
-        """Says why a version is not served."""
-        slot = self._slots.setdefault(name, {}).setdefault(version, Slot(name=name, version=version))
-        slot.state, slot.reason, slot.model = State.UNAVAILABLE, reason, None
+        """Note why a version is not served."""
+        slot = self._get(name, version) or Slot(name=name, version=version)
+        self._put(replace(slot, state=State.UNAVAILABLE, reason=reason, model=None))
+
+    def forget(self, name: str, version: int) -> Model | None:
+        """Remove a version; return the model that was in service."""
+        slot = self._get(name, version)
+        self._set(name, {number: it for number, it in self._slots.get(name, {}).items() if number != version})
+        return None if slot is None else slot.model
+
+    def _put(self, slot: Slot) -> None:
+        self._set(slot.name, {**self._slots.get(slot.name, {}), slot.version: slot})
+
+    def _set(self, name: str, versions: Mapping[int, Slot]) -> None:
+        others = {other: it for other, it in self._slots.items() if other != name}
+        self._slots = {**others, name: versions} if versions else others
+        self.changes += 1
         self.on_change()
 
+    def _get(self, name: str, version: int) -> Slot | None:
+        return self._slots.get(name, {}).get(version)
+
+    # ---- Reading -----------------------------------------------------------------------------------
+
     def reason(self, name: str, version: int) -> str:
-        """Why a version is not served; empty where that is not known, or it is."""
-        slot = self._slots.get(name, {}).get(version)
+        """Return why a version is not served; empty where it is, or is unknown."""
+        slot = self._get(name, version)
         return "" if slot is None else slot.reason
 
     def names(self) -> list[str]:
-        """The names of all models, ready or not."""
+        """Return the names of all models, ready or not."""
         return sorted(self._slots)
 
     def versions(self, name: str) -> list[int]:
-        """The versions of a model that are ready, oldest first."""
+        """Return the versions of a model that are ready, oldest first."""
         return sorted(slot.version for slot in self._slots.get(name, {}).values() if slot.model is not None)
 
     def slots(self) -> Iterator[Slot]:
-        """Every version of every model, by name and version."""
-        for name in self.names():
-            yield from (slot for _, slot in sorted(self._slots[name].items()))
+        """Yield every version of every model, by name and version."""
+        for _, versions in sorted(self._slots.items()):
+            yield from (slot for _, slot in sorted(versions.items()))
 
     def models(self) -> list[Model]:
-        """Every version that is ready."""
+        """Return every version that is ready."""
         return [slot.model for slot in self.slots() if slot.model is not None]
 
     def is_ready(self, name: str) -> bool:
-        """The version that an unversioned request gets is ready."""
+        """Return whether the version that an unversioned request gets is ready."""
         versions = self._slots.get(name)
-        return versions is not None and self._default(versions).state is State.READY
+        return versions is not None and _default(versions).state is State.READY
 
     def slot(self, name: str, version: str = "") -> Slot:
-        """Finds a version in any state.
+        """Find a version in any state.
 
         Args:
             name: The model's name.
@@ -183,21 +189,20 @@ class Registry:
                 f"model {quoted(name)} is not served here; there are {listed(self.names())}"
             )
         if not version:
-            return self._default(versions)
-        if not re.fullmatch(r"0|[1-9][0-9]{0,17}", version):
+            return _default(versions)
+        if not _VERSION.fullmatch(version):
             raise InvalidRequestError(
                 "model_version must be a number without sign or leading zeros, such as 1, or empty for the "
                 f"newest, was {quoted(version)}"
             )
-        slot = versions.get(int(version))
-        if slot is None:
+        if int(version) not in versions:
             raise UnknownModelError(
-                f"model {name} has no version {int(version)}; it has {listed(sorted(versions))}"
+                f"model {name} has no version {version}; it has {listed(sorted(versions))}"
             )
-        return slot
+        return versions[int(version)]
 
     def find(self, name: str, version: str = "") -> Model:
-        """Finds a version that is ready.
+        """Find a version that is ready. May be called from any thread.
 
         Raises:
             InvalidRequestError: The version is no number.
@@ -214,11 +219,12 @@ class Registry:
             )
         raise UnavailableError(f"model {name} cannot be served: {slot.reason}", retry_after_ms=None)
 
-    @staticmethod
-    def _default(versions: dict[int, Slot]) -> Slot:
-        sound = [
-            version
-            for version, slot in versions.items()
-            if slot.model is not None or (slot.state is State.LOADING and slot.awaited)
-        ]
-        return versions[max(sound or versions)]
+
+def _default(versions: Mapping[int, Slot]) -> Slot:
+    """Return the version that an unversioned request gets."""
+    sound = [
+        version
+        for version, slot in versions.items()
+        if slot.model is not None or (slot.state is State.LOADING and slot.awaited)
+    ]
+    return versions[max(sound or versions)]

@@ -4,22 +4,23 @@ Shape letters: B batch, T tokens.
 """
 
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
-from polyhead_server.serving.growth import ORDINARY, check_growth
+from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion
 
-_CHARACTERS_A_TOKEN = 256
-"""No text has longer tokens on average: what has more characters is too long without being looked at."""
+_MAX_CHARACTERS_PER_TOKEN = 256
+"""No text has longer tokens on average: one with more characters is too long without being tokenised."""
 
-_LEAST_CHARACTERS_A_TOKEN = 16
-"""Where a tokeniser makes several characters of one; honest text has four or five."""
+_MIN_CHARACTERS_PER_TOKEN = 16
+"""The same where a tokeniser makes several characters of one; real text has four or five."""
 
 _CHARACTERS_AT_ONCE = 2**17
 
@@ -35,19 +36,19 @@ class Tokenised:
     lengths: NDArray[np.int32]
     """(B)."""
     tokens: Sequence[Sequence[str]]
-    """B lists of each text's own length; none where they were not asked for."""
+    """B lists, each of its text's own length; empty where they were not asked for."""
 
 
 class Tokeniser:
-    """A family's tokeniser. Its methods may be called from any thread.
+    """A family's tokeniser. Any thread may call its methods.
 
     Args:
         path: The `tokenizer.json`.
         max_tokens: The most tokens of a text, special ones and the prompt's included; None for no limit.
-        prompt: What is put before each text.
+        prompt: The text that precedes each text.
 
     Raises:
-        RepositoryError: The file cannot be read as a tokeniser, it makes too much of a text, or the limit
+        RepositoryError: The file cannot be read as a tokeniser, it expands texts too far, or the limit
             leaves no room for text.
     """
 
@@ -56,11 +57,11 @@ class Tokeniser:
         self.prompt = prompt
         self._whole = _load(path)
         self._cut = _load(path)
-        growth, self._composed = check_growth(self._whole, path.name)
-        self._growth = max(1, growth // ORDINARY)
+        expansion, self._has_compatibility_forms = check_expansion(self._whole, path.name)
+        self._expansion = max(1, expansion // BERT_EXPANSION)
         if max_tokens is not None:
             special = self._cut.num_special_tokens_to_add(is_pair=False)
-            # Text would not be cut at all then.
+            # Otherwise the library does not cut the text at all.
             if special >= max_tokens:
                 raise RepositoryError(
                     f"{path.name} adds {special} special tokens to each text: "
@@ -71,13 +72,13 @@ class Tokeniser:
     def encode(
         self, texts: Sequence[str], *, truncate: bool, max_total: int, with_tokens: bool = True
     ) -> Tokenised:
-        """Turns texts into token ids; other threads go on meanwhile.
+        """Turn texts into token ids. Releases the GIL.
 
         Args:
             texts: B texts.
-            truncate: Cut a text that is too long, keeping its special tokens, instead of refusing it.
+            truncate: Cut a text that is too long, keeping its special tokens, instead of rejecting it.
             max_total: The most tokens of the padded batch, B × T.
-            with_tokens: Fill `tokens` in, too.
+            with_tokens: Return the tokens, too.
 
         Raises:
             InvalidRequestError: A text has too many tokens, or none at all.
@@ -88,18 +89,19 @@ class Tokeniser:
             texts = [self.prompt + text for text in texts]
         texts = self._within_limits(texts, truncate=truncate, max_total=max_total)
         tokenizer = self._cut if truncate else self._whole
-        # The fast way leaves the tokens' names empty.
+        # The fast variant leaves tokens empty.
         encode = tokenizer.encode_batch if with_tokens else tokenizer.encode_batch_fast
         ids: list[list[int]] = []
         types: list[list[int]] = []
         tokens: list[list[str]] = []
-        for some in _portions(texts, _CHARACTERS_AT_ONCE // self._growth):
-            for encoding in _calmly(encode, some):
-                self._check_length(len(ids), len(encoding))
-                ids.append(encoding.ids)
-                types.append(encoding.type_ids)
-                if with_tokens:
-                    tokens.append(encoding.tokens)
+        with _panics_as_errors():
+            for portion in _portions(texts, _CHARACTERS_AT_ONCE // self._expansion):
+                for encoding in encode(portion):
+                    self._check_length(len(ids), len(encoding))
+                    ids.append(encoding.ids)
+                    types.append(encoding.type_ids)
+                    if with_tokens:
+                        tokens.append(encoding.tokens)
         lengths = [len(row) for row in ids]
         shape = (len(texts), max(lengths))
         check_total(*shape, max_total)
@@ -115,9 +117,9 @@ class Tokeniser:
         )
 
     def _within_limits(self, texts: Sequence[str], *, truncate: bool, max_total: int) -> list[str]:
-        """The texts, none so long that tokenising it would be a waste of memory."""
+        """Cut or reject texts so long that tokenising them would waste memory."""
         most = max_total if self.max_tokens is None else self.max_tokens
-        longest = most * max(_LEAST_CHARACTERS_A_TOKEN, _CHARACTERS_A_TOKEN // self._growth)
+        longest = most * max(_MIN_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN // self._expansion)
         if truncate and self.max_tokens is not None:
             return [self._cut_to(longest, text) for text in texts]
         for index, text in enumerate(texts):
@@ -129,8 +131,8 @@ class Tokeniser:
         return list(texts)
 
     def _size(self, text: str) -> int:
-        """The characters of a text, spelt out by Unicode's compatibility forms where the tokeniser does."""
-        return len(unicodedata.normalize("NFKD", text)) if self._composed else len(text)
+        """Count a text's characters, in compatibility forms where the tokeniser makes such."""
+        return len(unicodedata.normalize("NFKD", text)) if self._has_compatibility_forms else len(text)
 
     def _cut_to(self, longest: int, text: str) -> str:
         text = text[:longest]
@@ -148,7 +150,7 @@ class Tokeniser:
             )
 
     def tokens_of(self, input_ids: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[list[str]]:
-        """The tokens of each sequence, without its padding.
+        """Return the tokens of each sequence, without its padding.
 
         Args:
             input_ids: (B, T).
@@ -161,41 +163,8 @@ class Tokeniser:
         ]
 
 
-def _calmly(encode: Callable[[list[str]], list[Encoding]], texts: list[str]) -> list[Encoding]:
-    """Tokenises. The library panics on some files that it has read, and a panic is no `Exception`.
-
-    Raises:
-        EngineError: It did.
-    """
-    try:
-        return encode(texts)
-    except Exception:
-        raise
-    except BaseException as error:
-        _raise_unless_panic(error)
-        raise EngineError(f"the tokeniser failed: {error}") from error
-
-
-def _raise_unless_panic(error: BaseException) -> None:
-    if type(error).__name__ != "PanicException":
-        raise error
-
-
-def _portions(texts: Sequence[str], most: int) -> Iterator[list[str]]:
-    """The texts in groups of bounded size: tokenising takes about 300 bytes of memory for each character."""
-    portion: list[str] = []
-    characters = 0
-    for text in texts:
-        if portion and characters + len(text) > most:
-            yield portion
-            portion, characters = [], 0
-        portion.append(text)
-        characters += len(text)
-    yield portion
-
-
 def check_total(batch: int, tokens: int, max_total: int) -> None:
-    """Checks a padded batch's tokens before memory is taken for them.
+    """Check a padded batch's tokens before memory is allocated for them.
 
     Raises:
         TooLargeError: B × T is over the limit.
@@ -207,14 +176,37 @@ def check_total(batch: int, tokens: int, max_total: int) -> None:
         )
 
 
+def _portions(texts: Sequence[str], size: int) -> Iterator[list[str]]:
+    """Group texts by their characters: tokenising takes about 300 bytes of memory for each."""
+    portion: list[str] = []
+    characters = 0
+    for text in texts:
+        if portion and characters + len(text) > size:
+            yield portion
+            portion, characters = [], 0
+        portion.append(text)
+        characters += len(text)
+    yield portion
+
+
 def _load(path: Path) -> Tokenizer:
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            _raise_unless_panic(error)
+        with _panics_as_errors():
+            tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
         raise RepositoryError(f"{path.name} cannot be read as a tokeniser") from error
     # Published files often hold the limits of their training.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Turn a panic of the library, which is no `Exception`, into an `EngineError`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise EngineError(f"the tokeniser failed: {error}") from error

@@ -142,7 +142,7 @@ class Service:
 
     async def _model_infer(self, payload: bytes, context: Context) -> bytes:
         try:
-            with self._lifecycle.accept(), self._budget.hold(len(payload)) as held:
+            with self._lifecycle.accept(), self._budget.reserve(len(payload)) as held:
                 deadline = self._patience.deadline(self._patience.ends(context))
                 reply = await self._inference.answer(payload, deadline, held)
                 if len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
@@ -185,7 +185,7 @@ class Service:
             deadline = self._patience.deadline(ends)
             timer = self._patience.cut_off(deadline)
             try:
-                with self._budget.hold(len(payload)) as held:
+                with self._budget.reserve(len(payload)) as held:
                     await answer_in_stream(self._inference, payload, deadline, held, write)
             except Exception as error:
                 if wants_status(context):

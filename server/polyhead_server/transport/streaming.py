@@ -18,7 +18,7 @@ from polyhead_proto.names import FINAL, WANTS_STATUS
 from polyhead_server.errors import InvalidRequestError, Refusal
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.wire import split_infer
-from polyhead_server.serving.budget import Held
+from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.lifecycle import Lifecycle
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -166,7 +166,7 @@ async def answer_in_stream(
     inference: Inference,
     payload: bytes,
     deadline: float,
-    held: Held,
+    held: Reservation,
     write: Callable[[bytes], Awaitable[None]],
 ) -> None:
     """Writes the answer to one request, which may have several parts; what goes wrong is raised.

@@ -10,15 +10,14 @@ from polyhead_proto import messages as pb
 from polyhead_server import Settings
 from polyhead_server.inference.templates import Form, Forms
 from polyhead_server.inference.wire import InferRequest, split_infer
-from polyhead_server.repository import scan
+from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.registry import Model, Registry
 
 
 def tiny(repository: Path) -> Model:
     """The fast model of `tiny`, without an engine."""
-    versions, _ = scan(repository)
-    (manifest,) = (version.manifest for version in versions if version.family == "tiny")
+    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
     signature = signature_of(manifest, "fast")
     return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, provider="CPU")
 

@@ -21,7 +21,8 @@ from polyhead_server.serving.loading import Loaded, load
 @pytest.fixture
 def version(repository: Path, tmp_path: Path) -> VersionFolder:
     shutil.copytree(repository / "tiny", tmp_path / "models" / "tiny")
-    ((found,), _) = scan(tmp_path / "models")
+    (found,) = scan(tmp_path / "models")
+    assert isinstance(found, VersionFolder)
     return found
 
 
@@ -79,7 +80,7 @@ def test_a_temporary_folder_without_room_is_a_clear_error(
 def test_a_file_that_is_changed_in_place_does_not_change_a_sessions_answers(
     version: VersionFolder, change: str
 ) -> None:
-    loaded = [one for one in load([version], device=on_cpu(""), threads=1) if isinstance(one, Loaded)]
+    loaded = [one for one in load(version, device=on_cpu(""), threads=1) if isinstance(one, Loaded)]
     feeds = {"x": np.ones((1, 3, 16), np.float32), "lengths": np.array([3], np.int32)}
 
     for name in version.manifest.files:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyhead_server.errors import StartError
-from polyhead_server.repository import scan
+from polyhead_server.repository import Broken, VersionFolder, scan
 
 
 def test_every_family_and_version_is_found_the_newest_first(models: Path) -> None:
@@ -15,7 +15,7 @@ def test_every_family_and_version_is_found_the_newest_first(models: Path) -> Non
         manifest = models / "tiny" / str(version) / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"version": 1,', f'"version": {version},'))
 
-    found, broken = scan(models)
+    found = scan(models)
 
     assert [(one.family, one.version) for one in found] == [
         ("tiny", 10),
@@ -24,7 +24,7 @@ def test_every_family_and_version_is_found_the_newest_first(models: Path) -> Non
         ("tiny-masked", 1),
         ("tiny-tokens", 1),
     ]
-    assert not broken
+    assert all(isinstance(one, VersionFolder) for one in found)
 
 
 def test_what_is_no_family_or_version_is_passed_over(models: Path) -> None:
@@ -35,24 +35,24 @@ def test_what_is_no_family_or_version_is_passed_over(models: Path) -> None:
         (models / "tiny" / name).mkdir()
     (models / "tiny" / "3").write_text("a file")
 
-    found, broken = scan(models)
+    found = scan(models)
 
     assert [(one.family, one.version) for one in found] == [
         ("tiny", 1),
         ("tiny-masked", 1),
         ("tiny-tokens", 1),
     ]
-    assert not broken
+    assert all(isinstance(one, VersionFolder) for one in found)
 
 
 def test_broken_families_do_not_hide_the_others(models: Path) -> None:
     (models / "empty").mkdir()
     (models / "tiny" / "1" / "manifest.json").write_text("{")
 
-    found, broken = scan(models)
+    found = scan(models)
 
-    assert [one.family for one in found] == ["tiny-masked", "tiny-tokens"]
-    assert [(one.family, one.version, one.reason) for one in broken] == [
+    assert [one.family for one in found if isinstance(one, VersionFolder)] == ["tiny-masked", "tiny-tokens"]
+    assert [(one.family, one.version, one.reason) for one in found if isinstance(one, Broken)] == [
         ("empty", 0, "it has no version folder (1, 2, …)"),
         ("tiny", 1, "manifest.json is not valid JSON"),
     ]

@@ -16,9 +16,9 @@ def statistics() -> Statistics:
 def test_what_is_held_is_let_go_at_the_end(statistics: Statistics) -> None:
     budget = Budget(100, statistics)
 
-    with budget.hold(30) as one:
+    with budget.reserve(30) as one:
         one.add(40, statistics)
-        with budget.hold(10):
+        with budget.reserve(10):
             assert budget.bytes == 80
 
     assert budget.bytes == 0
@@ -26,11 +26,11 @@ def test_what_is_held_is_let_go_at_the_end(statistics: Statistics) -> None:
 
 def test_who_does_not_fit_beside_the_others_is_refused_and_counted(statistics: Statistics) -> None:
     budget = Budget(100, Statistics())
-    with budget.hold(60), budget.hold(10) as second:
+    with budget.reserve(60), budget.reserve(10) as second:
         with pytest.raises(UnavailableError, match="hold 70 bytes, 31 more would pass the limit of 100: try"):
             second.add(31, statistics)
         with pytest.raises(UnavailableError, match="31 more") as caught:
-            budget.hold(31)
+            budget.reserve(31)
         assert budget.bytes == 70
 
     assert caught.value.retry_after_ms is not None
@@ -41,17 +41,17 @@ def test_who_does_not_fit_beside_the_others_is_refused_and_counted(statistics: S
 def test_who_is_alone_is_always_taken(statistics: Statistics) -> None:
     budget = Budget(100, statistics)
 
-    with budget.hold(500) as one:
+    with budget.reserve(500) as one:
         one.add(500, statistics)
         with pytest.raises(UnavailableError):
-            budget.hold(1)
+            budget.reserve(1)
 
     assert statistics.page[at.DROP["memory"]] == statistics.page[at.CODE["UNAVAILABLE"]] == 1
 
 
 def test_what_is_kept_is_let_go_once(statistics: Statistics) -> None:
     budget = Budget(100, statistics)
-    with budget.hold(60) as one:
+    with budget.reserve(60) as one:
         release = one.keep()
     assert budget.bytes == 60
 

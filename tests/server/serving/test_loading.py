@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from polyhead_server.engine.devices import Device, on_cpu
-from polyhead_server.repository import scan
+from polyhead_server.repository import VersionFolder, scan
 from polyhead_server.serving.loading import Failed, Loaded, load
 
 
@@ -20,11 +20,11 @@ def models(repository: Path, tmp_path: Path) -> Path:
 
 
 def results(models: Path, threads: int = 1) -> dict[str, Loaded | Failed]:
-    versions, broken = scan(models)
-    assert not broken
     return {
         result.name if isinstance(result, Failed) else result.signature.name: result
-        for result in load(versions, device=on_cpu(""), threads=threads)
+        for version in scan(models)
+        if isinstance(version, VersionFolder)
+        for result in load(version, device=on_cpu(""), threads=threads)
     }
 
 
@@ -54,14 +54,13 @@ def test_what_is_small_is_held_with_one_thread_a_run_as_well(models: Path) -> No
 def test_weights_are_held_twice_only_where_they_are_few_or_shared(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyhead_server.serving.loading._MOST_WEIGHTS", 1000)
-    (family,) = (version for version in scan(models)[0] if version.manifest.name == "tiny")
+    monkeypatch.setattr("polyhead_server.serving.loading._MAX_DOUBLED_WEIGHTS", 1000)
+    family = scan(models)[0]
+    assert isinstance(family, VersionFolder)
 
     def single_thread(device: Device) -> list[int | None]:
         loaded = [
-            one
-            for one in load([family], device=device, threads=4, runs=lambda _: 2)
-            if isinstance(one, Loaded)
+            one for one in load(family, device=device, threads=4, runs=lambda _: 2) if isinstance(one, Loaded)
         ]
         return [None if one.single_thread is None else one.single_thread.runs for one in loaded]
 

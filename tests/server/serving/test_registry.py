@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError
-from polyhead_server.serving.registry import Model, Registry, State
+from polyhead_server.serving.registry import Lease, Model, Registry, State
 
 
 def model(name: str, version: int) -> Model:
@@ -119,6 +119,20 @@ def test_everything_is_listed_in_order(registry: Registry) -> None:
     assert registry.versions("a") == [1, 2]
 
 
+def test_a_reader_in_another_thread_is_not_disturbed_by_changes(registry: Registry) -> None:
+    slots = registry.slots()
+    first = next(slots)
+    registry.fail("b", 1, "it is broken")
+    registry.forget("a", 2)
+    registry.ready(model("a", 10))
+
+    assert [(slot.version, slot.state) for slot in (first, *slots)] == [
+        (1, State.READY),
+        (2, State.READY),
+        (10, State.LOADING),
+    ]
+
+
 def test_every_change_is_told() -> None:
     changes: list[str] = []
     registry = Registry(lambda: changes.append("changed"))
@@ -127,3 +141,39 @@ def test_every_change_is_told() -> None:
     registry.fail("a", 1, "gone")
 
     assert len(changes) == 3
+
+
+# ---- Leases ------------------------------------------------------------------------------------
+
+
+def test_the_end_waits_for_the_last_user() -> None:
+    lease, ends = Lease(), []
+    with lease:
+        with lease:
+            lease.end(lambda: ends.append("end"))
+        assert not ends
+    assert ends == ["end"]
+    with lease:
+        pass
+    assert ends == ["end"]
+
+
+def test_what_nobody_uses_ends_at_once() -> None:
+    ends: list[str] = []
+
+    Lease().end(lambda: ends.append("end"))
+
+    assert ends == ["end"]
+
+
+def test_a_user_that_fails_is_a_user_that_leaves() -> None:
+    lease, ends = Lease(), []
+
+    try:
+        with lease:
+            lease.end(lambda: ends.append("end"))
+            raise RuntimeError
+    except RuntimeError:
+        pass
+
+    assert ends == ["end"]

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryE
 from polyhead_server.serving.tokeniser import Tokeniser
 
 TEXTS = ["The cat sat on the mat.", "", "dogs", "cat " * 14, "  Big, red... unknownword!"]
+Changed = Callable[[dict[str, Any]], Path]
+
 LONG = "the big dog and the small cat ran on a red sofa and sat on a blue mat"
 
 
@@ -25,6 +28,18 @@ def file(repository: Path) -> Path:
 @pytest.fixture
 def tokeniser(file: Path) -> Tokeniser:
     return Tokeniser(file, max_tokens=16)
+
+
+@pytest.fixture
+def changed(file: Path, tmp_path: Path) -> Changed:
+    """Writes the file with other parts."""
+
+    def change(parts: dict[str, Any]) -> Path:
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps(json.loads(file.read_text()) | parts))
+        return path
+
+    return change
 
 
 def reference(file: Path) -> Any:
@@ -82,9 +97,6 @@ def test_a_long_text_is_refused_with_what_to_do(tokeniser: Tokeniser) -> None:
         "shorten it or set the parameter truncate to true",
     ):
         tokeniser.encode(["cat", LONG], truncate=False, max_total=1000)
-
-
-def test_a_text_of_the_limit_is_taken(tokeniser: Tokeniser) -> None:
     assert tokeniser.encode(["cat " * 14], truncate=False, max_total=1000).input_ids.shape == (1, 16)
 
 
@@ -103,14 +115,6 @@ def test_a_skewed_batch_is_refused_before_it_is_padded(file: Path) -> None:
 
     with pytest.raises(TooLargeError, match=r"at most 1000 tokens, had 2040 \(B 20 × T 102"):
         tokeniser.encode(["cat " * 100, *["cat"] * 19], truncate=False, max_total=1000)
-
-
-def test_a_file_that_is_no_tokeniser_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({"version": "1.0"}))
-
-    with pytest.raises(RepositoryError, match=r"tokenizer\.json cannot be read as a tokeniser"):
-        Tokeniser(path, max_tokens=8)
 
 
 def test_a_limit_without_room_for_special_tokens_is_refused(file: Path) -> None:
@@ -208,22 +212,17 @@ MULTIPLY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", MULTIPLY)
-def test_a_tokeniser_that_multiplies_a_text_is_refused(file: Path, tmp_path: Path, what: str) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(file.read_text()) | MULTIPLY[what]))
-
+def test_a_tokeniser_that_multiplies_a_text_is_refused(changed: Changed, what: str) -> None:
     with pytest.raises(RepositoryError, match="characters or tokens of one character, the limit is 64"):
-        Tokeniser(path, max_tokens=16)
+        Tokeniser(changed(MULTIPLY[what]), max_tokens=16)
 
 
-def test_a_tokeniser_with_endless_tokens_is_refused(file: Path, tmp_path: Path) -> None:
-    fields = json.loads(file.read_text())
-    fields["model"]["vocab"]["a" * 1025] = 31
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(fields))
+def test_a_tokeniser_with_endless_tokens_is_refused(file: Path, changed: Changed) -> None:
+    model = json.loads(file.read_text())["model"]
+    model["vocab"]["a" * 1025] = 31
 
     with pytest.raises(RepositoryError, match="a token must be at most 1024 characters, the longest is 1025"):
-        Tokeniser(path, max_tokens=16)
+        Tokeniser(changed({"model": model}), max_tokens=16)
 
 
 @pytest.mark.parametrize(
@@ -242,9 +241,8 @@ def test_a_tokeniser_with_endless_tokens_is_refused(file: Path, tmp_path: Path) 
         {"normalizer": None, "pre_tokenizer": BYTES, "post_processor": BYTES},
     ],
 )
-def test_published_kinds_of_tokenisers_are_taken(file: Path, tmp_path: Path, parts: dict[str, Any]) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(file.read_text()) | parts))
+def test_published_kinds_of_tokenisers_are_taken(changed: Changed, parts: dict[str, Any]) -> None:
+    path = changed(parts)
     words = ["the cat sat on the mat and the dog ran " * 40]
 
     ours = Tokeniser(path, max_tokens=2000).encode(words, truncate=False, max_total=2000)
@@ -252,10 +250,8 @@ def test_published_kinds_of_tokenisers_are_taken(file: Path, tmp_path: Path, par
     np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
 
 
-def test_characters_that_unicode_spells_out_count_as_that(file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": {"type": "NFKC"}}))
-    tokeniser = Tokeniser(path, max_tokens=16)
+def test_characters_that_unicode_spells_out_count_as_that(changed: Changed) -> None:
+    tokeniser = Tokeniser(changed({"normalizer": {"type": "NFKC"}}), max_tokens=16)
     text = "\ufdfa" * 300  # 18 characters each
 
     with pytest.raises(InvalidRequestError, match="16 tokens and 4096 characters, was 5400 characters"):
@@ -268,26 +264,21 @@ def test_a_text_without_end_is_refused_where_only_a_request_has_a_limit(file: Pa
         Tokeniser(file, max_tokens=None).encode(["a" * 2561], truncate=True, max_total=10)
 
 
-# ---- The library panics -------------------------------------------------------------------------
+# ---- Broken files, on some of which the library panics --------------------------------------------
 
 
-@pytest.mark.parametrize("map_", ["AAAA", "not base64"])
-def test_a_panic_on_reading_a_file_is_one_more_file_that_cannot_be_read(
-    file: Path, tmp_path: Path, map_: str
-) -> None:
-    path = tmp_path / "tokenizer.json"
-    broken = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": map_}}
-    path.write_text(json.dumps(json.loads(file.read_text()) | broken))
+def precompiled(charsmap: str) -> dict[str, Any]:
+    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap}}
 
+
+@pytest.mark.parametrize("parts", [{"model": None}, precompiled("AAAA"), precompiled("not base64")])
+def test_a_file_that_is_no_tokeniser_is_refused(changed: Changed, parts: dict[str, Any]) -> None:
     with pytest.raises(RepositoryError, match=r"tokenizer\.json cannot be read as a tokeniser"):
-        Tokeniser(path, max_tokens=16)
+        Tokeniser(changed(parts), max_tokens=16)
 
 
-def test_a_panic_on_a_text_is_an_error_of_the_model(file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    wild = base64.b64encode(b"\x04\0\0\0\xff\xff\xff\x7fabc").decode()
-    broken = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": wild}}
-    path.write_text(json.dumps(json.loads(file.read_text()) | broken))
+def test_a_panic_on_a_text_is_an_error_of_the_model(changed: Changed) -> None:
+    path = changed(precompiled(base64.b64encode(b"\x04\0\0\0\xff\xff\xff\x7fabc").decode()))
 
     with pytest.raises(EngineError, match="the tokeniser failed: index out of bounds"):
         Tokeniser(path, max_tokens=16).encode(["cat"], truncate=False, max_total=100)

@@ -1,4 +1,4 @@
-"""How much a tokeniser may make of a text: each of its steps may multiply it, and steps follow each other."""
+"""Bound how far a tokeniser may expand a text: each of its steps may multiply it, one after the other."""
 
 import base64
 import json
@@ -10,20 +10,20 @@ from tokenizers import Tokenizer
 
 from polyhead_server.errors import RepositoryError
 
-MOST = 64
+MAX_EXPANSION = 64
 """Characters or tokens of one character, by the rough bound below. Published tokenisers stay below 40."""
 
-ORDINARY = 3
-"""What BERT's makes of a Chinese character, by the same measure: it and a space on either side."""
+BERT_EXPANSION = 3
+"""BERT's bound for one character, by the same measure: a Chinese one, with a space on either side."""
 
-_LONGEST_TOKEN = 1024
-"""Characters. The longest tokens of published vocabularies have a few hundred."""
+_MAX_TOKEN_CHARACTERS = 1024
+"""The longest tokens of published vocabularies have a few hundred."""
 
-_COMPOSED = 18
-"""Characters that Unicode's compatibility forms make of one, at most: U+FDFA."""
+_MAX_COMPATIBILITY_FORM = 18
+"""The most characters that a Unicode compatibility form makes of one: U+FDFA."""
 
 
-def check_growth(tokenizer: Tokenizer, name: str) -> tuple[int, bool]:
+def check_expansion(tokenizer: Tokenizer, name: str) -> tuple[int, bool]:
     """Bound what a tokeniser makes of one character.
 
     Args:
@@ -31,30 +31,31 @@ def check_growth(tokenizer: Tokenizer, name: str) -> tuple[int, bool]:
         name: Its file's name, for messages.
 
     Returns:
-        The most characters or tokens, and whether Unicode's compatibility forms come on top of it.
+        The most characters or tokens, and whether Unicode's compatibility forms add to that.
 
     Raises:
-        RepositoryError: It is more than `MOST`, or the vocabulary has a token that is far too long.
+        RepositoryError: It is more than `MAX_EXPANSION`, or a token of the vocabulary is far too long.
     """
     longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=0)
-    if longest > _LONGEST_TOKEN:
+    if longest > _MAX_TOKEN_CHARACTERS:
         raise RepositoryError(
-            f"{name}: a token must be at most {_LONGEST_TOKEN} characters, the longest is {longest}"
+            f"{name}: a token must be at most {_MAX_TOKEN_CHARACTERS} characters, the longest is {longest}"
         )
     parts = json.loads(tokenizer.to_str())
     steps = [*_steps(parts["normalizer"]), *_steps(parts["pre_tokenizer"])]
     templates = [step for step in _steps(parts["post_processor"]) if step["type"] == "TemplateProcessing"]
-    growth = math.prod(map(_growth, steps + templates))
-    if growth > MOST:
+    expansion = math.prod(map(_expansion, steps + templates))
+    if expansion > MAX_EXPANSION:
         raise RepositoryError(
-            f"{name} may make {growth} characters or tokens of one character, the limit is {MOST}: "
-            "look for steps that multiply a text (Replace, Prepend, ByteLevel, Metaspace), and remove some"
+            f"{name} may make {expansion} characters or tokens of one character, the limit is "
+            f"{MAX_EXPANSION}: look for steps that multiply a text (Replace, Prepend, ByteLevel, Metaspace), "
+            "and remove some"
         )
-    return growth, any(step["type"] in {"NFKC", "NFKD", "Precompiled"} for step in steps)
+    return expansion, any(step["type"] in {"NFKC", "NFKD", "Precompiled"} for step in steps)
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a part of a tokeniser, one after the other."""
+    """Yield the steps of a part of a tokeniser, in order."""
     if part is None:
         return
     if part["type"] != "Sequence":
@@ -65,7 +66,7 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
             yield from _steps(each)
 
 
-def _growth(step: dict[str, Any]) -> int:
+def _expansion(step: dict[str, Any]) -> int:
     match step["type"]:
         case "Replace" if pattern := step["pattern"].get("String"):
             most = math.ceil(len(step["content"]) / len(pattern))
@@ -78,9 +79,9 @@ def _growth(step: dict[str, Any]) -> int:
         case "Metaspace":  # one before each piece
             most = 2
         case "BertNormalizer":
-            most = ORDINARY
+            most = BERT_EXPANSION
         case "Precompiled":
-            most = math.ceil(_longest_mapping(step["precompiled_charsmap"]) / _COMPOSED)
+            most = math.ceil(_longest_mapping(step["precompiled_charsmap"]) / _MAX_COMPATIBILITY_FORM)
         case "TemplateProcessing":
             most = sum("Sequence" in piece for piece in step["single"])
         case _:
@@ -89,7 +90,7 @@ def _growth(step: dict[str, Any]) -> int:
 
 
 def _longest_mapping(charsmap: str) -> int:
-    """The longest text in a map of SentencePiece's: the size of a trie, the trie, texts that end with a 0."""
+    """Return the longest text of a SentencePiece map: a trie's size, the trie, texts that end with a 0."""
     content = base64.b64decode(charsmap)
     texts = content[4 + int.from_bytes(content[:4], "little") :]
     return max(len(text.decode(errors="replace")) for text in texts.split(b"\0"))

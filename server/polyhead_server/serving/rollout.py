@@ -1,0 +1,238 @@
+"""Serve the versions that the repository holds: load them, replace them as a whole, retire them.
+
+A new or changed version is loaded beside the one in service and replaces it between two requests; accepted
+requests finish on the old one. A version that cannot be loaded leaves the one in service as it is, and the
+index shows why. A version has changed when its manifest has, which holds the hash of every other file.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from polyhead_server.errors import NotLoadedError, UnknownModelError, listed, quoted
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.repository import Broken, Scan, VersionFolder
+from polyhead_server.serving.loading import Failed, Loaded, in_thread
+from polyhead_server.serving.registry import Model, Registry
+
+Policy = Literal["latest", "all"]
+"""`latest`: serve each family's newest version that can be loaded; `all`: serve every version."""
+
+Load = Callable[[VersionFolder], Iterator[Loaded | Failed]]
+
+
+@dataclass
+class Family:
+    """What is known of one family."""
+
+    name: str
+    served: dict[int, list[Model]] = field(default_factory=dict)
+    """The models of each version in service."""
+    failures: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By version: the state of files that are not tried again, and the reason."""
+    missing: set[int] = field(default_factory=set)
+    """Versions in service that the last scan did not find."""
+
+
+class Rollout:
+    """Loads, replaces and retires versions. Lives on the event loop; loading happens in threads.
+
+    Args:
+        registry: The models in service.
+        policy: Which versions to serve.
+        load: Loads the graphs of a version; called in a thread.
+        build: Makes a model of a loaded graph.
+        retired: Called for each model that is out of service and has given its last answer.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        policy: Policy,
+        load: Load,
+        build: Callable[[Loaded], Model],
+        retired: Callable[[Model], None],
+    ) -> None:
+        self.families: dict[str, Family] = {}
+        self._registry = registry
+        self._policy = policy
+        self._load = load
+        self._build = build
+        self._retired = retired
+        self._retiring: set[Model] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def declare(self, found: Scan) -> None:
+        """Register what will be loaded first, and what cannot be."""
+        seen: set[str] = set()
+        for one in found:
+            if isinstance(one, Broken):
+                self._refuse(Family(one.family), one.version, one.reason, [one.family])
+            else:
+                if self._policy == "all" or one.family not in seen:
+                    self._declare(one)
+                seen.add(one.family)
+
+    async def update(self, name: str, found: Scan, *, patient: bool) -> None:
+        """Serve what the repository holds of a family.
+
+        Args:
+            name: The family.
+            found: Its versions, newest first.
+            patient: Retire a version only when two scans in a row miss it.
+        """
+        family = self.families.setdefault(name, Family(name))
+        versions = [one.version for one in found]
+        gone = family.served.keys() - {*versions}
+        if patient and not gone <= family.missing:
+            family.missing |= gone
+            return
+        family.missing.clear()
+        in_service: list[int] = []
+        for one in found:
+            if await self._serve(family, one):
+                in_service.append(one.version)
+                if self._policy == "latest":
+                    break
+        # Where the newest version cannot be loaded and none takes its place, the served ones stay.
+        for version in sorted(gone if not in_service else family.served.keys() - {*in_service}):
+            self._withdraw(family, version)
+            LOGGER.info("%s version %d is not served any more", name, version)
+        oldest = min(in_service, default=0)
+        self._forget(family, {version for version in versions if version >= oldest})
+        if not family.served and not found:
+            del self.families[name]
+
+    def check(self, name: str) -> None:
+        """Check that every version of a family could be loaded.
+
+        Raises:
+            NotLoadedError: One could not.
+        """
+        family = self.families[name]
+        if family.failures:
+            reasons = "; ".join(
+                f"version {version}: {reason}" for version, (_, reason) in sorted(family.failures.items())
+            )
+            still = listed(sorted(family.served))
+            serves = f"version {still} is served" if still else "no version is served"
+            raise NotLoadedError(f"{name} could not be loaded as it is now ({serves}): {reasons}")
+
+    def unload(self, name: str) -> None:
+        """Take a family out of service.
+
+        Raises:
+            UnknownModelError: There is no such family.
+        """
+        if name not in self.families:
+            raise UnknownModelError(
+                f"model {quoted(name)} is no family here; there are {listed(self.families)}"
+            )
+        family = self.families[name]
+        for version in list(family.served):
+            for model in self._withdraw(family, version):
+                self._registry.fail(model.signature.name, version, "it was unloaded")
+            LOGGER.info("%s version %d is unloaded", name, version)
+
+    async def close(self) -> None:
+        """Close the models that are out of service, whether or not they have given their last answer."""
+        for model in list(self._retiring):
+            self._close(model)
+        await asyncio.gather(*self._closing)
+
+    def _declare(self, version: VersionFolder) -> None:
+        for graph in version.manifest.graphs:
+            self._registry.declare(version.manifest.served_name(graph), version.version)
+
+    async def _serve(self, family: Family, found: VersionFolder | Broken) -> bool:
+        """Load a version where needed; return whether it is in service, changed or not."""
+        number = found.version
+        served = family.served.get(number)
+        if isinstance(found, Broken):
+            family.failures[number] = ("", found.reason)
+            self._refuse(family, number, found.reason, [family.name])
+            return served is not None
+        if served and served[0].signature.manifest.digest == found.manifest.digest:
+            if family.failures.pop(number, None):
+                for model in served:
+                    self._registry.keep(model.signature.name, number, "")
+            return True
+        if number in family.failures and family.failures[number][0] == found.state:
+            return served is not None
+        self._declare(found)
+        results = await in_thread(lambda: list(self._load(found)))
+        failed = [result for result in results if isinstance(result, Failed)]
+        loaded = [result for result in results if isinstance(result, Loaded)]
+        family.failures.pop(number, None)
+        if failed:
+            state = "" if failed[0].may_pass else found.state  # the empty state is tried again
+            family.failures[number] = (state, failed[0].reason)
+        # While a family serves, its versions are replaced with all of their graphs or not at all.
+        if failed and (family.served or not loaded):
+            for result in loaded:
+                await in_thread(result.close)
+            names = [found.manifest.served_name(graph) for graph in found.manifest.graphs]
+            self._refuse(family, number, failed[0].reason, names)
+            return served is not None
+        for failure in failed:
+            self._refuse(family, number, failure.reason, [failure.name])
+        self._replace(family, number, [self._build(result) for result in loaded])
+        return True
+
+    def _replace(self, family: Family, version: int, models: list[Model]) -> None:
+        """Put a version into service, in one turn of the event loop."""
+        old = family.served.get(version, [])
+        for model in models:
+            self._retire(self._registry.ready(model))
+        for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
+            self._retire(self._registry.forget(name, version))
+        family.served[version] = models
+        LOGGER.info("%s version %d is %s", family.name, version, "replaced" if old else "ready")
+
+    def _refuse(self, family: Family, version: int, reason: str, names: Sequence[str]) -> None:
+        """Show in the index, and once in the log, why a version is not served as its files are now."""
+        show = self._registry.fail
+        shown = reason
+        if served := family.served.get(version):
+            show = self._registry.keep
+            shown = f"the files have changed and cannot be served: {reason}; it is served as before"
+            names = [model.signature.name for model in served]
+        if any(self._registry.reason(name, version) != shown for name in names):
+            LOGGER.error("model %s version %d is not served: %s", family.name, version, reason)
+        for name in names:
+            show(name, version, shown)
+
+    def _withdraw(self, family: Family, version: int) -> Sequence[Model]:
+        """Take a version out of service."""
+        models = family.served.pop(version)
+        for model in models:
+            self._retire(self._registry.forget(model.signature.name, version))
+        return models
+
+    def _forget(self, family: Family, versions: set[int]) -> None:
+        """Remove all but these versions from the index, unless they are in service."""
+        for slot in self._registry.slots():
+            is_here = slot.name.partition(".")[0] == family.name
+            if is_here and slot.model is None and slot.version not in versions:
+                self._registry.forget(slot.name, slot.version)
+
+    def _retire(self, model: Model | None) -> None:
+        """Close a model that is out of service after its last answer."""
+        if model is not None:
+            self._retiring.add(model)
+            model.lease.end(lambda: self._close(model))
+
+    def _close(self, model: Model) -> None:
+        if model in self._retiring:
+            self._retiring.discard(model)
+            self._retired(model)
+            task = asyncio.get_running_loop().create_task(_close(model))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+async def _close(model: Model) -> None:
+    await model.scheduler.close()
+    await in_thread(model.close)

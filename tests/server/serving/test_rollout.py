@@ -1,0 +1,250 @@
+"""Versions are loaded, replaced as a whole and retired."""
+
+import asyncio
+import shutil
+from typing import Any, cast
+
+import pytest
+from tests.server.serving.world import World, asynchronous
+
+from polyhead_server.errors import UnknownModelError
+from polyhead_server.serving.registry import State
+
+
+@asynchronous
+async def test_the_newest_version_is_served(world: World) -> None:
+    world.write(1)
+    world.write(3)
+    await world.start()
+
+    assert world.serving() == {"a": [3], "a.attention": [3]}
+    assert world.loads == [3]
+
+
+@pytest.mark.parametrize("world", ["all"], indirect=True)
+@asynchronous
+async def test_all_versions_are_served_where_that_is_wanted(world: World) -> None:
+    for version in (1, 2, 10):
+        world.write(version)
+    await world.start()
+    world.remove(2)
+    await world.reconciler.reconcile(patient=False)
+
+    assert world.serving() == {"a": [1, 10], "a.attention": [1, 10]}
+
+
+@asynchronous
+async def test_an_older_version_is_loaded_where_the_newest_cannot_be(world: World) -> None:
+    world.write(1)
+    world.write(2)
+    world.write(3)
+    (world.models / "a" / "3" / "manifest.json").write_text("{")
+    world.broken = {"a 2": "bad", "a.attention 2": "bad"}
+    await world.start()
+
+    assert world.serving() == {"a": [1], "a.attention": [1]}
+    assert world.index()[:3] == [
+        ("a", 1, State.READY, ""),
+        ("a", 2, State.UNAVAILABLE, "bad"),
+        ("a", 3, State.UNAVAILABLE, "manifest.json is not valid JSON"),
+    ]
+
+
+@asynchronous
+async def test_at_the_start_one_graph_is_better_than_none(world: World) -> None:
+    world.write(1)
+    world.broken = {"a.attention 1": "bad"}
+    await world.start()
+
+    assert world.serving() == {"a": [1]}
+
+
+@asynchronous
+async def test_nothing_is_loaded_twice(world: World) -> None:
+    world.write(1)
+    world.write(2)
+    world.broken = {"a 2": "bad", "a.attention 2": "bad"}
+    await world.start()
+    for _ in range(3):
+        await world.reconciler.reconcile()
+
+    assert sorted(world.loads) == [1, 2]
+
+
+@asynchronous
+async def test_a_new_version_takes_over_when_it_is_loaded_and_the_old_one_leaves_after_its_last_answer(
+    world: World,
+) -> None:
+    world.write(1)
+    await world.start()
+    old = world.registry.find("a")
+    world.write(2)
+    world.hold.clear()
+    coming = asyncio.ensure_future(world.reconciler.reconcile())
+    await asyncio.to_thread(world.begun.acquire)
+    await asyncio.to_thread(world.begun.acquire)
+    assert world.registry.find("a") is old
+
+    with old.lease:
+        world.hold.set()
+        await coming
+        new = world.registry.find("a")
+        assert (new.signature.version, world.serving()) == (2, {"a": [2], "a.attention": [2]})
+        with pytest.raises(UnknownModelError, match="no version 1; it has 2"):
+            world.registry.find("a", "1")
+        await asyncio.sleep(0)
+        assert not cast(Any, old.scheduler).closed
+    await asyncio.sleep(0)
+    assert cast(Any, old.scheduler).closed
+    assert old in world.retired
+    assert not cast(Any, new.scheduler).closed
+    assert await asyncio.to_thread(world.engines["a 1"].closed.wait, 30)
+    assert not world.engines["a 2"].closed.is_set()
+
+
+@asynchronous
+async def test_a_version_that_changes_is_taken_over_as_a_whole(world: World) -> None:
+    world.write(1, parameters=10)
+    await world.start()
+    world.write(1, parameters=20)
+    await world.reconciler.reconcile()
+
+    assert world.parameters("a") == world.parameters("a.attention") == 20
+    assert len(world.retired) == 2
+    assert world.loads == [1, 1]
+
+
+@pytest.mark.parametrize("graph", ["a", "a.attention"])
+@asynchronous
+async def test_a_change_that_cannot_be_loaded_leaves_the_old_and_says_why(world: World, graph: str) -> None:
+    world.write(1, parameters=10)
+    await world.start()
+    world.broken = {f"{graph} 1": "weights.bin is missing"}
+    world.write(1, parameters=20)
+    for _ in range(2):
+        await world.reconciler.reconcile()
+
+    assert world.parameters("a") == world.parameters("a.attention") == 10
+    kept = "the files have changed and cannot be served: weights.bin is missing; it is served as before"
+    assert world.index() == [("a", 1, State.READY, kept), ("a.attention", 1, State.READY, kept)]
+    assert world.loads == [1, 1]
+
+    world.broken = {}
+    world.write(1, parameters=30)
+    await world.reconciler.reconcile()
+    assert world.parameters() == 30
+    assert {reason for *_, reason in world.index()} == {""}
+
+
+@asynchronous
+async def test_a_manifest_that_breaks_leaves_the_old_until_it_is_whole_again(world: World) -> None:
+    world.write(1, parameters=10)
+    await world.start()
+    manifest = world.models / "a" / "1" / "manifest.json"
+    whole = manifest.read_text()
+    manifest.write_text(whole[:100])
+    await world.reconciler.reconcile()
+    assert "manifest.json is not valid JSON" in world.index()[0][3]
+    assert world.parameters() == 10
+    manifest.write_text(whole)
+    await world.reconciler.reconcile()
+
+    assert {reason for *_, reason in world.index()} == {""}
+    assert world.loads == [1]
+
+
+@asynchronous
+async def test_a_newer_version_that_cannot_be_loaded_leaves_the_old(world: World) -> None:
+    world.write(1)
+    await world.start()
+    world.broken = {"a.attention 2": "bad"}
+    world.write(2)
+    await world.reconciler.reconcile()
+
+    assert world.serving() == {"a": [1], "a.attention": [1]}
+    assert ("a.attention", 2, State.UNAVAILABLE, "bad") in world.index()
+    assert world.registry.find("a.attention").signature.version == 1
+
+
+@asynchronous
+async def test_files_that_arrive_later_are_tried_again(world: World) -> None:
+    world.write(1)
+    world.broken = {"a 1": "weights.bin is missing", "a.attention 1": "weights.bin is missing"}
+    (world.models / "a" / "1" / "weights.bin").rename(world.models / "later")
+    await world.start()
+    await world.reconciler.reconcile()
+    assert world.loads == [1]
+    world.broken = {}
+    (world.models / "later").rename(world.models / "a" / "1" / "weights.bin")
+    await world.reconciler.reconcile()
+
+    assert world.serving() == {"a": [1], "a.attention": [1]}
+
+
+@asynchronous
+async def test_what_there_was_no_room_for_is_tried_again(world: World) -> None:
+    world.write(1)
+    world.broken = {"a 1": "No space left on device", "a.attention 1": "No space left on device"}
+    await world.start()
+    assert world.serving() == {}
+    world.broken = {}
+    await world.reconciler.reconcile()
+
+    assert world.serving() == {"a": [1], "a.attention": [1]}
+
+
+@asynchronous
+async def test_when_the_newest_is_removed_the_older_one_is_back_before_it_goes(world: World) -> None:
+    world.write(1)
+    world.write(2)
+    await world.start()
+    world.remove(2)
+    await world.reconciler.reconcile()
+    world.hold.clear()
+    going = asyncio.ensure_future(world.reconciler.reconcile())
+    await asyncio.to_thread(world.begun.acquire)
+    await asyncio.to_thread(world.begun.acquire)
+    assert world.registry.find("a").signature.version == 2
+    world.hold.set()
+    await going
+
+    assert world.serving() == {"a": [1], "a.attention": [1]}
+
+
+@asynchronous
+async def test_a_family_that_is_removed_is_unknown(world: World) -> None:
+    world.write(1)
+    await world.start()
+    shutil.rmtree(world.models / "a")
+    for _ in range(2):
+        await world.reconciler.reconcile()
+
+    assert world.index() == []
+    with pytest.raises(UnknownModelError):
+        world.registry.find("a")
+
+
+@asynchronous
+async def test_a_close_ends_what_is_still_in_use(world: World) -> None:
+    world.write(1)
+    await world.start()
+    old = world.registry.find("a")
+    with old.lease:
+        world.write(2)
+        await world.reconciler.reconcile()
+        await world.reconciler.close()
+        assert cast(Any, old.scheduler).closed
+    await world.reconciler.close()
+
+
+@asynchronous
+async def test_what_was_loaded_of_a_version_that_is_refused_is_closed(world: World) -> None:
+    world.write(1)
+    await world.start()
+    world.write(2)
+    world.broken["a.attention 2"] = "it is broken"
+    await world.reconciler.reconcile()
+
+    assert world.serving() == {"a": [1], "a.attention": [1]}
+    assert world.engines["a 2"].closed.is_set()
+    assert not world.engines["a 1"].closed.is_set()

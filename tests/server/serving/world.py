@@ -1,0 +1,145 @@
+"""A repository and a reconciler of it, with stand-ins for sessions and schedulers."""
+
+import asyncio
+import functools
+import shutil
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, ParamSpec, cast
+
+from polyhead_server.repository import VersionFolder
+from polyhead_server.repository.signature import signature_of
+from polyhead_server.serving.loading import Failed, Loaded
+from polyhead_server.serving.reconciler import Reconciler, look
+from polyhead_server.serving.registry import Model, Registry
+from polyhead_server.serving.rollout import Policy
+
+P = ParamSpec("P")
+
+
+def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run a test on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(60):
+                await test(*arguments, **options)
+
+        asyncio.run(main())
+
+    return run
+
+
+class FakeScheduler:
+    """Remembers which manifest it came from, and that it was closed."""
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeEngine:
+    """Remembers that it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class World:
+    """A repository of the family `a`, and a reconciler of it."""
+
+    def __init__(self, source: Path, folder: Path, policy: Policy = "latest", patience: float = 30.0) -> None:
+        self.source = source
+        self.models = folder
+        self.registry = Registry()
+        self.loads: list[int] = []
+        self.engines: dict[str, FakeEngine] = {}
+        self.broken: dict[str, str] = {}
+        self.retired: list[Model] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.begun = threading.Semaphore(0)
+        self.reconciler = Reconciler(
+            folder,
+            policy=policy,
+            registry=self.registry,
+            load=self.load,
+            build=self.build,
+            retired=self.retired.append,
+            look_seconds=patience,
+            load_seconds=patience,
+        )
+
+    def write(self, version: int, parameters: int = 1) -> None:
+        """Puts a version in place, as export does: all of it at once."""
+        staged = self.models / f".a-{version}"
+        shutil.copytree(self.source, staged)
+        manifest = staged / "manifest.json"
+        text = manifest.read_text().replace('"name": "tiny",', '"name": "a",', 1)
+        text = text.replace('"version": 1,', f'"version": {version},', 1)
+        head, mark, tail = text.partition('"parameters": ')
+        manifest.write_text(head + mark + str(parameters) + tail.lstrip("0123456789"))
+        target = self.models / "a" / str(version)
+        target.parent.mkdir(exist_ok=True)
+        if target.exists():
+            shutil.rmtree(target)
+        staged.rename(target)
+
+    def remove(self, version: int) -> None:
+        shutil.rmtree(self.models / "a" / str(version))
+
+    def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
+        self.begun.release()
+        assert self.hold.wait(30)
+        self.loads.append(version.version)
+        for graph in version.manifest.graphs:
+            signature = signature_of(version.manifest, graph)
+            if reason := self.broken.get(f"{signature.name} {version.version}"):
+                may_pass = "No space" in reason
+                yield Failed(name=signature.name, version=version.version, reason=reason, may_pass=may_pass)
+            else:
+                yield Loaded(
+                    signature=signature,
+                    engine=cast(Any, self.engine(signature.name, version.version)),
+                    costs=cast(Any, None),
+                    single_thread=None,
+                    tokeniser=None,
+                )
+
+    def build(self, loaded: Loaded) -> Model:
+        return Model(
+            signature=loaded.signature,
+            scheduler=cast(Any, FakeScheduler(loaded.signature.manifest.digest)),
+            tokeniser=None,
+            provider="CPU",
+            close=loaded.close,
+        )
+
+    def engine(self, name: str, version: int) -> FakeEngine:
+        self.engines[f"{name} {version}"] = engine = FakeEngine()
+        return engine
+
+    async def start(self) -> None:
+        found = await look(self.models, may_be_empty=True)
+        self.reconciler.declare(found)
+        await self.reconciler.reconcile(found)
+
+    def serving(self) -> dict[str, list[int]]:
+        """Versions in service, by model."""
+        return {
+            name: versions for name in self.registry.names() if (versions := self.registry.versions(name))
+        }
+
+    def index(self) -> list[tuple[str, int, str, str]]:
+        return [(slot.name, slot.version, slot.state, slot.reason) for slot in self.registry.slots()]
+
+    def parameters(self, name: str = "a") -> int | None:
+        return self.registry.find(name).signature.manifest.numbers.parameters
