@@ -54,6 +54,8 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
         2 * int(options["grpc.max_concurrent_streams"]), _INT_MAX
     )
     options |= given
+    if options["grpc.max_allowed_incoming_connections"] == _INT_MAX:  # on which gRPC aborts the process
+        del options["grpc.max_allowed_incoming_connections"]
     options["grpc.max_receive_message_length"] = settings.max_request_bytes
     options["grpc.max_send_message_length"] = settings.max_reply_bytes
     # Two servers on one port would each get some of the requests.

@@ -47,6 +47,12 @@ def test_an_option_that_belongs_to_another_follows_it_unless_it_is_given() -> No
     assert options("grpc.server.max_pending_requests=5")["grpc.server.max_pending_requests_hard_limit"] == 5
 
 
+def test_no_limit_on_connections_is_no_option_for_grpc_aborts_on_one() -> None:
+    assert "grpc.max_allowed_incoming_connections" not in options(
+        "grpc.max_allowed_incoming_connections=2147483647"
+    )
+
+
 def test_what_other_settings_say_becomes_options() -> None:
     found = options(max_request_bytes=2048, max_reply_bytes=4096, reuse_port=True)
 
