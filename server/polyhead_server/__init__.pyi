@@ -1,4 +1,4 @@
+from .process import serve as serve
 from .runtime import Server as Server
 from .runtime import create_server as create_server
-from .process import serve as serve
 from .settings import Settings as Settings

@@ -1,4 +1,4 @@
-"""The address that the server listens on."""
+"""Addresses: bind, format, explain what is wrong with one."""
 
 import ipaddress
 import socket
@@ -11,16 +11,16 @@ from polyhead_server.settings import Settings
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
-    """Binds a port, and returns its number, which is chosen where the port is 0.
+    """Bind a port and return its number.
 
     Args:
-        server: What will listen.
+        server: Will listen on it.
         host: The address.
         port: The port; 0 takes a free one.
         credentials: For TLS; None is plain text.
 
     Raises:
-        StartError: It is taken, or the address is not this machine's.
+        StartError: The port is taken, or the address is not this machine's.
     """
     address = format_address(host, port)
     try:
@@ -28,11 +28,11 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
             return server.add_secure_port(address, credentials)
         return server.add_insecure_port(address)
     except RuntimeError as error:
-        raise StartError(f"cannot listen on {format_address(host, port)}: {_why(host, port)}") from error
+        raise StartError(f"cannot listen on {address}: {_why(host, port)}") from error
 
 
 def _why(host: str, port: int) -> str:
-    """Asks the system why, which gRPC keeps to itself."""
+    """Ask the system for the reason, which gRPC does not report."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -43,17 +43,17 @@ def _why(host: str, port: int) -> str:
 
 
 def explain(error: OSError | ValueError) -> str:
-    """Why an address cannot be used. `ValueError`: what is no name of a host at all."""
+    """Say why an address cannot be used. A `ValueError` means that it is not the name of a host."""
     return getattr(error, "strerror", None) or "it must be the name of a host or an IP address"
 
 
 def format_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 host."""
+    """Return `host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine can reach the address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -61,11 +61,11 @@ def is_loopback(host: str) -> bool:
 
 
 def warn_if_exposed(settings: Settings) -> None:
-    """Says in the log what a server lacks that other machines can reach."""
-    if settings.metrics and not is_loopback(settings.metrics_host):
+    """Warn about a server that other machines can reach without TLS or a token."""
+    if settings.metrics_port != "off" and not is_loopback(settings.metrics_host):
         LOGGER.warning(
             "metrics on %s, beyond this machine, have neither TLS nor a token, so everybody may read "
-            "them: keep that port on a network of your own (--metrics-host)",
+            "them: keep that port on a private network (--metrics-host)",
             settings.metrics_host,
         )
     if is_loopback(settings.host):

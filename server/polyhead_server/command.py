@@ -10,13 +10,13 @@ from polyhead_server.settings import Settings
 
 
 def _forget_empty(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Treats an empty environment variable, `POLYHEAD_SERVE_WORKERS=`, as one that is not set."""
+    """Treat an empty environment variable, `POLYHEAD_SERVE_WORKERS=`, as one that is not set."""
     for argument in arguments:
         argument.tokens = [token for token in argument.tokens if token.source != "env" or token.value]
 
 
 def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fills in, from the file that `--config` names, what flags and the environment leave open."""
+    """Read the file that `--config` names, for what flags and the environment leave open."""
     for argument in arguments:
         if argument.name == "--config" and argument.tokens:
             path = Path(argument.tokens[-1].value)
@@ -34,24 +34,24 @@ app = App(
 
 @app.default
 def serve(settings: Settings, *, config: Path | None = None) -> int:
-    """Serve a model repository over gRPC, until SIGTERM or Ctrl-C; then finish what was accepted.
+    """Serve a model repository over gRPC, until SIGTERM or Ctrl-C; then finish accepted requests.
 
-    A flag wins over its environment variable, which wins over the file.
+    A flag overrides its environment variable, which overrides the file.
 
     Args:
-        settings: How the server runs.
-        config: A TOML file with any of the other options: `port = 8001`.
+        settings: The server's settings.
+        config: TOML file with any of the other options, such as `port = 8001`.
     """
     from polyhead_server.errors import StartError
     from polyhead_server.observability.logs import LOGGER, configure
 
     configure(settings.log_level, settings.log_format)
     try:
-        cards = gpus_for(settings.device)
-        if settings.workers > 1 or len(cards) > 1:
+        gpus = gpus_for(settings.device)
+        if settings.workers > 1 or len(gpus) > 1:
             from polyhead_server.workers.supervisor import supervise
 
-            return supervise(settings, cards)
+            return supervise(settings, gpus)
         from polyhead_server.process import run
 
         return run(settings)

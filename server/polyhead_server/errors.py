@@ -1,7 +1,7 @@
-"""What can go wrong, a small family of errors for each layer, and the one table that gives each its status.
+"""The server's errors, and the one table that gives each its gRPC status.
 
-A message says what it must be, what it was, and what to do. It never holds a path, a stack or a library's
-own words; those go to the log.
+A message says what a value must be, what it was, and what to do. It never holds a path, a stack or a
+library's message; those go to the log.
 """
 
 import errno
@@ -15,7 +15,7 @@ from grpc import StatusCode
 from polyhead_proto.names import LIMIT, PUSHBACK
 
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
-_LONGEST_MESSAGE = 1500
+_MAX_MESSAGE = 1500
 _SLOW_RETRY_MS = 10_000
 _EXHAUSTED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
@@ -32,49 +32,49 @@ class StartError(ServerError):
 
 
 class DeviceError(StartError):
-    """The device that was asked for does not work."""
+    """The requested device does not work."""
 
 
 class RepositoryError(ServerError):
-    """One version of a family cannot be served; the others can. The index shows the message.
+    """One version of a family cannot be served; the others can. The repository index shows the message.
 
     Args:
-        message: Cut where it is too long: it may quote what somebody put into the repository.
+        message: May quote what is in the repository, so it is cut where it is too long.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(shorten(message, _LONGEST_MESSAGE))
+        super().__init__(shorten(message, _MAX_MESSAGE))
 
 
 # ---- Requests ----------------------------------------------------------------------------------
 
 
 class RequestError(ServerError):
-    """The root of what a caller is told."""
+    """The root of errors whose message is sent to the caller."""
 
 
 class InvalidRequestError(RequestError):
-    """Something about the request is wrong: it names the field, what it must be and what it was."""
+    """The request is wrong. The message names the field, what it must be and what it was."""
 
 
 class UnknownModelError(RequestError):
-    """No such model or version is served."""
+    """The model or version is not served."""
 
 
 class TooLargeError(RequestError):
-    """The request, its reply or the memory that it needs is over a limit."""
+    """The request, its reply or the memory that it needs exceeds a limit."""
 
 
 class ReplyTooLargeError(TooLargeError):
-    """A reply is over the limit of one message; in parts it may be had."""
+    """The reply exceeds the limit of one message; a stream can deliver it in parts."""
 
 
 class UnavailableError(RequestError):
-    """Not now: loading, draining or too busy.
+    """The server is loading, draining or too busy.
 
     Args:
         message: For the caller.
-        retry_after_ms: When to try again. None: it will not get better by itself.
+        retry_after_ms: When to try again. None: not at all.
     """
 
     def __init__(self, message: str, *, retry_after_ms: int | None) -> None:
@@ -83,10 +83,10 @@ class UnavailableError(RequestError):
 
 
 class SlowError(UnavailableError):
-    """What is being done to a model takes too long to be waited for; it goes on.
+    """Loading a model takes too long to wait for. It continues.
 
     Args:
-        name: The family; empty for all of the repository.
+        name: The family; empty for the whole repository.
     """
 
     def __init__(self, name: str) -> None:
@@ -100,28 +100,28 @@ class SlowError(UnavailableError):
 
 
 class DeviceLostError(UnavailableError):
-    """The device failed in a way that this process cannot recover from; the next one can."""
+    """The device failed, and only a new process can use it again."""
 
 
 class ExpiredError(RequestError):
-    """The caller's deadline passed before there was an answer."""
+    """The caller's deadline passed before the reply."""
 
 
 class NotLoadedError(RequestError):
-    """A model was to be loaded as it lies in the repository, and cannot be."""
+    """A caller asked to load a model that cannot be loaded."""
 
 
 class UnsupportedError(RequestError):
-    """A procedure that is turned off here."""
+    """The procedure is turned off."""
 
 
 class EngineError(ServerError):
-    """The engine failed on valid input: our fault, or the model's."""
+    """The engine failed on valid input: a fault of the server or of the model."""
 
 
 # ---- The status table --------------------------------------------------------------------------
 
-STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
+STATUS: Mapping[type[BaseException], StatusCode] = MappingProxyType(
     {
         InvalidRequestError: StatusCode.INVALID_ARGUMENT,
         UnknownModelError: StatusCode.NOT_FOUND,
@@ -135,24 +135,20 @@ STATUS: Mapping[type[ServerError], StatusCode] = MappingProxyType(
         UnsupportedError: StatusCode.UNIMPLEMENTED,
     }
 )
-"""The status of each error that a caller is told about. Whatever is not here is INTERNAL."""
+"""The status of each error. All others are INTERNAL."""
 
 
 def status_of(error: BaseException) -> StatusCode:
-    """The status that an error ends a request with."""
-    if isinstance(error, CancelledError | GeneratorExit):  # the caller went away
+    """Return the status of a request that an error has ended."""
+    if isinstance(error, CancelledError | GeneratorExit):  # the caller cancelled
         return StatusCode.CANCELLED
     if exhausted(error):
         return StatusCode.RESOURCE_EXHAUSTED
-    return (
-        STATUS.get(type(error), StatusCode.INTERNAL)
-        if isinstance(error, ServerError)
-        else StatusCode.INTERNAL
-    )
+    return STATUS.get(type(error), StatusCode.INTERNAL)
 
 
 def exhausted(error: BaseException) -> bool:
-    """The machine, or this process's share of it, has no more memory, threads or open files."""
+    """Return whether an error means that memory, threads or open files have run out."""
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno in _EXHAUSTED)
@@ -168,24 +164,24 @@ _NO_MORE = "the server has no more threads or open files: try again when it has 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """An error as it goes over the wire."""
+class ErrorReply:
+    """The status, message and trailing metadata that end a call with an error."""
 
     code: StatusCode
     message: str
     trailers: tuple[tuple[str, str], ...] = ()
 
 
-def refusal(error: Exception, request_id: str) -> Refusal:
-    """Turns any error into what the caller is told.
+def error_reply(error: Exception, request_id: str) -> ErrorReply:
+    """Return what to send to the caller for any error.
 
     Args:
-        error: What was raised.
-        request_id: Given to the caller where the error is ours, so that the log line can be found.
+        error: The error that was raised.
+        request_id: Sent with internal errors, so that the log line can be found.
     """
     code = status_of(error)
     if code is StatusCode.INTERNAL:
-        return Refusal(
+        return ErrorReply(
             code=StatusCode.INTERNAL,
             message=f"the server failed on this request; its log says why under request id {request_id}",
         )
@@ -198,21 +194,21 @@ def refusal(error: Exception, request_id: str) -> Refusal:
     message = str(error)
     if exhausted(error):
         message = _NO_MEMORY if isinstance(error, MemoryError) else _NO_MORE
-    return Refusal(code=code, message=shorten(message, _LONGEST_MESSAGE), trailers=trailers)
+    return ErrorReply(code=code, message=shorten(message, _MAX_MESSAGE), trailers=trailers)
 
 
 def shorten(text: str, longest: int = 80) -> str:
-    """Cuts a text that a caller chose, so that it cannot flood a message or the log."""
+    """Cut a caller's text, so that it cannot flood a message or the log."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def quoted(text: str) -> str:
-    """A caller's text in quotes: short, and in ASCII, as a message holds it."""
+    """Quote a caller's text for a message: short, and in ASCII."""
     return ascii(shorten(text))
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names as a message lists them, not too many of them."""
+    """List names for a message, at most 20 of them."""
     all_names = [str(name) for name in names]
     shown = ", ".join(all_names[:20])
     return f"{shown}, … ({len(all_names)} in all)" if len(all_names) > 20 else shown

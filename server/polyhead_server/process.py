@@ -12,7 +12,7 @@ from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER, flush
-from polyhead_server.observability.metrics import Exporter, collectors
+from polyhead_server.observability.metrics import serve_metrics
 from polyhead_server.repository import remove_abandoned_copies, remove_private_copies
 from polyhead_server.runtime import ALONE, Place, create_server
 from polyhead_server.settings import Settings
@@ -54,15 +54,7 @@ async def serve(settings: Settings, leash: Leash | None = None) -> int:
         server, _ = await create_server(settings, place=ALONE if leash is None else leash.place)
         if leash is None:
             warn_if_exposed(settings)
-            if settings.metrics:
-                told = collectors(server.registry.counters, {0: os.getpid()})
-                exporter = Exporter(
-                    told,
-                    host=settings.metrics_host,
-                    port=settings.metrics_port,
-                    counters=server.registry.counters,
-                )
-                stack.callback(exporter.close)
+            stack.enter_context(serve_metrics(settings, server.registry.counters, {0: os.getpid()}))
         else:
             loop.add_reader(leash.lifeline, _abandoned, loop, leash.lifeline, stopped)
             stack.callback(loop.remove_reader, leash.lifeline)

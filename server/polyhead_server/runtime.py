@@ -15,7 +15,7 @@ from polyhead_server.engine.threads import available_cpus, concurrent_runs
 from polyhead_server.errors import StartError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.request_log import Observation
+from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.observability.tracing import open_tracer
@@ -114,14 +114,14 @@ class Server:
         self._found = found
         self.reconciler.declare(found)
         self._reconciling: asyncio.Task[None] | None = None
-        self._tracer = open_tracer(settings)
+        self._tracer = open_tracer()
         service = Service(
             registry,
             self.lifecycle,
             inference,
             settings,
             budget=self._budget,
-            observation=Observation(self._tracer),
+            observation=RequestLog(self._tracer),
             management=Management(self.reconciler, settings),
         )
         self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))

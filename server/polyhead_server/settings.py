@@ -1,4 +1,7 @@
-"""The server's settings: one frozen value, read from flags, the environment and a file."""
+"""The server's settings: one frozen value, read from flags, the environment and a file.
+
+A field's docstring is the help text of its flag.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,13 +16,22 @@ from polyhead_server.engine.gpus import check_device
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LARGEST_MESSAGE = 2**31 - 1
+_LARGEST_PORT = 65_535
+# Bytes of text for each token of `max_request_tokens`: some 25 times what text needs.
+_TEXT_BYTES_PER_TOKEN = 128
+_OWNED_GRPC_OPTIONS = {
+    "grpc.max_message_length": "--max-request-bytes",
+    "grpc.max_receive_message_length": "--max-request-bytes",
+    "grpc.max_send_message_length": "--max-reply-bytes",
+    "grpc.so_reuseport": "--workers",
+}
 
 
 def parse_size(text: str) -> int:
-    """Reads a number of bytes: `67108864`, `64MiB` or `64 MB`.
+    """Parse a number of bytes: `67108864`, `64MiB` or `64 MB`.
 
     Raises:
-        ValueError: When it is neither.
+        ValueError: The text is neither.
     """
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS:
@@ -28,12 +40,34 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: object) -> str:
-    """Writes a number of bytes in the largest binary unit that divides it: `64MiB`."""
+    """Format a number of bytes in the largest binary unit that divides it: `64MiB`."""
     number = int(str(size))
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if number and number % factor == 0:
             return f"{number // factor}{unit}"
     return str(number)
+
+
+def parse_grpc_option(text: str) -> tuple[str, int | str]:
+    """Parse a gRPC channel argument such as `grpc.max_connection_age_ms=60000`: an integer or a text.
+
+    gRPC ignores names that it does not know.
+
+    Raises:
+        ValueError: The text is no option, or another setting sets this one.
+    """
+    name, _, value = text.partition("=")
+    if not re.fullmatch(r"grpc\.[\w.-]+", name) or not value:
+        raise ValueError(
+            f"a gRPC option must be NAME=VALUE such as grpc.max_connection_age_ms=60000, was {text!r}"
+        )
+    if name in _OWNED_GRPC_OPTIONS:
+        raise ValueError(f"{name} must be set by {_OWNED_GRPC_OPTIONS[name]}, was {text!r}")
+    if re.fullmatch(r"-?\d+", value) is None:
+        return name, value
+    if not -(2**31) <= int(value) < 2**31:
+        raise ValueError(f"{name} must be from -2147483648 to 2147483647, was {value}")
+    return name, int(value)
 
 
 def _convert_size(_type: object, tokens: Sequence[Token]) -> int:
@@ -44,12 +78,23 @@ def _check_device(_type: object, device: str) -> None:
     check_device(device)
 
 
+def _check_metrics_port(_type: object, port: int | str) -> None:
+    if isinstance(port, int) and not 0 <= port <= _LARGEST_PORT:
+        raise ValueError(f"a port must be from 0 to {_LARGEST_PORT}")
+
+
+def _check_grpc_options(_type: object, options: Sequence[str]) -> None:
+    for option in options:
+        parse_grpc_option(option)
+
+
 _AtLeastOne = Parameter(validator=Number(gte=1))
-_Limits = Parameter(group="Connections", validator=Number(gte=0))
+_AtLeastZero = Parameter(validator=Number(gte=0))
+_Positive = Parameter(validator=Number(gt=0))
 _Security = Parameter(group="Security")
-_Observation = Parameter(group="Observation")
+_Observability = Parameter(group="Observability")
 _Size = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=1))
-_SizeOrNone = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=0))
+_SizeOrZero = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=0))
 _MessageSize = Parameter(
     converter=_convert_size, show_default=format_size, validator=Number(gte=1024, lte=_LARGEST_MESSAGE)
 )
@@ -58,7 +103,7 @@ _MessageSize = Parameter(
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How one server runs. B is a batch's sequences, T its tokens."""
+    """Configure one server. B is the number of sequences in a batch, T the number of tokens in each."""
 
     models: Path
     """Folder of the model repository, as `polyhead export` writes it."""
@@ -66,40 +111,44 @@ class Settings:
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 listens on every interface."""
 
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8001
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=_LARGEST_PORT))] = 8001
     """Port to listen on. 0 takes a free one; the log says which."""
 
+    grpc_option: Annotated[
+        tuple[str, ...], Parameter(negative=(), show_default=False, validator=_check_grpc_options)
+    ] = ()
+    """A gRPC channel argument, NAME=VALUE, such as grpc.max_connection_age_ms=60000. May be given several
+    times; in the environment, separate options by spaces. docs/operations.md lists the defaults."""
+
     versions: Literal["latest", "all"] = "latest"
-    """Which versions of a model are served: the newest that can be loaded, or every one."""
+    """Versions of each model to serve: the newest that loads, or all of them."""
 
     repository_mode: Literal["none", "poll", "explicit"] = "none"
-    """When models are loaded and unloaded at work: never; as the repository changes, which is looked at every
-    poll-seconds; or as callers with a management token say."""
+    """When to load and unload models after the start. none: never. poll: when the repository changes.
+    explicit: when a caller with a management token asks."""
 
-    poll_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 15.0
-    """How often the repository is looked at, where repository-mode is poll."""
+    poll_seconds: Annotated[float, _Positive] = 15.0
+    """Time between two looks at the repository, with --repository-mode poll."""
 
     workers: Annotated[int, _AtLeastOne] = 1
-    """Processes that serve on the port, for each GPU. Each loads every model, and takes some of the
-    connections."""
+    """Processes that share the port; on GPUs, for each GPU. Each loads every model."""
 
     device: Annotated[str, Parameter(validator=_check_device)] = "auto"
-    """Where the models run: auto, cpu, cuda, or cuda:0,2 for some of the GPUs. cuda is all of them, and fails
-    at the start when it does not work; auto takes the first GPU or the CPU, and says which."""
+    """Where models run: auto, cpu, cuda, or cuda:0,2 for some of the GPUs. cuda takes all GPUs and does not
+    start without one. auto takes the first GPU that works, else the CPU, and logs which."""
 
-    threads: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-    """Threads of one run on the CPU. 0 shares what affinity and container quota allow among the workers."""
+    threads: Annotated[int, _AtLeastZero] = 0
+    """CPU threads of each run. 0 divides the CPUs that affinity and quota allow among the workers."""
 
-    runs: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-    """Batches of one model that are computed at once. 0 chooses: 2, or a quarter of the threads where that
-    is more; 1 where there is one thread. On a GPU 2."""
+    runs: Annotated[int, _AtLeastZero] = 0
+    """Batches of one model to run at once. 0 chooses: on a GPU 2, on the CPU by the number of threads."""
 
     weights: Literal["packed", "mapped"] = "packed"
-    """packed: each graph keeps a copy of its weights as its kernels read them best. mapped: the graphs of an
-    encoder read one mapped file, for half the memory and slower runs, most of all short ones."""
+    """packed: each graph copies its weights into the fastest layout. mapped: the graphs of an encoder share
+    one mapped file, which halves the memory and slows down runs, short ones most."""
 
-    gpu_memory: Annotated[int, _SizeOrNone] = 0
-    """Most memory of a GPU that each graph may take for weights and runs, in each worker. 0 is no limit."""
+    gpu_memory: Annotated[int, _SizeOrZero] = 0
+    """GPU memory limit of each graph in each worker, for weights and runs. 0 is no limit."""
 
     max_request_bytes: Annotated[int, _MessageSize] = 64 * 2**20
     """Largest request message, in bytes or as 64MiB."""
@@ -108,112 +157,78 @@ class Settings:
     """Largest reply message, in bytes or as 64MiB. Checked before anything is computed."""
 
     max_stream_reply_bytes: Annotated[int, _Size] = 2**30
-    """Largest reply that is streamed in parts, all of them together. Each is at most max-reply-bytes."""
+    """Largest reply that is streamed in parts, all parts together. Each part is at most --max-reply-bytes."""
 
     max_held_bytes: Annotated[int, _Size] = 2**30
-    """Most memory for requests that have come and outputs that their readers have not taken, all together.
-    What comes on top is refused, unless it is alone."""
-
-    max_text_bytes: Annotated[int, _Size] = 4 * 2**20
-    """Most text in one request, all its elements together."""
+    """Memory limit for all received requests and unsent outputs together. Requests over it are rejected,
+    unless nothing else is held."""
 
     max_batch_size: Annotated[int, Parameter(validator=Number(gte=1, lte=2**31 - 1))] = 256
     """Most sequences (B) in one request."""
 
     max_request_tokens: Annotated[int, _AtLeastOne] = 32_768
-    """Most tokens (B × T, padding included) in one request."""
+    """Most tokens (B × T, with padding) in one request; and 128 times as many bytes of text."""
 
     max_queued_tokens: Annotated[int, _AtLeastOne] = 131_072
-    """Most tokens that wait for one model. What comes on top is refused at once."""
+    """Most tokens that wait for one model. Requests over it are rejected at once."""
 
     max_batch_tokens: Annotated[int, _AtLeastOne] = 16_384
-    """Most tokens (B × T, padding included) of requests that are computed together."""
+    """Most tokens (B × T, with padding) in a batch of several requests."""
 
-    max_wait_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 30.0
-    """Longest that a request waits for its turn, where it does not set a shorter timeout itself."""
+    max_wait_seconds: Annotated[float, _Positive] = 30.0
+    """Longest time in the queue, unless the request sets a shorter timeout."""
 
-    max_request_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 300.0
-    """Longest that a request may take to come, and again to the last of its reply, whatever its own
+    max_request_seconds: Annotated[float, _Positive] = 300.0
+    """Longest time for a request to arrive, and again from then to the end of its reply, whatever its
     deadline."""
 
-    tuning_seconds: Annotated[float, Parameter(validator=Number(gte=0))] = 2.0
-    """At a model's first start on a machine, how long its speed is measured, for each of its graphs."""
+    tuning_seconds: Annotated[float, _AtLeastZero] = 2.0
+    """Time to measure the speed of each graph, at a model's first start on a machine."""
 
     cache_dir: Path | None = None
-    """Where measured speeds are kept for the next start. By default, polyhead in the user's cache folder."""
+    """Folder that keeps measured speeds for the next start. Default: polyhead in the user's cache folder."""
 
     max_working_bytes: Annotated[int, _Size] = 2 * 2**30
-    """Most memory that one request's attention may take while it is computed, by estimate."""
+    """Most memory that the attention of one request may need while it is computed, by estimate."""
 
-    drain_seconds: Annotated[float, Parameter(validator=Number(gte=0))] = 25.0
-    """After SIGTERM or SIGINT, how long accepted requests may take to finish."""
+    drain_seconds: Annotated[float, _AtLeastZero] = 25.0
+    """Time to finish accepted requests after SIGTERM or SIGINT."""
 
-    # ---- Observation ------------------------------------------------------------------------------
+    # ---- Observability ----------------------------------------------------------------------------
 
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], _Observation] = "info"
-    """Least important messages that are logged. debug has a line for every inference."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _Observability] = "info"
+    """Lowest level to log. debug logs a line for every inference."""
 
-    log_format: Annotated[Literal["text", "json"], _Observation] = "text"
-    """A line of text for each message, or a JSON object."""
+    log_format: Annotated[Literal["text", "json"], _Observability] = "text"
+    """Log lines of text, or JSON objects."""
 
-    metrics: Annotated[bool, _Observation] = True
-    """Tell Prometheus over HTTP what happens."""
-
-    metrics_host: Annotated[str, _Observation] = "127.0.0.1"
-    """Address for metrics."""
+    metrics_host: Annotated[str, _Observability] = "127.0.0.1"
+    """Address for Prometheus metrics and HTTP probes."""
 
     metrics_port: Annotated[
-        int | None, Parameter(group="Observation", validator=Number(gte=0, lte=65535))
-    ] = None
-    """Port for metrics. 0 takes a free one. Default: 8002, and no metrics where that is taken."""
-
-    trace_endpoint: Annotated[str | None, _Observation] = None
-    """Send traces to this OTLP/gRPC endpoint, such as http://127.0.0.1:4317. Needs polyhead[trace]."""
-
-    trace_ratio: Annotated[float, Parameter(group="Observation", validator=Number(gte=0, lte=1))] = 1.0
-    """The share of requests that get a trace. A caller who sends a trace of its own decides itself."""
-
-    # ---- Connections, each worker's own -----------------------------------------------------------
-
-    max_connections: Annotated[int, _Limits] = 1000
-    """Most connections at once; a further one is closed. 0 is no limit."""
-
-    max_concurrent_streams: Annotated[int, _Limits] = 128
-    """Most calls at once on one connection; further ones wait in the client. 0 is no limit."""
-
-    max_header_bytes: Annotated[
-        int, Parameter(group="Connections", converter=_convert_size, validator=Number(gte=1024))
-    ] = 16 * 2**10
-    """Most metadata (headers) of one call, in bytes or as 16KiB."""
-
-    keepalive_seconds: Annotated[float, _Limits] = 60.0
-    """Silence after which the server asks whether the client is still there. 0 never asks."""
-
-    keepalive_timeout_seconds: Annotated[float, Parameter(group="Connections", validator=Number(gt=0))] = 20.0
-    """How long the client may take to answer that."""
-
-    min_ping_seconds: Annotated[float, _Limits] = 10.0
-    """A client that asks more often than this whether the server is still there is cut off."""
-
-    max_connection_age_seconds: Annotated[float, _Limits] = 0.0
-    """A connection this old ends once its calls are done, so that clients spread out anew. 0 is no limit."""
-
-    max_connection_age_grace_seconds: Annotated[float, _Limits] = 30.0
-    """How long the calls of a connection that is too old may take."""
+        int | Literal["auto", "off"], Parameter(group="Observability", validator=_check_metrics_port)
+    ] = "auto"
+    """Port for Prometheus metrics and HTTP probes. 0 takes a free one. auto takes 8002, or serves none when
+    that is taken. off serves none."""
 
     # ---- Security ---------------------------------------------------------------------------------
 
     tls_cert: Annotated[Path | None, _Security] = None
-    """The server's certificate and those that vouch for it (PEM). Read anew when the file changes."""
+    """The server's certificate chain (PEM). Reloaded when the file changes."""
 
     tls_key: Annotated[Path | None, _Security] = None
-    """The certificate's private key (PEM, without a pass phrase)."""
+    """The certificate's private key (PEM, without a passphrase)."""
 
     tls_client_ca: Annotated[Path | None, _Security] = None
-    """Clients must show a certificate that one of these authorities (PEM) signed."""
+    """Certificate authorities (PEM). Callers must present a certificate that one of them signed."""
 
     token_file: Annotated[Path | None, _Security] = None
-    """Callers must send one of this file's tokens (one a line): `authorization: Bearer TOKEN`."""
+    """File of tokens, one a line. Callers must send one: `authorization: Bearer TOKEN`."""
 
     management_token_file: Annotated[Path | None, _Security] = None
-    """Callers that load and unload models must send one of this file's tokens, which also opens all else."""
+    """File of tokens for callers that load and unload models. These tokens also open everything else."""
+
+    @property
+    def max_text_bytes(self) -> int:
+        """The most text in one request, all its elements together."""
+        return _TEXT_BYTES_PER_TOKEN * self.max_request_tokens

@@ -14,7 +14,7 @@ SERVERS = ("server", "server-gpu")
 OURS = (*SERVERS, "export", "locust", "locust-worker")
 
 FIXED = {
-    *("models", "host", "port", "metrics", "metrics_host", "metrics_port", "device", "cache_dir"),
+    *("models", "host", "port", "metrics_host", "metrics_port", "device", "cache_dir"),
     *("tls_cert", "tls_key", "tls_client_ca", "token_file", "management_token_file"),
 }
 """Settings that the image or the compose file has to make: addresses, paths, the device."""
@@ -97,7 +97,9 @@ def test_every_setting_can_be_made() -> None:
 
     for name in SERVERS:
         environment: dict[str, Any] = services()[name]["environment"]
-        assert set(environment) == {f"POLYHEAD_SERVE_{setting.upper()}" for setting in settings}
+        ours = {variable for variable in environment if not variable.startswith("OTEL_")}
+        assert ours == {f"POLYHEAD_SERVE_{setting.upper()}" for setting in settings}
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in environment
         assert set(environment.values()) == {None}, "values come from .env, defaults from the server"
 
 
@@ -180,12 +182,12 @@ def test_the_example_lists_every_variable_with_its_default() -> None:
     defaults = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", TEXT))
 
     exported = set(services()["export"]["environment"])
-    passed = {name for name in listed if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_"))}
+    passed = {name for name in listed if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_", "OTEL_"))}
     own = passed - variables() | {"COMPOSE_PROFILES"} | exported
     assert set(listed) - own == variables()
     assert exported <= set(listed)
     for name in passed:
-        service = "server" if name.startswith("POLYHEAD_SERVE_") else "locust"
+        service = "locust" if name.startswith("POLYHEAD_LOAD_") else "server"
         assert name in services()[service]["environment"]
     for name, value in listed.items():
         if name in defaults and "deploy/nothing" not in defaults[name]:

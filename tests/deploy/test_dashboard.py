@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from tests.deploy.compose_file import ROOT, services
 from tests.servers import quick_settings, serving
 
 from polyhead_server.errors import UnavailableError
-from polyhead_server.observability.metrics import collectors
+from polyhead_server.observability.metrics import Metrics
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "polyhead.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -43,11 +42,8 @@ def told(repository: Path) -> Iterator[dict[str, set[str]]]:
         one.server.lifecycle.draining.set()
         with pytest.raises(UnavailableError), one.server.lifecycle.accept():
             pass  # so that there is a drop
-        registry = CollectorRegistry(auto_describe=False)
-        for collector in collectors(one.server.registry.counters, {0: 1}):
-            registry.register(collector)
         samples: dict[str, set[str]] = {}
-        for family in registry.collect():
+        for family in Metrics(one.server.registry.counters, {0: 1}).collect():
             for sample in family.samples:
                 samples.setdefault(sample.name, {f"type={family.type}"}).update(sample.labels)
         yield samples

@@ -19,7 +19,7 @@ from polyhead_server.address import warn_if_exposed
         ({"host": "0.0.0.0", "token_file": Path("t")}, {"TLS"}),
         ({"host": "::", "tls_cert": Path("c")}, {"token"}),
         ({"metrics_host": "0.0.0.0"}, {"metrics"}),
-        ({"metrics_host": "0.0.0.0", "metrics": False}, set()),
+        ({"metrics_host": "0.0.0.0", "metrics_port": "off"}, set()),
         ({"host": "0.0.0.0", "metrics_host": "::"}, {"TLS", "token", "metrics"}),
         ({"host": "10.0.0.1", "tls_cert": Path("c"), "tls_client_ca": Path("a")}, set()),
     ],

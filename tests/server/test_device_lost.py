@@ -34,7 +34,7 @@ def test_the_caller_may_try_elsewhere_and_the_process_ends(
             return made.result()
 
         monkeypatch.setattr(polyhead_server.process, "create_server", create)
-        process = asyncio.create_task(serve(quick_settings(repository, metrics=False)))
+        process = asyncio.create_task(serve(quick_settings(repository, metrics_port="off")))
         server, port = await made
         await server.loaded()
         assert server.lifecycle.ready

@@ -16,9 +16,9 @@ from polyhead_server.errors import (
     TooLargeError,
     UnavailableError,
     UnknownModelError,
+    error_reply,
     listed,
     quoted,
-    refusal,
 )
 
 
@@ -34,9 +34,9 @@ from polyhead_server.errors import (
     ],
 )
 def test_each_request_error_has_its_status_and_message(error: RequestError, code: grpc.StatusCode) -> None:
-    told = refusal(error, "7")
+    reply = error_reply(error, "7")
 
-    assert (told.code, told.message) == (code, "a")
+    assert (reply.code, reply.message) == (code, "a")
 
 
 def test_every_request_error_is_in_the_table() -> None:
@@ -47,28 +47,28 @@ def test_every_request_error_is_in_the_table() -> None:
 
 
 def test_a_reply_that_may_be_had_in_parts_is_told_from_what_is_too_large_anyhow() -> None:
-    assert refusal(ReplyTooLargeError("a"), "7").trailers == ((LIMIT, "max_reply_bytes"),)
-    assert refusal(TooLargeError("a"), "7").trailers == ()
+    assert error_reply(ReplyTooLargeError("a"), "7").trailers == ((LIMIT, "max_reply_bytes"),)
+    assert error_reply(TooLargeError("a"), "7").trailers == ()
 
 
 @pytest.mark.parametrize("error", [EngineError("/secret/path failed"), KeyError("weights"), OSError(2, "x")])
 def test_what_is_ours_is_internal_and_tells_nothing_but_the_request_id(error: Exception) -> None:
-    told = refusal(error, "abc123")
+    reply = error_reply(error, "abc123")
 
-    assert told.code is grpc.StatusCode.INTERNAL
-    assert "abc123" in told.message
-    assert str(error) not in told.message
+    assert reply.code is grpc.StatusCode.INTERNAL
+    assert "abc123" in reply.message
+    assert str(error) not in reply.message
 
 
 @pytest.mark.parametrize(("after", "header"), [(250, "250"), (None, "-1")])
 def test_unavailable_says_when_to_retry(after: int | None, header: str) -> None:
-    told = refusal(UnavailableError("busy", retry_after_ms=after), "7")
+    reply = error_reply(UnavailableError("busy", retry_after_ms=after), "7")
 
-    assert told.trailers == ((PUSHBACK, header),)
+    assert reply.trailers == ((PUSHBACK, header),)
 
 
 def test_a_long_message_is_cut() -> None:
-    assert len(refusal(InvalidRequestError("x" * 9000), "7").message) == 1500
+    assert len(error_reply(InvalidRequestError("x" * 9000), "7").message) == 1500
 
 
 def test_a_caller_s_text_is_quoted_in_ascii_and_cut() -> None:
@@ -91,7 +91,7 @@ def test_long_lists_are_cut() -> None:
     ],
 )
 def test_what_has_run_out_is_said(error: Exception, what: str) -> None:
-    told = refusal(error, "7")
+    reply = error_reply(error, "7")
 
-    assert told.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert what in told.message
+    assert reply.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert what in reply.message

@@ -94,7 +94,9 @@ BURST, CONNECTIONS = 2500, 5
 
 
 def test_a_burst_is_answered_or_refused_by_the_server_and_never_cut_off(serve: Any) -> None:
-    server = serve(max_queued_tokens=QUEUE * T, max_concurrent_streams=BURST // CONNECTIONS)
+    server = serve(
+        max_queued_tokens=QUEUE * T, grpc_option=[f"grpc.max_concurrent_streams={BURST // CONNECTIONS}"]
+    )
     request = server.request(MODEL, {"x": X}, outputs=["output"]).SerializeToString()
     alone = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
     with ExitStack() as stack:

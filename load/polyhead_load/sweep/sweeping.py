@@ -61,9 +61,8 @@ def run_sweep(
         version = RunningServer(address, access).version  # before the folder is made
         server = f"at {address}, version {version}"
     else:
-        server = (
-            f"its own: polyhead {' '.join(serve_arguments('MODELS', 'PORT', ['--no-metrics', *sweep.serve]))}"
-        )
+        arguments = serve_arguments("MODELS", "PORT", ["--metrics-port", "off", *sweep.serve])
+        server = f"its own: polyhead {' '.join(arguments)}"
     with folder.locked():
         folder.begin(sweep, {"fingerprint": _machine(command, address), "server": server, "skipped": {}})
         if address is None:

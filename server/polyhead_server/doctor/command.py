@@ -1,4 +1,4 @@
-"""`polyhead doctor`: whether a server would run here, and what to do where it would not."""
+"""`polyhead doctor`: whether a server would run here, and what to do if not."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,18 +19,18 @@ def doctor(
 ) -> int:
     """Say what works on this machine, what is missing, and what runs where.
 
-    The exit status is 0 where what was asked for works, else 1.
+    The exit status is 0 if a server would start as requested, else 1.
 
     Parameters
     ----------
     name
-        One family of the repository, or one graph of it such as `minilm.attention`; all where not given.
+        One family of the repository, or one graph of it such as `minilm.attention`. Default: all.
     models
-        A model repository: what of its graphs would run where.
+        A model repository whose graphs to load and examine.
     device
-        The device that must work, as for `polyhead serve`. auto takes what there is.
+        The device that must work, as for `polyhead serve`. auto takes a GPU if there is one.
     as_json
-        Print JSON, for programs.
+        Print JSON.
     """
     import json
 
@@ -38,12 +38,12 @@ def doctor(
 
     from polyhead_server.doctor.display import show
     from polyhead_server.doctor.examination import examine
-    from polyhead_server.doctor.machine import ThisMachine
+    from polyhead_server.doctor.machine import Machine
     from polyhead_server.errors import StartError
 
     if name is not None and models is None:
         raise StartError(f"--models must say which repository has {name!r}")
-    report = examine(ThisMachine(), device, models=models, name=name)
+    report = examine(Machine(), device, models=models, name=name)
     if as_json:
         Console().print_json(json.dumps(report.facts()))
     else:

@@ -1,28 +1,38 @@
-"""From what the machine says to what works on it, and what to do where something does not."""
+"""From what the machine reports to what works on it, and what to do about the rest."""
 
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 
 from polyhead_server.doctor.graphs import inspect
-from polyhead_server.doctor.machine import Machine, system_name
-from polyhead_server.doctor.report import Asked, Cuda, GraphReport, Library, Problem, Report, Runtime
+from polyhead_server.doctor.machine import Machine
+from polyhead_server.doctor.report import (
+    Cuda,
+    GraphReport,
+    Library,
+    Problem,
+    Report,
+    RequestedDevice,
+    Runtime,
+)
 from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.errors import DeviceError
 
-_BOTH = ("onnxruntime", "onnxruntime-gpu")
+_BOTH = {"onnxruntime", "onnxruntime-gpu"}
 _DRIVER = "the NVIDIA driver (in a container: the NVIDIA Container Toolkit, and `--gpus all`)"
 
 
-def examine(machine: Machine, asked: Asked, *, models: Path | None = None, name: str | None = None) -> Report:
-    """Finds out what works.
+def examine(
+    machine: Machine, asked: RequestedDevice, *, models: Path | None = None, name: str | None = None
+) -> Report:
+    """Find out what works.
 
     Args:
-        machine: Who is asked.
+        machine: The machine.
         asked: The device, as for `polyhead serve`.
-        models: A model repository, to see what of its graphs runs where.
+        models: A model repository whose graphs to load.
         name: One family of it, or one graph; None is all.
 
     Raises:
@@ -33,17 +43,15 @@ def examine(machine: Machine, asked: Asked, *, models: Path | None = None, name:
     cuda = _cuda(machine, runtime)
     device: Device | None = None
     try:
-        device = choose_device(asked, problem=lambda _card: cuda.problem)
+        device = choose_device(asked, problem=lambda _gpu: cuda.problem)
         reason = device.reason
     except DeviceError as error:
         reason = str(error)
-    graphs: tuple[GraphReport, ...] = ()
-    if models is not None and device is not None:
-        graphs = tuple(inspect(models, name, device))
+    graphs = () if models is None or device is None else tuple(inspect(models, name, device))
     return Report(
         polyhead=_version("polyhead"),
         python=platform.python_version(),
-        system=system_name(),
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         asked=asked,
         chosen=None if device is None else device.name,
         reason=reason,
@@ -58,7 +66,7 @@ def examine(machine: Machine, asked: Asked, *, models: Path | None = None, name:
 
 
 def libraries_for(cuda: str) -> tuple[Library, ...]:
-    """What the CUDA provider uses, not looked for yet.
+    """List what the CUDA provider uses, without looking for it.
 
     Args:
         cuda: The CUDA version that onnxruntime was built for, such as 13.0.
@@ -72,7 +80,7 @@ def libraries_for(cuda: str) -> tuple[Library, ...]:
         f"libcublasLt.so.{major}": f"nvidia-cublas{suffix}",
         "libcurand.so.10": f"nvidia-curand{suffix}",
     }
-    # Opened when a kernel wants them. cuDNN has the fastest attention, and compiles some of it by nvrtc.
+    # Opened when a kernel needs them. cuDNN has the fastest attention, and compiles some of it with nvrtc.
     opened = {
         "libcudnn.so.9": f"nvidia-cudnn-cu{major}",
         f"libnvrtc.so.{major}": f"nvidia-cuda-nvrtc{suffix}",
@@ -86,17 +94,12 @@ def libraries_for(cuda: str) -> tuple[Library, ...]:
 def _cuda(machine: Machine, runtime: Runtime) -> Cuda:
     needed = () if runtime.cuda is None else libraries_for(runtime.cuda)
     libraries = tuple(replace(library, path=machine.library(library.name)) for library in needed)
-    versions = machine.versions()
     return Cuda(
         driver=machine.driver(),
-        highest=versions["driver_cuda"],
-        runtime=versions["cudart"],
-        compiler=versions["nvrtc"],
-        cublas=versions["cublas"],
-        cudnn=versions["cudnn"],
-        cards=tuple(machine.cards()),
+        gpus=tuple(machine.gpus()),
         libraries=libraries,
         problem=machine.cuda_problem(),
+        **asdict(machine.versions()),
     )
 
 
@@ -104,8 +107,8 @@ def _problems(
     runtime: Runtime, cuda: Cuda, device: Device | None, reason: str, graphs: tuple[GraphReport, ...]
 ) -> Iterator[Problem]:
     if device is None:
-        yield Problem(what=reason, remedy=cuda_remedy(runtime, cuda))
-    if set(_BOTH) <= set(runtime.packages):
+        yield Problem(what=reason, remedy=_cuda_remedy(runtime, cuda))
+    if set(runtime.packages) >= _BOTH:
         yield Problem(
             what="onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
             remedy="pip uninstall -y onnxruntime onnxruntime-gpu, then pip install 'polyhead[server]'",
@@ -136,30 +139,31 @@ def _advice(runtime: Runtime, cuda: Cuda, device: Device | None) -> Iterator[Pro
         limits = " ".join(f"'{name}=={cuda.highest}.*'" for name in newer)
         yield Problem(
             what=f"{names} newer than the driver, which runs CUDA up to {cuda.highest}: "
-            "it refuses kernels that are compiled when they are wanted, such as cuDNN's attention",
+            "it rejects kernels that are compiled at run time, such as cuDNN's attention",
             remedy=f"update the driver, or pip install {limits}",
         )
-    if cuda.problem is not None and cuda.cards and device is not None:
+    if cuda.problem is not None and cuda.gpus and device is not None:
         yield Problem(
-            what=f"there is a {cuda.cards[0].name}, but CUDA does not work: {cuda.problem}",
-            remedy=cuda_remedy(runtime, cuda),
+            what=f"there is a {cuda.gpus[0].name}, but CUDA does not work: {cuda.problem}",
+            remedy=_cuda_remedy(runtime, cuda),
         )
 
 
-def cuda_remedy(runtime: Runtime, cuda: Cuda) -> str:
-    """What makes CUDA work, or at least the next step towards it."""
+def _cuda_remedy(runtime: Runtime, cuda: Cuda) -> str:
+    """Return what makes CUDA work, or at least the next step towards it."""
     if runtime.cuda is None:
         return "pip uninstall -y onnxruntime, then pip install 'polyhead[server,cuda]'"
     missing = [library for library in cuda.libraries if library.path is None]
-    driver = [library for library in missing if library.brought_by == _DRIVER]
+    packaged = [library for library in missing if library.brought_by != _DRIVER]
     steps = []
-    if driver:
+    if len(packaged) < len(missing):
         steps.append(f"install {_DRIVER}")
-    if len(missing) > len(driver):
-        steps.append(_install(runtime, [library for library in missing if library not in driver]))
-    if not missing and not cuda.cards:
-        steps.append("see that `nvidia-smi` lists a card, and that CUDA_VISIBLE_DEVICES does not hide it")
-    elif not missing and _older(cuda.highest, runtime.cuda):
+    if packaged:
+        steps.append(_install(runtime, packaged))
+    if not missing and not cuda.gpus:
+        steps.append("see that `nvidia-smi` lists a GPU, and that CUDA_VISIBLE_DEVICES does not hide it")
+    # Within one major version of CUDA every driver serves.
+    elif not missing and cuda.highest is not None and _parts(cuda.highest)[0] < _parts(runtime.cuda)[0]:
         steps.append(f"update the driver: it runs CUDA up to {cuda.highest}, this needs {runtime.cuda}")
     return "; ".join(steps) or "see what `nvidia-smi` says, and `polyhead serve --log-level debug`"
 
@@ -170,11 +174,6 @@ def _install(runtime: Runtime, libraries: Sequence[Library]) -> str:
         f"pip install 'polyhead[cuda]' (it brings {', '.join(packages)}), "
         f"or use an image nvidia/cuda:{runtime.cuda}.x-cudnn-runtime"
     )
-
-
-def _older(version: str | None, than: str) -> bool:
-    """Whether a driver is too old. Within one major version of CUDA every driver serves."""
-    return version is not None and int(version.partition(".")[0]) < int(than.partition(".")[0])
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
-"""What of a graph runs where: its operators by provider, and the kind of its attention."""
+"""Which operators of a graph run where, and how it computes attention."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime as ort
@@ -14,7 +15,7 @@ from polyhead_server.repository import Broken, GraphName, VersionFolder, scan, v
 
 
 def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphReport]:
-    """Loads the graphs of a repository, one after the other, as a server would.
+    """Load the graphs of a repository, one after the other, as a server would.
 
     Args:
         models: The repository.
@@ -34,7 +35,9 @@ def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphRep
         if family not in {None, version.family}:
             continue
         if isinstance(version, Broken):
-            yield _failed(version.family, version.version, "", version.reason)
+            yield GraphReport(
+                model=version.family, version=version.version, precision="", problem=version.reason
+            )
             continue
         for graph in version.manifest.graphs:
             if name in {None, family, version.manifest.served_name(graph)}:
@@ -42,40 +45,38 @@ def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphRep
 
 
 def attention_of(operators: Operators) -> tuple[str, Mapping[str, int]]:
-    """How a graph computes attention, by its operators, and the operators that do."""
+    """Return how a graph computes attention, and the operators that do."""
     total: Counter[str] = Counter()
     for counts in operators.values():
         total.update(counts)
     fused = {operator: count for operator, count in total.items() if operator in FUSED_ATTENTION}
-    if fused and total["Softmax"]:
-        return "fused and explicit", fused | {"Softmax": total["Softmax"]}
-    if fused:
-        return "fused", fused
-    return ("explicit", {"Softmax": total["Softmax"]}) if total["Softmax"] else ("none", {})
+    softmax = {"Softmax": total["Softmax"]} if total["Softmax"] else {}
+    kinds = [kind for kind, found in (("fused", fused), ("explicit", softmax)) if found]
+    return " and ".join(kinds) or "none", fused | softmax
 
 
 def open_recording(path: Path, providers: Sequence[object]) -> ort.InferenceSession:
-    """A session that records where its nodes are."""
+    """Open a session that records where its nodes are. Nothing is run on it."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    # Nothing is run: copies of the weights that kernels read best would only take memory.
-    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it would only take memory
     return ort.InferenceSession(str(path), options, providers=providers)
 
 
 def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> GraphReport:
     manifest = version.manifest
-    model, precision = manifest.served_name(graph), manifest.precision
+    report = GraphReport(
+        model=manifest.served_name(graph), version=version.version, precision=manifest.precision
+    )
     try:
-        check_precision(precision, device)
+        check_precision(manifest.precision, device)
         verify(version.folder, manifest)
         session = open_recording(version.folder / manifest.graphs[graph].file, device.providers)
     except RepositoryError as error:
-        return _failed(model, version.version, precision, str(error))
+        return replace(report, problem=str(error))
     except Exception as error:
-        reason = f"onnxruntime cannot load it: {str(error).splitlines()[0]}"
-        return _failed(model, version.version, precision, reason)
+        return replace(report, problem=f"onnxruntime cannot load it: {str(error).splitlines()[0]}")
     provider, operators = session.get_providers()[0], placed(session)
     attention, attention_operators = attention_of(operators)
     slow = slow_on_cpu(operators, provider)
@@ -84,28 +85,12 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
         problem = f"onnxruntime put it on {provider} instead of {device.provider}"
     elif slow:
         problem = f"runs on the CPU in part: {spell(slow)}"
-    return GraphReport(
-        model=model,
-        version=version.version,
-        precision=precision,
+    return replace(
+        report,
         provider=provider,
         attention=attention,
         attention_operators=attention_operators,
         operators=operators,
         slow_on_cpu=slow,
         problem=problem,
-    )
-
-
-def _failed(model: str, version: int, precision: str, reason: str) -> GraphReport:
-    return GraphReport(
-        model=model,
-        version=version,
-        precision=precision,
-        provider=None,
-        attention="",
-        attention_operators={},
-        operators={},
-        slow_on_cpu={},
-        problem=reason,
     )

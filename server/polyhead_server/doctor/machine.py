@@ -1,61 +1,31 @@
-"""What the machine says when it is asked: the one place where the doctor touches it."""
+"""What the machine reports: the only part of the doctor that touches it."""
 
 import contextlib
 import ctypes
 import os
-import platform
 import re
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
 
 import onnxruntime as ort
 
-from polyhead_server.doctor.memory import read_memory
-from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
+from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
+from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, Processors, Runtime
 from polyhead_server.engine.cuda_libraries import load, preload
 from polyhead_server.engine.devices import CUDA, cuda_problem
 from polyhead_server.engine.threads import available_cpus, concurrent_runs
 
-_MAJOR, _MINOR = 75, 76
-"""CUDA's numbers for the two parts of a card's compute capability."""
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_CAPABILITY = (75, 76)
 
 
-class Machine(Protocol):
-    """What the doctor asks; tests have a machine of their own."""
-
-    def processors(self) -> Processors:
-        """The CPU."""
-
-    def memory(self) -> Memory:
-        """Its memory."""
-
-    def runtime(self) -> Runtime:
-        """The installed onnxruntime."""
-
-    def driver(self) -> str | None:
-        """The NVIDIA driver's version."""
-
-    def versions(self) -> dict[str, str | None]:
-        """Versions of `driver_cuda`, `cudart`, `nvrtc`, `cublas` and `cudnn`, as they say themselves."""
-
-    def cards(self) -> Sequence[Card]:
-        """The GPUs that the driver shows."""
-
-    def library(self, name: str) -> str | None:
-        """Loads a library, and says from where."""
-
-    def cuda_problem(self) -> str | None:
-        """What keeps CUDA from working."""
-
-
-class ThisMachine:
-    """The machine that this process runs on."""
+class Machine:
+    """The machine that this process runs on. Tests replace methods."""
 
     def processors(self) -> Processors:
-        """The CPU."""
+        """Return the CPUs."""
         every = os.cpu_count() or 1
         usable = available_cpus()
         affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
@@ -63,69 +33,79 @@ class ThisMachine:
             in_machine=every, affinity=affinity, usable=usable, concurrent_runs=concurrent_runs(usable)
         )
 
-    def memory(self) -> Memory:
-        """Its memory."""
-        return read_memory()
+    def memory(
+        self, *, meminfo: Path = Path("/proc/meminfo"), groups: ControlGroups = THIS_PROCESS
+    ) -> Memory:
+        """Return the machine's memory and the smallest limit of the control groups around this process.
+
+        Args:
+            meminfo: The kernel's table.
+            groups: The control groups.
+        """
+        limit = min((each.limit for each in groups.memory_limits()), default=None)
+        try:
+            lines = [line.partition(":") for line in meminfo.read_text().splitlines()]
+        except OSError:
+            total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            return Memory(total=total, available=total, limit=limit)
+        size = {name: int(value.split()[0]) * 2**10 for name, _, value in lines if value}
+        available = size.get("MemAvailable", size["MemFree"])
+        return Memory(total=size["MemTotal"], available=available, limit=limit)
 
     def runtime(self) -> Runtime:
-        """The installed onnxruntime."""
+        """Return the installed onnxruntime."""
         providers = tuple(ort.get_available_providers())
-        built_for = getattr(ort, "cuda_version", "") if CUDA in providers else ""
         return Runtime(
             version=ort.__version__,
             packages=tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", ())))),
-            cuda=built_for or None,
-            build=ort.get_build_info(),
+            cuda=(getattr(ort, "cuda_version", "") if CUDA in providers else "") or None,
             providers=providers,
         )
 
     def driver(self) -> str | None:
-        """The NVIDIA driver's version, from its management library or the kernel."""
-        if self._management is not None:
+        """Return the NVIDIA driver's version, from its management library or the kernel."""
+        if self._nvml is not None:
             text = ctypes.create_string_buffer(96)
-            if self._management.nvmlSystemGetDriverVersion(text, len(text)) == 0:
+            if self._nvml.nvmlSystemGetDriverVersion(text, len(text)) == 0:
                 return text.value.decode()
         with contextlib.suppress(OSError):
-            said = Path("/proc/driver/nvidia/version").read_text()
-            if match := re.search(r"\b\d+\.\d+(\.\d+)?\b", said):
+            version = Path("/proc/driver/nvidia/version").read_text()
+            if match := re.search(r"\b\d+\.\d+(\.\d+)?\b", version):
                 return match[0]
         return None
 
-    def versions(self) -> dict[str, str | None]:
-        """What the libraries say of themselves."""
-        driver = _dotted(_number(self._driver, "cuDriverGetVersion"))
-        runtime = compiler = cublas = None
-        if found := self._loaded("cudart"):
-            runtime = _dotted(_number(found, "cudaRuntimeGetVersion"))
-        if found := self._loaded("nvrtc"):
-            major, minor = ctypes.c_int(0), ctypes.c_int(0)
-            if found.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
-                compiler = f"{major.value}.{minor.value}"
-        if found := self._loaded("cublas"):
-            parts = [ctypes.c_int(0) for _ in range(3)]
-            if all(
-                found.cublasGetProperty(index, ctypes.byref(part)) == 0 for index, part in enumerate(parts)
-            ):
-                cublas = ".".join(str(part.value) for part in parts)
-        return {
-            "driver_cuda": driver,
-            "cudart": runtime,
-            "nvrtc": compiler,
-            "cublas": cublas,
-            "cudnn": self._cudnn(),
-        }
+    def versions(self) -> CudaVersions:
+        """Ask CUDA's libraries for their versions."""
+        _preload()
+        major = (self.runtime().cuda or "").partition(".")[0]
+        cudart, nvrtc, cublas = (
+            _open(f"lib{name}.so.{major}") if major else None for name in ("cudart", "nvrtc", "cublas")
+        )
+        cudnn = _open("libcudnn.so.9")
+        if cudnn is not None:
+            cudnn.cudnnGetVersion.restype = ctypes.c_size_t
+        compiler = _integers(nvrtc, "nvrtcVersion", 2)
+        parts = [_integers(cublas, "cublasGetProperty", 1, index) for index in range(3)]
+        number = 0 if cudnn is None else int(cudnn.cudnnGetVersion())
+        return CudaVersions(
+            highest=_cuda_version(_integers(self._driver, "cuDriverGetVersion", 1)),
+            runtime=_cuda_version(_integers(cudart, "cudaRuntimeGetVersion", 1)),
+            compiler=".".join(map(str, compiler)) or None,
+            cublas=".".join(str(part[0]) for part in parts) if all(parts) else None,
+            cudnn=f"{number // 10_000}.{number // 100 % 100}.{number % 100}" if number else None,
+        )
 
-    def cards(self) -> Sequence[Card]:
-        """The GPUs that the driver shows."""
+    def gpus(self) -> Sequence[Gpu]:
+        """Return the GPUs that the driver shows."""
         driver = self._driver
-        count = ctypes.c_int(0)
-        if driver is None or driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        if driver is None or driver.cuInit(0) != 0:
             return ()
-        return tuple(self._card(driver, index) for index in range(count.value))
+        (count,) = _integers(driver, "cuDeviceGetCount", 1) or (0,)
+        return tuple(self._gpu(driver, index) for index in range(count))
 
     def library(self, name: str) -> str | None:
-        """Loads a library, and says from where."""
-        _preload()  # where pip has put libraries, the loader does not look
+        """Load a library, and return the path that it came from."""
+        _preload()  # the loader does not look where pip has put libraries
         if not load(name):
             return None
         with contextlib.suppress(OSError):
@@ -136,7 +116,7 @@ class ThisMachine:
         return name
 
     def cuda_problem(self) -> str | None:
-        """What keeps CUDA from working."""
+        """Return what keeps CUDA from working."""
         return cuda_problem()
 
     @cached_property
@@ -144,58 +124,40 @@ class ThisMachine:
         return _open("libcuda.so.1")
 
     @cached_property
-    def _management(self) -> ctypes.CDLL | None:
+    def _nvml(self) -> ctypes.CDLL | None:
         library = _open("libnvidia-ml.so.1")
         return library if library is not None and library.nvmlInit_v2() == 0 else None
 
-    def _loaded(self, library: str) -> ctypes.CDLL | None:
-        cuda = self.runtime().cuda
-        _preload()
-        return None if cuda is None else _open(f"lib{library}.so.{cuda.partition('.')[0]}")
-
-    def _cudnn(self) -> str | None:
-        _preload()
-        library = _open("libcudnn.so.9")
-        if library is None:
-            return None
-        library.cudnnGetVersion.restype = ctypes.c_size_t
-        version = int(library.cudnnGetVersion())
-        return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
-
-    def _card(self, driver: ctypes.CDLL, index: int) -> Card:
-        device, major, minor, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    def _gpu(self, driver: ctypes.CDLL, index: int) -> Gpu:
+        device, memory = ctypes.c_int(), ctypes.c_size_t()
         name, bus = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)
         driver.cuDeviceGet(ctypes.byref(device), index)
         driver.cuDeviceGetName(name, len(name), device)
         driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
         driver.cuDeviceGetPCIBusId(bus, len(bus), device)
-        for number, attribute in ((major, _MAJOR), (minor, _MINOR)):
+        capability = []
+        for attribute in _CAPABILITY:
+            number = ctypes.c_int()
             driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-        return Card(
+            capability.append(str(number.value))
+        return Gpu(
             name=name.value.decode(),
-            capability=f"{major.value}.{minor.value}",
+            capability=".".join(capability),
             memory=memory.value,
-            free=self._free(bus.value),
+            free=self._free_memory(bus.value),
         )
 
-    def _free(self, bus: bytes) -> int | None:
-        """A card's free memory."""
-        management, handle = self._management, ctypes.c_void_p()
-        if management is None or management.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)) != 0:
+    def _free_memory(self, bus: bytes) -> int | None:
+        nvml, handle = self._nvml, ctypes.c_void_p()
+        if nvml is None or nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)) != 0:
             return None
         total_free_used = (ctypes.c_ulonglong * 3)()
-        if management.nvmlDeviceGetMemoryInfo(handle, total_free_used) != 0:
+        if nvml.nvmlDeviceGetMemoryInfo(handle, total_free_used) != 0:
             return None
         return int(total_free_used[1])
 
 
-def system_name() -> str:
-    """The operating system and the processor."""
-    return f"{platform.system()} {platform.release()}, {platform.machine()}"
-
-
 _preload = cache(preload)
-"""Once: what it says of the rest is said by `library`."""
 
 
 def _open(name: str) -> ctypes.CDLL | None:
@@ -205,14 +167,14 @@ def _open(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _number(library: ctypes.CDLL | None, function: str) -> int:
-    """What `function(int *)` gives; 0 where it cannot be asked."""
-    number = ctypes.c_int(0)
-    if library is None or getattr(library, function)(ctypes.byref(number)) != 0:
-        return 0
-    return number.value
+def _integers(library: ctypes.CDLL | None, function: str, count: int, *arguments: int) -> list[int]:
+    """Call `function(*arguments, int *, …)` and return its integers; none where it cannot be called."""
+    numbers = [ctypes.c_int(0) for _ in range(count)]
+    if library is None or getattr(library, function)(*arguments, *map(ctypes.byref, numbers)) != 0:
+        return []
+    return [number.value for number in numbers]
 
 
-def _dotted(version: int) -> str | None:
-    """CUDA's way of writing 13.0 is 13000."""
-    return f"{version // 1000}.{version % 1000 // 10}" if version else None
+def _cuda_version(numbers: Sequence[int]) -> str | None:
+    """Read CUDA's notation, in which 13000 is 13.0 and 0 is no version."""
+    return f"{numbers[0] // 1000}.{numbers[0] % 1000 // 10}" if any(numbers) else None

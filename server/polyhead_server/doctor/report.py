@@ -1,37 +1,37 @@
-"""What the doctor finds, as values. Sizes are in bytes."""
+"""What the doctor finds, as values. Sizes are in bytes; None stands for what cannot be found out."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Asked = Literal["auto", "cpu", "cuda"]
+RequestedDevice = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Processors:
-    """The CPU as this process may use it."""
+    """The CPUs that this process may use."""
 
     in_machine: int
     affinity: int
-    """Those that the scheduler lets this process run on."""
+    """Those that its CPU affinity allows."""
     usable: int
-    """What affinity and the container's quota leave: the threads that `polyhead serve` takes."""
+    """Those that affinity and the container's quota leave: the threads of `polyhead serve`."""
     concurrent_runs: int
-    """Batches of one model that are computed at once with so many threads."""
+    """Batches of one model that so many threads run at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The machine's memory, and the container's share of it."""
+    """The memory of the machine and of the container."""
 
     total: int
     available: int
     limit: int | None
-    """The control group's; None where there is none."""
+    """The control group's; None is no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class Gpu:
     """A GPU that the driver shows to this process."""
 
     name: str
@@ -39,19 +39,17 @@ class Card:
     """Compute capability, such as 9.0."""
     memory: int
     free: int | None
-    """None where the management library does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The onnxruntime that is installed."""
+    """The installed onnxruntime."""
 
     version: str
     packages: tuple[str, ...]
-    """The distributions that have written into its folder. More than one overwrite each other."""
+    """The distributions that installed it. Several overwrite each other."""
     cuda: str | None
     """The CUDA version that it was built for; None where it was built without."""
-    build: str
     providers: tuple[str, ...]
     """Those that it was built with, whether they load or not."""
 
@@ -62,26 +60,32 @@ class Library:
 
     name: str
     needed: Literal["to start", "for speed"]
-    """Without one of those for speed CUDA works, with slower attention."""
+    """Without those for speed CUDA works, with slower attention."""
     path: str | None
     """Where it was loaded from; None where it cannot be loaded."""
     brought_by: str
-    """The pip package, or what else has it."""
+    """The pip package, or what else contains it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cuda:
-    """Everything about NVIDIA on this machine. Versions are None where nothing tells them."""
+class CudaVersions:
+    """The versions of CUDA's libraries, as they say themselves."""
+
+    highest: str | None = None
+    """The highest CUDA version that the driver runs."""
+    runtime: str | None = None
+    compiler: str | None = None
+    """nvrtc, with which cuDNN compiles kernels."""
+    cublas: str | None = None
+    cudnn: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuda(CudaVersions):
+    """Everything about NVIDIA on this machine."""
 
     driver: str | None
-    highest: str | None
-    """The highest CUDA version that the driver can run."""
-    runtime: str | None
-    compiler: str | None
-    """nvrtc's, which cuDNN compiles kernels with."""
-    cublas: str | None
-    cudnn: str | None
-    cards: tuple[Card, ...]
+    gpus: tuple[Gpu, ...]
     libraries: tuple[Library, ...]
     problem: str | None
     """What keeps CUDA from working; None when a graph ran on it."""
@@ -89,32 +93,26 @@ class Cuda:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphReport:
-    """One graph of a model repository, loaded as it would be served."""
+    """One graph of a model repository, loaded as a server would."""
 
     model: str
     version: int
     precision: str
-    provider: str | None
+    provider: str | None = None
     """Where it runs; None where it cannot be loaded."""
-    attention: str
-    """`fused` (an operator that computes it all), `explicit` (products and a softmax), or both."""
-    attention_operators: Mapping[str, int]
-    operators: Mapping[str, Mapping[str, int]]
-    """How many nodes of each operator run on each provider."""
-    slow_on_cpu: Mapping[str, int]
-    """Those on the CPU that should be on the card: products, attention, norms."""
-    problem: str | None
-
-    @property
-    def on_cpu(self) -> Mapping[str, int]:
-        """What runs on the CPU though the graph as a whole does not."""
-        cpu = "CPUExecutionProvider"
-        return {} if self.provider == cpu else self.operators.get(cpu, {})
+    attention: str = ""
+    """`fused` (one operator computes it), `explicit` (products and a softmax), or both."""
+    attention_operators: Mapping[str, int] = field(default_factory=dict)
+    operators: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The number of nodes of each operator on each provider."""
+    slow_on_cpu: Mapping[str, int] = field(default_factory=dict)
+    """Operators on the CPU that should run on the GPU: products, attention, norms."""
+    problem: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that keeps what was asked for from working, and what to do."""
+    """Something that does not work, and what to do."""
 
     what: str
     remedy: str
@@ -127,7 +125,7 @@ class Report:
     polyhead: str
     python: str
     system: str
-    asked: Asked
+    asked: RequestedDevice
     chosen: str | None
     """The device that a server would take; None where it would not start."""
     reason: str
@@ -142,9 +140,9 @@ class Report:
 
     @property
     def works(self) -> bool:
-        """Whether what was asked for works here."""
+        """Whether a server would run as requested."""
         return not self.problems
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         return {"works": self.works} | asdict(self)

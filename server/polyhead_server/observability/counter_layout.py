@@ -1,6 +1,6 @@
-"""Where each number stands on a page: a page is a row of 64-bit integers, and all times are in nanoseconds.
+"""The slots of a counter page, a row of 64-bit integers. All times are in nanoseconds.
 
-Light, as all that the process above the workers imports.
+Light to import, for the supervisor.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ _SECONDS = (
 _EXACT_BATCHES = 256
 
 
-class _Cursor:
-    """Hands out places, one after the other."""
+class _Slots:
+    """Allocate slots, one after the other."""
 
     size = 0
 
@@ -26,63 +26,67 @@ class _Cursor:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values each bound is the first at or above; then how many are above all; then their sum."""
+    """Locate a histogram on a page.
+
+    There is a count for each bound, of the values between the bound before and this one; a count of larger
+    values; and the sum.
+    """
 
     first: int
     bounds: Sequence[int]
 
     @property
     def sum(self) -> int:
-        """The place of the sum."""
+        """The slot of the sum."""
         return self.first + len(self.bounds) + 1
 
     def count(self, values: Sequence[int]) -> int:
-        """How many values a page has counted."""
+        """Return the number of values counted on a page."""
         return sum(values[self.first : self.sum])
 
 
-_cursor = _Cursor()
+_slots = _Slots()
 
 
 def _times() -> Histogram:
     bounds = tuple(round(seconds * 1e9) for seconds in _SECONDS)
-    return Histogram(_cursor.take(len(bounds) + 2), bounds)
+    return Histogram(_slots.take(len(bounds) + 2), bounds)
 
 
 # ---- Requests ----------------------------------------------------------------------------------
 
+# Of answered requests, except where a comment says otherwise.
 REQUEST = _times()
-"""Answered requests, from their bytes to their reply's."""
+"""From a request's bytes to its reply's."""
 PARSE = _times()
 TOKENISE = _times()
 QUEUE = _times()
 COMPUTE = _times()
-"""As each request sees it: the run that it was part of."""
+"""The run that a request was part of."""
 SERIALISE = _times()
-INPUT_NS = _cursor.take()
-"""From an answered request's bytes to arrays; as many as there are answered requests."""
-FAILED = _cursor.take()
-FAILED_NS = _cursor.take()
-SEQUENCES = _cursor.take()
-"""Of answered requests."""
-LAST_INFERENCE_MS = _cursor.take()
+INPUT_NS = _slots.take()
+"""From a request's bytes to arrays, summed over requests."""
+FAILED = _slots.take()
+FAILED_NS = _slots.take()
+SEQUENCES = _slots.take()
+LAST_INFERENCE_MS = _slots.take()
 """Since the epoch."""
 _CODES = (
     *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED"),
     *("UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "OUT_OF_RANGE", "DATA_LOSS"),
 )
-CODE = {code: _cursor.take() for code in _CODES}
-"""Requests that ended with each of gRPC's statuses."""
+CODE = {code: _slots.take() for code in _CODES}
+"""All requests, by gRPC status."""
 
 # ---- Runs of the engine ------------------------------------------------------------------------
 
 _powers = tuple(2**power for power in range(11))
-BATCH = Histogram(_cursor.take(len(_powers) + 2), _powers)
-"""Sequences of each run."""
-TOKENS = _cursor.take()
-PADDED_TOKENS = _cursor.take()
-_batches = _cursor.take(4 * (_EXACT_BATCHES + 32))
+BATCH = Histogram(_slots.take(len(_powers) + 2), _powers)
+"""Sequences in each run."""
+TOKENS = _slots.take()
+PADDED_TOKENS = _slots.take()
+_batches = _slots.take(4 * (_EXACT_BATCHES + 32))
 
 # ---- Dropped work ------------------------------------------------------------------------------
 
@@ -91,31 +95,31 @@ _REASONS = (
     *("queue_full", "unreachable", "stopping", "timeout", "expired", "cancelled"),  # the scheduler's
     *(DRAINING, LOADING, MEMORY),
 )
-DROP = {reason: _cursor.take() for reason in _REASONS}
+DROP = {reason: _slots.take() for reason in _REASONS}
 """Work that ended without a result, by the reason."""
 
-# ---- How things stand: not counters, and worth nothing once their process has ended --------------
+# ---- Gauges: cleared when their process has ended ----------------------------------------------
 
-READY = _cursor.take()
-IN_FLIGHT = _cursor.take()
-QUEUED_TOKENS = _cursor.take()
-HELD_BYTES = _cursor.take()
-SERVING = _cursor.take()
-"""The worker is ready, whatever of its models is."""
+READY = _slots.take()
+IN_FLIGHT = _slots.take()
+QUEUED_TOKENS = _slots.take()
+HELD_BYTES = _slots.take()
+SERVING = _slots.take()
+"""Whether the worker is ready, whichever of its models are."""
 GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES, SERVING)
-PROVIDER = _cursor.take()
-"""1 + its place in `PROVIDERS`."""
+PROVIDER = _slots.take()
+"""1 + the index in `PROVIDERS`."""
 PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")
 
-SLOTS = _cursor.size
+SLOTS = _slots.size
 MAXIMA = (LAST_INFERENCE_MS, PROVIDER)
-"""Pages of several processes add up, but for these: there the largest counts."""
+"""Slots in which the largest value of all workers counts; all others are summed."""
 
 
 def batch_row(batch: int) -> int:
-    """Where the runs of one batch size stand: how many, then nanoseconds of input, compute and output.
+    """Return the first slot for runs of one batch size: the count; times of input, compute and output follow.
 
-    Each size up to 256 has a place of its own; above, each power of two takes those below it.
+    Each size up to 256 has slots of its own; larger sizes share those of the next power of two.
     """
     row = batch - 1 if batch <= _EXACT_BATCHES else _EXACT_BATCHES + (batch - 1).bit_length() - 9
     return _batches + 4 * row
@@ -124,4 +128,4 @@ def batch_row(batch: int) -> int:
 BATCH_ROWS = {
     size: batch_row(size) for size in (*range(1, _EXACT_BATCHES + 1), *(2**power for power in range(9, 32)))
 }
-"""The place of every batch size that has one."""
+"""The slots of every batch size that has its own."""

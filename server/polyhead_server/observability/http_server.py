@@ -1,4 +1,4 @@
-"""A small HTTP server for metrics and probes, in which slow or many clients take little and stop nobody."""
+"""An HTTP server for metrics and probes whose slow or many clients take little and hold up nobody else."""
 
 import socket
 import time
@@ -11,31 +11,28 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from polyhead_server.observability.logs import LOGGER
 
-MOST = 64
-"""Connections at once, each with a thread and a descriptor. One more ends the oldest: being answered takes
-milliseconds, so the oldest of so many is slow."""
+MAX_CONNECTIONS = 64
+"""Each takes a thread and a descriptor. One more closes the oldest: an answer takes milliseconds, so the
+oldest of so many is slow."""
 
-_SILENCE_SECONDS = 5.0
-"""How long a client may neither send nor take anything."""
-
-_FULL_SECONDS = 0.1
-"""Pause after the process has had no descriptor for a connection, which goes on waiting."""
+_IDLE_SECONDS = 5.0
+_NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _SILENCE_SECONDS
+    timeout = _IDLE_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:
         LOGGER.debug("metrics: " + format, *args)
 
 
 class HttpServer(ThreadingMixIn, WSGIServer):
-    """Serves a WSGI application, on at most `MOST` connections at once.
+    """Serve a WSGI application on at most `MAX_CONNECTIONS` connections at once.
 
     Args:
         host: Address to listen on.
-        port: 0 takes a free one; `server_port` says which.
-        application: Answers.
+        port: 0 takes a free one; `server_port` is its number.
+        application: Answers the requests.
 
     Raises:
         OSError: The port is taken, or the address is not this machine's.
@@ -52,30 +49,30 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         self.set_app(application)
 
     def get_request(self) -> Any:
-        """Accepts a connection."""
+        """Accept a connection. Without a descriptor for it, pause: the connection keeps waiting."""
         try:
             return super().get_request()
         except OSError:
-            time.sleep(_FULL_SECONDS)
+            time.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection, when there is room."""
+        """Start a thread for a connection, once there is room."""
         with self._changed:
-            if len(self._connections) >= MOST:
+            if len(self._connections) >= MAX_CONNECTIONS:
                 with suppress(OSError):  # its client may have left by now
                     next(iter(self._connections)).shutdown(socket.SHUT_RDWR)
-                self._changed.wait_for(lambda: len(self._connections) < MOST)
+                self._changed.wait_for(lambda: len(self._connections) < MAX_CONNECTIONS)
             self._connections[request] = None
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Closes a connection, at the end of its thread."""
+        """Close a connection, at the end of its thread."""
         with self._changed:
             self._connections.pop(request, None)
             super().shutdown_request(request)
             self._changed.notify()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Notes that a connection failed: its client left, or was too slow."""
+        """Log that a connection failed: its client left, or was too slow."""
         LOGGER.debug("metrics: the connection of %s failed", client_address, exc_info=True)

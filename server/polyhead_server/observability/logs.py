@@ -1,7 +1,7 @@
 """Logging: one line an event, on standard error, as text or as JSON.
 
-Whoever logs never waits: a thread of its own writes the lines, and when nobody reads them some are dropped
-and counted. A pipe that is full would hold up the event loop otherwise.
+Logging never blocks: a thread writes the lines, and when nobody reads them some are dropped and counted.
+Otherwise a full pipe would block the event loop.
 """
 
 import atexit
@@ -17,61 +17,58 @@ from typing import Any
 from pythonjsonlogger.json import JsonFormatter
 
 LOGGER = logging.getLogger("polyhead.server")
-"""The server's logger; every module uses it.
+"""The logger of every module. Facts about one request go into `extra`: `request_id`, `model`, `code`."""
 
-What belongs to one request goes with the message as `extra`: `request_id`, `model`, `code`.
-"""
-
-_MOST_WAITING = 10_000
-"""Lines that wait to be written, some megabytes: a second of every request's at debug level."""
+_MAX_QUEUED = 10_000
+"""Lines, some megabytes: a second of requests at level debug."""
 
 _FLUSH_SECONDS = 1.0
 
 
-def configure(level: str, form: str = "text", *, worker: int | None = None) -> None:
-    """Sends the server's messages to standard error, times in UTC; warnings of libraries too.
+def configure(level: str, log_format: str = "text", *, worker: int | None = None) -> None:
+    """Log to standard error, with times in UTC; warnings of libraries too.
 
     Args:
-        level: The least important ones: `info`, ...
-        form: `text` or `json`.
-        worker: The number of this process, where it is one of several.
+        level: The lowest level to log, such as `info`.
+        log_format: `text` or `json`.
+        worker: The number of this process among several.
     """
     closed = sys.stderr is None  # and its number may be another file's by now
     handler = _Handler(os.open(os.devnull, os.O_WRONLY) if closed else sys.stderr.fileno())
-    handler.setFormatter(_json(worker) if form == "json" else _text(worker))
+    handler.setFormatter(_json(worker) if log_format == "json" else _text(worker))
     LOGGER.handlers[:] = [handler]
     LOGGER.propagate = False
     LOGGER.setLevel(level.upper())
-    logging.lastResort = handler  # of asyncio's and gRPC's loggers, which have no other
+    logging.lastResort = handler  # for asyncio's and gRPC's loggers
     atexit.register(flush)
 
 
 def flush(seconds: float = _FLUSH_SECONDS) -> None:
-    """Waits until every line is written; not for ever, as nobody may read them."""
+    """Wait until every line is written, for at most `seconds`: nobody may read them."""
     for handler in LOGGER.handlers:
         if isinstance(handler, _Handler):
             handler.wait(seconds)
 
 
 class _Handler(logging.Handler):
-    """Hands lines to a thread that writes them.
+    """Hand lines to a thread that writes them.
 
     Args:
-        file: The open file that it writes to.
+        file: Descriptor of the file to write to.
     """
 
     def __init__(self, file: int) -> None:
         super().__init__()
         self._file = file
-        self._lines: queue.Queue[str] = queue.Queue(_MOST_WAITING)
+        self._lines: queue.Queue[str] = queue.Queue(_MAX_QUEUED)
         self._dropped = 0
         threading.Thread(target=self._write, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by `logging`, which calls it once at a time."""
+        """Queue a line, or count it as dropped. `logging` calls this under a lock."""
         try:
             if self._dropped:
-                self._lines.put_nowait(self.format(self._tell_dropped()))
+                self._lines.put_nowait(self.format(self._dropped_record()))
                 self._dropped = 0
             self._lines.put_nowait(self.format(record))
         except (queue.Full, MemoryError):
@@ -80,11 +77,11 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def wait(self, seconds: float) -> None:
-        """Waits until every line is written, or so long."""
+        """Wait until every line is written, for at most `seconds`."""
         with self._lines.all_tasks_done:
             self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, seconds)
 
-    def _tell_dropped(self) -> logging.LogRecord:
+    def _dropped_record(self) -> logging.LogRecord:
         message = "%d messages were dropped: nobody read standard error, or memory ran out"
         return LOGGER.makeRecord(LOGGER.name, logging.WARNING, __file__, 0, message, (self._dropped,), None)
 
@@ -122,7 +119,7 @@ def _json(worker: int | None) -> logging.Formatter:
 
 
 class _JsonFormatter(JsonFormatter):
-    """Levels in small letters, as most collectors of logs have them."""
+    """Write levels in lower case, as most log collectors do."""
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
         log_data["level"] = str(log_data["level"]).lower()

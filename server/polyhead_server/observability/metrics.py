@@ -1,9 +1,10 @@
-"""Prometheus metrics: what the counters say, in Prometheus' words, over HTTP.
+"""Prometheus metrics and probes over HTTP.
 
 The counters are read when somebody asks, so that metrics cost the requests nothing on top of counting.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from threading import Thread
@@ -18,91 +19,117 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from polyhead_server.address import explain
+from polyhead_server.address import explain, format_address
 from polyhead_server.errors import StartError
-from polyhead_server.observability import counter_layout as at
-from polyhead_server.observability.counter_layout import SERVING
+from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.http_server import HttpServer
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.settings import Settings
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-
 DEFAULT_PORT = 8002
 
 _MODEL = ("model", "version")
-_NOBODY = ("", 0)
+_NO_MODEL = ("", 0)
 
-_TIMES = {
-    "polyhead_request_seconds": (at.REQUEST, "Answered requests, from their bytes to their reply's."),
-    "polyhead_parse_seconds": (at.PARSE, "Reading and checking an answered request."),
-    "polyhead_tokenise_seconds": (at.TOKENISE, "Tokenising an answered request's text."),
-    "polyhead_queue_seconds": (at.QUEUE, "Waiting of an answered request for its turn."),
-    "polyhead_compute_seconds": (at.COMPUTE, "The run that an answered request was part of."),
-    "polyhead_serialise_seconds": (at.SERIALISE, "Writing an answered request's reply."),
+_HISTOGRAMS = {
+    "polyhead_request_seconds": (
+        layout.REQUEST,
+        "Time of an answered request, from its bytes to its reply's.",
+    ),
+    "polyhead_parse_seconds": (layout.PARSE, "Time to read and check an answered request."),
+    "polyhead_tokenise_seconds": (layout.TOKENISE, "Time to tokenise the text of an answered request."),
+    "polyhead_queue_seconds": (layout.QUEUE, "Time of an answered request in the queue."),
+    "polyhead_compute_seconds": (layout.COMPUTE, "Time of the run that an answered request was part of."),
+    "polyhead_serialise_seconds": (layout.SERIALISE, "Time to write the reply to an answered request."),
 }
 _COUNTERS = {
-    "polyhead_sequences": (at.SEQUENCES, "Sequences of answered requests."),
-    "polyhead_tokens": (at.TOKENS, "Tokens that were computed, without padding."),
-    "polyhead_padded_tokens": (at.PADDED_TOKENS, "Tokens that were computed, padding included."),
+    "polyhead_sequences": (layout.SEQUENCES, "Sequences in answered requests."),
+    "polyhead_tokens": (layout.TOKENS, "Tokens computed, without padding."),
+    "polyhead_padded_tokens": (layout.PADDED_TOKENS, "Tokens computed, with padding."),
 }
 _GAUGES = {
-    "polyhead_model_ready": (at.READY, "Workers in which the model is ready."),
-    "polyhead_queued_tokens": (at.QUEUED_TOKENS, "Tokens that wait for their turn, padding included."),
+    "polyhead_model_ready": (layout.READY, "Workers in which the model is ready."),
+    "polyhead_queued_tokens": (layout.QUEUED_TOKENS, "Tokens in the queue, with padding."),
 }
 
+_Models = Mapping[tuple[str, str], Sequence[int]]
 
-class Counted(Collector):
-    """The metrics that all workers' counters add up to.
+
+class Metrics(Collector):
+    """Collect the metrics of a server.
 
     Args:
-        counters: The counters.
+        counters: The counters of all workers.
+        workers: The process of each running worker, by its number. May change.
+        restarts: How often each worker has been replaced. May change.
     """
 
-    def __init__(self, counters: SharedCounters) -> None:
+    def __init__(
+        self, counters: SharedCounters, workers: Mapping[int, int], restarts: Sequence[int] = ()
+    ) -> None:
         self._counters = counters
+        self._workers = workers
+        self._restarts = restarts
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the library when somebody asks."""
-        totals = self._counters.totals()
-        models = {
-            (name, str(number)): values
-            for (name, number), values in totals.items()
-            if (name, number) != _NOBODY
-        }
-        nobody = totals.get(_NOBODY, [0] * at.SLOTS)
-        yield from _requests({("", ""): nobody} | models)
-        for name, (histogram, text) in _TIMES.items():
+        """Read the counters."""
+        totals = dict(self._counters.totals())
+        server = totals.pop(_NO_MODEL, [0] * layout.SLOTS)
+        models = {(name, str(number)): values for (name, number), values in totals.items()}
+        yield from _by_label({("", ""): server} | models)
+        for name, (histogram, text) in _HISTOGRAMS.items():
             yield _histogram(name, text, histogram, models, 1e9)
-        batch = "Sequences of each run of the engine."
-        yield _histogram("polyhead_batch_sequences", batch, at.BATCH, models, 1)
-        for name, (slot, text) in _COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=_MODEL)
-            for labels, values in models.items():
-                counter.add_metric(labels, values[slot])
-            yield counter
-        for name, (slot, text) in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=_MODEL)
-            for labels, values in models.items():
-                gauge.add_metric(labels, values[slot])
-            yield gauge
-        in_flight = "Requests that have been accepted and have no answer yet."
-        yield GaugeMetricFamily("polyhead_requests_in_flight", in_flight, value=nobody[at.IN_FLIGHT])
-        held = "Bytes of requests that have come, and of outputs that have not been taken."
-        yield GaugeMetricFamily("polyhead_held_bytes", held, value=nobody[at.HELD_BYTES])
-        yield _info(models)
+        batch = "Sequences in each run of the engine."
+        yield _histogram("polyhead_batch_sequences", batch, layout.BATCH, models, 1)
+        for kind, families in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+            for name, (slot, text) in families.items():
+                family = kind(name, text, labels=_MODEL)
+                for labels, values in models.items():
+                    family.add_metric(labels, values[slot])
+                yield family
+        in_flight = "Accepted requests that are not answered yet."
+        yield GaugeMetricFamily("polyhead_requests_in_flight", in_flight, value=server[layout.IN_FLIGHT])
+        held = "Bytes of received requests and unsent outputs."
+        yield GaugeMetricFamily("polyhead_held_bytes", held, value=server[layout.HELD_BYTES])
+        info = GaugeMetricFamily(
+            "polyhead_model_info", "1; names the provider that runs the model.", labels=(*_MODEL, "provider")
+        )
+        for labels, values in models.items():
+            if values[layout.PROVIDER]:
+                info.add_metric((*labels, layout.PROVIDERS[values[layout.PROVIDER] - 1]), 1)
+        yield info
+        yield from self._processes()
+        build = GaugeMetricFamily("polyhead_build_info", "1; names the version.", labels=("version",))
+        build.add_metric((version("polyhead"),), 1)
+        yield build
+        yield GaugeMetricFamily("polyhead_workers", "Running workers.", value=len(self._workers))
+        restarts = "Workers that ended and were replaced."
+        yield CounterMetricFamily("polyhead_worker_restarts", restarts, value=sum(self._restarts))
+
+    def _processes(self) -> Iterable[Metric]:
+        """Collect prometheus_client's `process_*` metrics of each worker."""
+        families: dict[str, Metric] = {}
+        for worker, process in sorted(self._workers.items()):
+            for one in ProcessCollector(pid=partial(str, process), registry=None).collect():
+                family = families.setdefault(one.name, Metric(one.name, one.documentation, one.type))
+                for sample in one.samples:
+                    labels = {**sample.labels, "worker": str(worker)}
+                    family.add_sample(sample.name, labels, sample.value)
+        return families.values()
 
 
-def _requests(models: Mapping[tuple[str, str], Sequence[int]]) -> Iterator[Metric]:
+def _by_label(models: _Models) -> Iterator[Metric]:
     requests = CounterMetricFamily(
-        "polyhead_requests", "Inference requests by how they ended.", labels=(*_MODEL, "code")
+        "polyhead_requests", "Inference requests, by gRPC status.", labels=(*_MODEL, "code")
     )
     drops = CounterMetricFamily(
-        "polyhead_drops", "Work that was refused or given up, by the reason.", labels=(*_MODEL, "reason")
+        "polyhead_drops", "Work that was rejected or dropped, by the reason.", labels=(*_MODEL, "reason")
     )
-    for family, slots, always in ((requests, at.CODE, "OK"), (drops, at.DROP, None)):
+    for family, slots, always in ((requests, layout.CODE, "OK"), (drops, layout.DROP, None)):
         for labels, values in models.items():
             for label, slot in slots.items():
                 if values[slot] or (label == always and labels[0]):
@@ -110,13 +137,7 @@ def _requests(models: Mapping[tuple[str, str], Sequence[int]]) -> Iterator[Metri
         yield family
 
 
-def _histogram(
-    name: str,
-    text: str,
-    histogram: at.Histogram,
-    models: Mapping[tuple[str, str], Sequence[int]],
-    unit: float,
-) -> Metric:
+def _histogram(name: str, text: str, histogram: layout.Histogram, models: _Models, unit: float) -> Metric:
     family = HistogramMetricFamily(name, text, labels=_MODEL)
     for labels, values in models.items():
         count = 0
@@ -128,139 +149,58 @@ def _histogram(
     return family
 
 
-def _info(models: Mapping[tuple[str, str], Sequence[int]]) -> Metric:
-    info = GaugeMetricFamily(
-        "polyhead_model_info", "1; says where onnxruntime runs the model.", labels=(*_MODEL, "provider")
-    )
-    for labels, values in models.items():
-        if values[at.PROVIDER]:
-            info.add_metric((*labels, at.PROVIDERS[values[at.PROVIDER] - 1]), 1)
-    return info
-
-
-class Processes(Collector):
-    """The usual `process_*` metrics of each worker.
+@contextmanager
+def serve_metrics(
+    settings: Settings, counters: SharedCounters, workers: Mapping[int, int], restarts: Sequence[int] = ()
+) -> Iterator[int | None]:
+    """Serve metrics and probes over HTTP, in threads, until the end of the block.
 
     Args:
-        workers: The process of each worker that runs, by its number.
-    """
+        settings: Say where, and whether at all.
+        counters: The counters of all workers.
+        workers: The process of each running worker, by its number. May change.
+        restarts: How often each worker has been replaced. May change.
 
-    def __init__(self, workers: Mapping[int, int]) -> None:
-        self._workers = workers
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by the library when somebody asks."""
-        families: dict[str, Metric] = {}
-        for worker, process in sorted(self._workers.items()):
-            for one in ProcessCollector(pid=partial(str, process), registry=None).collect():
-                family = families.setdefault(one.name, Metric(one.name, one.documentation, one.type))
-                for sample in one.samples:
-                    labels = {**sample.labels, "worker": str(worker)}
-                    family.add_sample(sample.name, labels, sample.value)
-        yield from families.values()
-
-
-class Build(Collector):
-    """Which polyhead this is, and how many workers it has.
-
-    Args:
-        workers: The process of each worker that runs, by its number.
-        restarts: How often each worker has been replaced.
-    """
-
-    def __init__(self, workers: Mapping[int, int], restarts: Sequence[int] = ()) -> None:
-        self._workers = workers
-        self._restarts = restarts
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by the library when somebody asks."""
-        build = GaugeMetricFamily(
-            "polyhead_build_info", "1; says which version this is.", labels=("version",)
-        )
-        build.add_metric((version("polyhead"),), 1)
-        yield build
-        yield GaugeMetricFamily("polyhead_workers", "Workers that run.", value=len(self._workers))
-        restarts = "Workers that ended and were replaced."
-        yield CounterMetricFamily("polyhead_worker_restarts", restarts, value=sum(self._restarts))
-
-
-def collectors(
-    counters: SharedCounters, workers: Mapping[int, int], restarts: Sequence[int] = ()
-) -> list[Collector]:
-    """All metrics of a server.
-
-    Args:
-        counters: The counters.
-        workers: The process of each worker that runs, by its number.
-        restarts: How often each worker has been replaced.
-    """
-    return [Counted(counters), Processes(workers), Build(workers, restarts)]
-
-
-class Exporter:
-    """Serves metrics over HTTP, in threads of its own.
-
-    Args:
-        collectors: What it tells.
-        host: Address to listen on.
-        port: None is `DEFAULT_PORT`, and no metrics where that is taken; 0 takes a free one.
-        counters: Where the workers say whether they are ready, for probes.
+    Yields:
+        The port, or None where nothing is served.
 
     Raises:
-        StartError: The port was asked for and is taken, or the address is not this machine's.
+        StartError: The requested port is taken, or the address is not this machine's.
     """
-
-    def __init__(
-        self,
-        collectors: Iterable[Collector],
-        *,
-        host: str,
-        port: int | None,
-        counters: SharedCounters | None = None,
-    ) -> None:
-        registry = CollectorRegistry(auto_describe=False)
-        for collector in collectors:
-            registry.register(collector)
-        application = make_wsgi_app(registry)
-        if counters is not None:
-            application = with_probes(application, counters)
-        self.port: int | None = None
-        self._server: HttpServer | None = None
-        try:
-            self._server = HttpServer(host, DEFAULT_PORT if port is None else port, application)
-        except (OSError, ValueError) as error:
-            why = explain(error)
-            where = f"{host} port {DEFAULT_PORT if port is None else port}"
-            if port is not None:
-                raise StartError(f"cannot serve metrics on {where}: {why}") from error
-            LOGGER.warning("no metrics: %s is not to be had (%s); see --metrics-port", where, why)
-        else:
-            self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
-            self._thread.start()
-            self.port = self._server.server_port
-            LOGGER.info("metrics on http://%s:%d/metrics", f"[{host}]" if ":" in host else host, self.port)
-
-    def close(self) -> None:
-        """Stops serving."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()
+    if settings.metrics_port == "off":
+        yield None
+        return
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Metrics(counters, workers, restarts))
+    host, port = settings.metrics_host, settings.metrics_port
+    number = DEFAULT_PORT if port == "auto" else port
+    try:
+        server = HttpServer(host, number, _with_probes(make_wsgi_app(registry), counters))
+    except (OSError, ValueError) as error:
+        if port != "auto":
+            raise StartError(f"cannot serve metrics on {host} port {number}: {explain(error)}") from error
+        LOGGER.warning("no metrics on %s port %d: %s; see --metrics-port", host, number, explain(error))
+        yield None
+        return
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    LOGGER.info("metrics on http://%s/metrics", format_address(host, server.server_port))
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
-def with_probes(others: "WSGIApplication", counters: SharedCounters) -> "WSGIApplication":
-    """Answers `/healthz` and `/readyz`.
-
-    Args:
-        others: Answers everything else.
-        counters: Where the workers say how they stand.
-    """
+def _with_probes(metrics: "WSGIApplication", counters: SharedCounters) -> "WSGIApplication":
+    """Answer `/healthz` and `/readyz`, and leave every other path to `metrics`."""
 
     def answer(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO")
         if path not in {"/healthz", "/readyz"}:
-            return others(environ, start)
-        fine = path == "/healthz" or counters.total("", 0)[SERVING] > 0
+            return metrics(environ, start)
+        fine = path == "/healthz" or counters.total("", 0)[layout.SERVING] > 0
         start("200 OK" if fine else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"ok\n" if fine else b"not ready: loading, draining, or without a model\n"]
 

@@ -1,6 +1,6 @@
-"""What is known of one request when it ends: for the log's access lines, and for traces.
+"""A record of each request, for the access lines of the log and for traces.
 
-Nothing is kept of a request unless somebody wants to know: lines at level debug, or a tracer.
+Records are kept only where somebody reads them: lines at level debug, or a tracer.
 """
 
 import logging
@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.observability.logs import LOGGER
+
+if TYPE_CHECKING:
+    from polyhead_server.observability.tracing import Tracer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -25,72 +28,62 @@ _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 @dataclass(kw_only=True)
-class Record:
-    """One inference request. All times are in nanoseconds."""
+class RequestRecord:
+    """Describe one inference request. All times are in nanoseconds."""
 
     request_id: str
     model: str = ""
     version: int = 0
     code: str = "OK"
     message: str = ""
-    """What the caller was told, where it failed."""
+    """The error message, where it failed."""
     started_ns: int = field(default_factory=time.time_ns)
     """Since the epoch."""
     began_ns: int = field(default_factory=time.perf_counter_ns)
-    """The same by a clock that nobody sets."""
+    """The same by the monotonic clock."""
     ended_ns: int = 0
-    """Since the epoch, counted from the start."""
+    """Since the epoch, measured by the monotonic clock."""
     batch: int = 0
     stages: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Parse, tokenise, queue, compute, serialise: when it began, counted from the start, and what it took."""
+    """Parse, tokenise, queue, compute, serialise: offset from the start, and duration."""
 
     def reached(self, model: str, version: int) -> None:
-        """The request's model was found."""
+        """Note the model that was found."""
         self.model, self.version = model, version
 
     def end(self) -> None:
-        """The request is answered."""
+        """Note that the request has ended."""
         self.ended_ns = self.started_ns + time.perf_counter_ns() - self.began_ns
 
     @property
     def seconds(self) -> float:
-        """What it took."""
+        """The duration."""
         return (self.ended_ns - self.started_ns) / 1e9
 
 
-CURRENT: ContextVar[Record | None] = ContextVar("record", default=None)
+CURRENT: ContextVar[RequestRecord | None] = ContextVar("record", default=None)
 """The record of the request that this task answers, where one is kept."""
 
 
-class Tracer(Protocol):
-    """Writes traces."""
-
-    def write(self, record: Record, metadata: Any) -> None:
-        """Writes what became of a request that came with this metadata."""
-
-    def close(self) -> None:
-        """Sends what has not been sent."""
-
-
-class Observation:
-    """Keeps records for those who want them.
+class RequestLog:
+    """Keep records while requests are answered, then log and trace them.
 
     Args:
-        tracer: Where traces go; None where there are none.
+        tracer: Writes traces; None writes none.
     """
 
-    def __init__(self, tracer: Tracer | None = None) -> None:
+    def __init__(self, tracer: "Tracer | None" = None) -> None:
         self._tracer = tracer
 
     @property
     def wanted(self) -> bool:
-        """Somebody wants to know."""
+        """Whether somebody reads the records."""
         return self._tracer is not None or LOGGER.isEnabledFor(logging.DEBUG)
 
     @contextmanager
     def request(self, context: Context) -> Iterator[None]:
-        """Keeps the record of a request while it is answered, and tells it when that is done."""
-        record = Record(request_id=request_id(context))
+        """Keep the record of a request for a block, then write it."""
+        record = RequestRecord(request_id=request_id(context))
         token = CURRENT.set(record)
         try:
             yield
@@ -106,7 +99,7 @@ class Observation:
 
 
 def request_id(context: Context) -> str:
-    """The caller's `x-request-id`, or a new one, which stays the same while the request is answered."""
+    """Return the caller's `x-request-id`, or a new one that stays the same while a record is kept."""
     record = CURRENT.get()
     if record is not None:
         return record.request_id
@@ -116,7 +109,7 @@ def request_id(context: Context) -> str:
     return uuid.uuid4().hex
 
 
-def _log(record: Record) -> None:
+def _log(record: RequestRecord) -> None:
     LOGGER.debug(
         "request %s %s %s %.3f ms%s",
         record.request_id,

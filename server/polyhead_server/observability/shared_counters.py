@@ -1,7 +1,7 @@
-"""Counters that several processes write and all can read.
+"""Counters in shared memory: each worker writes its own, and every process reads all.
 
-Each worker writes pages of its own, one for each version of a model, in memory that outlives it: when it is
-killed, nothing that it had counted is lost, and its replacement counts on where it stopped.
+A worker has a page for each version of a model, in memory that outlives it. When it is killed, its counts are
+kept, and its replacement continues them.
 """
 
 import mmap
@@ -15,13 +15,13 @@ from typing import TypeAlias
 from polyhead_server.observability.counter_layout import GAUGES, MAXIMA, SLOTS
 
 Page: TypeAlias = "memoryview[int]"
-"""A page's numbers, as `layout` names their places. To be written by one thread of one process."""
+"""The slots of a page, as `counter_layout` names them. Only one thread of one process may write them."""
 
 Key: TypeAlias = tuple[str, int]
-"""A model's name and version. The empty name stands for requests that no model can be blamed for."""
+"""A model's name and version. The empty name is for what belongs to no model."""
 
 Totals: TypeAlias = Mapping[Key, Sequence[int]]
-"""The numbers of every model's versions, of all workers together."""
+"""The slots of each version of a model, over all workers."""
 
 _MAGIC = 0x706F6C79
 _HEAD = struct.Struct("=qqq")
@@ -32,46 +32,46 @@ _PAGE_BYTES = -(-(_HEAD_BYTES + 8 * SLOTS) // _GRAIN) * _GRAIN
 
 
 class SharedCounters:
-    """The pages of all workers.
+    """Hold the pages of all workers.
 
     Args:
         files: Each worker's file, open for reading and writing. They are closed with the counters.
-        mine: Which of them this process writes; None only reads.
+        worker: The worker whose file this process writes; None only reads.
     """
 
-    def __init__(self, files: Sequence[int], mine: int | None = 0) -> None:
+    def __init__(self, files: Sequence[int], worker: int | None = 0) -> None:
         self.files = tuple(files)
-        self._mine = None if mine is None else self.files[mine]
+        self._file = None if worker is None else self.files[worker]
         self._pages: dict[Key, Page] = {}
         self.close = weakref.finalize(self, _close, self.files)
-        if mine is not None:
-            self.settle(mine)
+        if worker is not None:
+            self.clear_gauges(worker)
 
     @classmethod
-    def create(cls, workers: int = 1, mine: int | None = 0) -> "SharedCounters":
-        """Make counters with an empty file for each worker, which ends with its last process."""
-        return cls([nameless_file("polyhead-counters") for _ in range(workers)], mine)
+    def create(cls, workers: int = 1, worker: int | None = 0) -> "SharedCounters":
+        """Create an empty file for each worker. It is freed with the last process that has it open."""
+        return cls([_memory_file() for _ in range(workers)], worker)
 
     def page(self, name: str, version: int) -> Page:
-        """The page of a version of a model, which is made where it is not there yet."""
+        """Return the page of a version of a model; create it the first time."""
         key = (name, version)
         if key not in self._pages:
             self._pages[key] = self._open(key)
         return self._pages[key]
 
     @property
-    def mine(self) -> list[Key]:
+    def written(self) -> list[Key]:
         """The pages that this process writes."""
         return list(self._pages)
 
-    def settle(self, worker: int) -> None:
-        """Forgets how things stood when a worker ended: what is ready, in flight, queued."""
+    def clear_gauges(self, worker: int) -> None:
+        """Set the gauges of a worker that has ended to zero: what is ready, in flight, queued."""
         for number, _ in enumerate(_read(self.files[worker])):
             for slot in GAUGES:
                 os.pwrite(self.files[worker], bytes(8), number * _PAGE_BYTES + _HEAD_BYTES + 8 * slot)
 
     def totals(self) -> Totals:
-        """What all workers have counted."""
+        """Read the counts of all workers."""
         totals: dict[Key, Sequence[int]] = {}
         for file in self.files:
             for key, values in _read(file):
@@ -79,17 +79,17 @@ class SharedCounters:
         return dict(sorted(totals.items()))
 
     def total(self, name: str, version: int) -> Sequence[int]:
-        """What all workers have counted of one version of a model."""
+        """Read the counts of all workers for one version of a model."""
         return self.totals().get((name, version)) or [0] * SLOTS
 
     def _open(self, key: Key) -> Page:
-        if self._mine is None:
-            raise ValueError("this counters is only read")
-        pages = [known for known, _ in _read(self._mine)]
+        if self._file is None:
+            raise ValueError("these counters are read-only")
+        pages = [known for known, _ in _read(self._file)]
         number = pages.index(key) if key in pages else len(pages)
         if number == len(pages):
-            os.ftruncate(self._mine, (number + 1) * _PAGE_BYTES)
-        memory = mmap.mmap(self._mine, _PAGE_BYTES, offset=number * _PAGE_BYTES)
+            os.ftruncate(self._file, (number + 1) * _PAGE_BYTES)
+        memory = mmap.mmap(self._file, _PAGE_BYTES, offset=number * _PAGE_BYTES)
         name = key[0].encode()[:_NAME_BYTES]
         memory[:_HEAD_BYTES] = _HEAD.pack(_MAGIC, key[1], len(name)) + name.ljust(_NAME_BYTES, b"\0")
         return memoryview(memory)[_HEAD_BYTES : _HEAD_BYTES + 8 * SLOTS].cast("q")
@@ -103,7 +103,7 @@ def _add(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
 
 
 def _read(file: int) -> list[tuple[Key, list[int]]]:
-    """Every page of a file: whose it is, and its numbers."""
+    """Read every page of a file."""
     pages = []
     for number in range(os.fstat(file).st_size // _PAGE_BYTES):
         content = os.pread(file, _HEAD_BYTES + 8 * SLOTS, number * _PAGE_BYTES)
@@ -113,10 +113,10 @@ def _read(file: int) -> list[tuple[Key, list[int]]]:
     return pages
 
 
-def nameless_file(purpose: str) -> int:
-    """A file in memory, which ends with the last process that has it open."""
+def _memory_file() -> int:
+    """Create a file without a name, in memory where the system can."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create(purpose)
+        return os.memfd_create("polyhead-counters")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

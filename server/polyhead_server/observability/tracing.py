@@ -1,40 +1,44 @@
 """OpenTelemetry traces: a span for each inference, with its stages inside.
 
-Spans are written when a request has ended, from times that were taken anyway.
+The OpenTelemetry SDK reads the standard `OTEL_*` variables: endpoint, sampler, names. Spans are written when
+a request has ended, from times that were taken anyway.
 """
 
+import os
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from grpc import StatusCode
 
 from polyhead_server.errors import StartError
-from polyhead_server.observability.request_log import Record
-from polyhead_server.settings import Settings
+from polyhead_server.observability.logs import LOGGER
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
+    from polyhead_server.observability.request_log import RequestRecord
 
-class OpenTelemetry:
-    """Sends traces to a collector, in a thread of its own.
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+class Tracer:
+    """Send traces to a collector, in a thread.
 
     Args:
-        exporter: What sends them.
-        ratio: The share of requests that get a trace, where the caller has not decided.
+        exporter: Sends them.
     """
 
-    def __init__(self, exporter: "SpanExporter", ratio: float) -> None:
+    def __init__(self, exporter: "SpanExporter") -> None:
         from opentelemetry import trace
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        resource = Resource.create({"service.name": "polyhead", "service.version": version("polyhead")})
-        sampler = ParentBased(TraceIdRatioBased(ratio))
-        self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
+        names = {"service.name": "polyhead", "service.version": version("polyhead")}
+        resource = Resource.create(names | dict(OTELResourceDetector().detect().attributes))
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("polyhead", version("polyhead"))
         self._extract = TraceContextTextMapPropagator().extract
@@ -42,8 +46,8 @@ class OpenTelemetry:
         self._server = trace.SpanKind.SERVER
         self._failed = trace.Status(trace.StatusCode.ERROR)
 
-    def write(self, record: Record, metadata: Any) -> None:
-        """Writes the spans of a request, below the one that the caller's `traceparent` names."""
+    def write(self, record: "RequestRecord", metadata: Any) -> None:
+        """Write the spans of a request, below the span that the caller's `traceparent` names."""
         carrier = {key: value for key, value in metadata or () if isinstance(value, str)}
         span = self._tracer.start_span(
             "ModelInfer",
@@ -69,26 +73,38 @@ class OpenTelemetry:
         span.end(record.ended_ns)
 
     def close(self) -> None:
-        """Sends what has not been sent."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
-def open_tracer(settings: Settings) -> OpenTelemetry | None:
-    """The tracer that the settings ask for; None where they name no endpoint.
+def open_tracer() -> Tracer | None:
+    """Return the tracer that the `OTEL_*` variables configure, or None.
+
+    Where an endpoint is set and traces cannot be sent to it, log a warning: such variables are often set for
+    all programs of a machine.
 
     Raises:
-        StartError: The extra is not installed.
+        StartError: The SDK rejects the variables.
     """
-    if settings.trace_endpoint is None:
+    endpoint = next((name for name in _ENDPOINTS if os.environ.get(name)), None)
+    exporters = (os.environ.get("OTEL_TRACES_EXPORTER") or "otlp").split(",")
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if endpoint is None or disabled or "otlp" not in exporters:
+        return None
+    protocol = next((name for name in _PROTOCOLS if os.environ.get(name, "grpc") not in {"", "grpc"}), None)
+    if protocol is not None:
+        LOGGER.warning("no traces: %s must be grpc, was %s", protocol, os.environ[protocol])
         return None
     try:
-        return OpenTelemetry(_exporter(settings.trace_endpoint), settings.trace_ratio)
-    except ModuleNotFoundError as error:
-        raise StartError("--trace-endpoint needs the trace extra: pip install 'polyhead[trace]'") from error
+        return Tracer(_exporter())
+    except ModuleNotFoundError:
+        LOGGER.warning("no traces: %s needs the trace extra: pip install 'polyhead[trace]'", endpoint)
+        return None
+    except Exception as error:
+        raise StartError(f"cannot send traces as the OTEL_* variables say: {error}") from error
 
 
-def _exporter(endpoint: str) -> "SpanExporter":
+def _exporter() -> "SpanExporter":
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-    # `https://` is TLS, `http://` and a bare host:port are not.
-    return OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"))
+    return OTLPSpanExporter()

@@ -238,7 +238,7 @@ class Gauges:
         counters = self._registry.counters
         self._registry.unattributed.page[at.SERVING] = int(self._lifecycle.ready)
         ready = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
-        for key in {*ready, *counters.mine}:
+        for key in {*ready, *counters.written}:
             page, model = counters.page(*key), ready.get(key)
             page[at.READY] = int(model is not None)
             if model is not None and model.provider in at.PROVIDERS:

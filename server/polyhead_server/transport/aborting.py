@@ -6,17 +6,17 @@ from typing import Any, NoReturn
 import grpc
 
 from polyhead_proto.names import REQUEST_ID
-from polyhead_server.errors import Refusal, refusal
+from polyhead_server.errors import ErrorReply, error_reply
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import CURRENT, request_id
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def refusal_of(context: Context, error: Exception) -> Refusal:
+def refusal_of(context: Context, error: Exception) -> ErrorReply:
     """What the caller is told about an error; what is ours goes to the log."""
     name = request_id(context)
-    told = refusal(error, name)
+    told = error_reply(error, name)
     if (record := CURRENT.get()) is not None:
         record.code, record.message = told.code.name, told.message
     if told.code is grpc.StatusCode.INTERNAL:

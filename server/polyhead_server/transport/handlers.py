@@ -13,7 +13,7 @@ from polyhead_proto import messages as pb
 from polyhead_server.errors import UnknownModelError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.wire import LARGE, parse
-from polyhead_server.observability.request_log import Observation
+from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.catalogue import (
     model_config,
@@ -60,7 +60,7 @@ class Service:
         settings: Settings,
         *,
         budget: Budget,
-        observation: Observation,
+        observation: RequestLog,
         management: Management,
     ) -> None:
         self._observation = observation

@@ -15,7 +15,7 @@ import grpc
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import FINAL, WANTS_STATUS
-from polyhead_server.errors import InvalidRequestError, Refusal
+from polyhead_server.errors import ErrorReply, InvalidRequestError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.wire import split_infer
 from polyhead_server.serving.budget import Reservation
@@ -196,7 +196,7 @@ def wants_status(context: Context) -> bool:
     return WANTS_STATUS in (context.invocation_metadata() or ())
 
 
-def refuse_in_stream(refusal: Refusal, payload: bytes) -> bytes:
+def refuse_in_stream(refusal: ErrorReply, payload: bytes) -> bytes:
     """One request's error, with its id so that the caller knows which it was."""
     request_id = ""
     with suppress(InvalidRequestError):

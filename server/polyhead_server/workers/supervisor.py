@@ -16,7 +16,7 @@ from polyhead_server.address import format_address, warn_if_exposed
 from polyhead_server.engine.threads import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.metrics import Exporter, collectors
+from polyhead_server.observability.metrics import serve_metrics
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
 from polyhead_server.workers.assignment import READY, Assignment
@@ -174,7 +174,7 @@ class Supervisor:
         self._ready.discard(worker)
         del self._running[worker]
         del self.processes[worker]
-        self._counters.settle(worker)
+        self._counters.clear_gauges(worker)
 
     def _fail(self, reason: str) -> None:
         if not self._failed.done():
@@ -224,15 +224,10 @@ async def _supervise(settings: Settings, cards: Sequence[int]) -> int:
         port = stack.enter_context(reserve(settings.host, settings.port)).getsockname()[1]
         threads = settings.threads or max(1, available_cpus() // settings.workers)
         settings = replace(settings, port=port, threads=threads)
-        counters = SharedCounters.create(settings.workers, mine=None)
+        counters = SharedCounters.create(settings.workers, worker=None)
         stack.callback(counters.close)
         supervisor = Supervisor(settings, counters, cards)
-        if settings.metrics:
-            told = collectors(counters, supervisor.processes, supervisor.restarts)
-            exporter = Exporter(
-                told, host=settings.metrics_host, port=settings.metrics_port, counters=counters
-            )
-            stack.callback(exporter.close)
+        stack.enter_context(serve_metrics(settings, counters, supervisor.processes, supervisor.restarts))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, supervisor, number)

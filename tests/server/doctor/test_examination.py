@@ -7,32 +7,31 @@ from typing import Any
 import pytest
 
 from polyhead_server.doctor.examination import examine, libraries_for
-from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
+from polyhead_server.doctor.machine import Machine
+from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, Processors, Runtime
 from polyhead_server.engine.devices import CPU, CUDA
 from polyhead_server.errors import RepositoryError, StartError
 
-RUNTIME = Runtime(
-    version="1.31.1", packages=("onnxruntime-gpu",), cuda="13.0", build="", providers=(CUDA, CPU)
-)
-H200 = Card(name="NVIDIA H200", capability="9.0", memory=141 * 2**30, free=140 * 2**30)
+RUNTIME = Runtime(version="1.31.1", packages=("onnxruntime-gpu",), cuda="13.0", providers=(CUDA, CPU))
+H200 = Gpu(name="NVIDIA H200", capability="9.0", memory=141 * 2**30, free=140 * 2**30)
 EVERYTHING = frozenset(library.name for library in libraries_for("13.0"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeMachine:
-    """A machine with a card on which everything works."""
+class FakeMachine(Machine):
+    """A machine with a GPU on which everything works."""
 
     has: frozenset[str] = EVERYTHING
     installed: Runtime = RUNTIME
     problem: str | None = None
-    shown: tuple[Card, ...] = (H200,)
+    shown: tuple[Gpu, ...] = (H200,)
     highest: str | None = "13.0"
     compiler: str | None = "13.0"
 
     def processors(self) -> Processors:
         return Processors(in_machine=16, affinity=8, usable=4, concurrent_runs=2)
 
-    def memory(self) -> Memory:
+    def memory(self, **_others: Any) -> Memory:
         return Memory(total=128 * 2**30, available=100 * 2**30, limit=None)
 
     def runtime(self) -> Runtime:
@@ -41,11 +40,12 @@ class FakeMachine:
     def driver(self) -> str | None:
         return "580.159.04" if self.shown else None
 
-    def versions(self) -> dict[str, str | None]:
-        own = {"driver_cuda": self.highest, "nvrtc": self.compiler}
-        return own | {"cudart": "13.0", "cublas": "13.1.0", "cudnn": "9.13.0"}
+    def versions(self) -> CudaVersions:
+        return CudaVersions(
+            highest=self.highest, runtime="13.0", compiler=self.compiler, cublas="13.1.0", cudnn="9.13.0"
+        )
 
-    def cards(self) -> tuple[Card, ...]:
+    def gpus(self) -> tuple[Gpu, ...]:
         return self.shown
 
     def library(self, name: str) -> str | None:
@@ -58,17 +58,17 @@ class FakeMachine:
 BARE = FakeMachine(has=frozenset(), problem="missing libcuda.so.1", shown=(), highest=None)
 
 
-def test_a_machine_on_which_all_is_there_runs_on_its_card() -> None:
+def test_a_machine_on_which_all_is_there_runs_on_its_gpu() -> None:
     report = examine(FakeMachine(), "auto")
 
     assert report.works
     assert (report.chosen, report.problems, report.advice) == ("cuda", (), ())
-    assert report.cuda.cards == (H200,)
+    assert report.cuda.gpus == (H200,)
     assert all(library.path == f"/lib/{library.name}" for library in report.cuda.libraries)
 
 
 @pytest.mark.parametrize("asked", ["auto", "cpu"])
-def test_a_machine_without_a_card_runs_on_the_cpu(asked: Any) -> None:
+def test_a_machine_without_a_gpu_runs_on_the_cpu(asked: Any) -> None:
     report = examine(BARE, asked)
 
     assert report.works
@@ -92,7 +92,7 @@ def test_only_what_is_missing_is_to_be_installed() -> None:
     assert "driver" not in problem.remedy
 
 
-def test_a_card_that_is_not_used_is_advice_where_the_cpu_serves() -> None:
+def test_a_gpu_that_is_not_used_is_advice_where_the_cpu_serves() -> None:
     machine = FakeMachine(has=EVERYTHING - {"libcurand.so.10"}, problem="missing libcurand.so.10")
 
     report = examine(machine, "auto")

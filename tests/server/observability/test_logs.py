@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from polyhead_server.observability.logs import LOGGER, configure, flush
-from polyhead_server.observability.request_log import Record
+from polyhead_server.observability.request_log import RequestRecord
 
 X = np.ones((1, 3, 16), np.float32)
 
@@ -77,7 +77,7 @@ def test_what_libraries_warn_of_has_the_same_form(capfd: pytest.CaptureFixture[s
 FLOOD = """
 import sys
 from polyhead_server.observability.logs import LOGGER, configure, flush
-from polyhead_server.observability.request_log import Record
+from polyhead_server.observability.request_log import RequestRecord
 
 configure("info")
 for number in range(30_000):
@@ -142,7 +142,7 @@ def test_at_debug_every_inference_has_a_line_with_its_callers_name(serve: Any) -
 def test_a_clock_that_is_set_back_makes_no_negative_times(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(10**9, 0, -(10**6)))
     monkeypatch.setattr(time, "time_ns", lambda: next(times))
-    record = Record(request_id="r1")
+    record = RequestRecord(request_id="r1")
     record.end()
 
     assert record.seconds > 0

@@ -1,11 +1,14 @@
-"""What Prometheus sees."""
+"""What Prometheus sees, and what probes are answered."""
 
 import os
 import re
 import socket
+import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import numpy as np
@@ -13,24 +16,30 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from polyhead_proto import messages as pb
+from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.observability.metrics import Exporter, collectors
+from polyhead_server.observability.metrics import serve_metrics
 from polyhead_server.observability.shared_counters import SharedCounters
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+Ask = Callable[[str], int]
+
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+
+
+def settings(port: int | Literal["auto"] = 0, host: str = "127.0.0.1") -> Settings:
+    """Settings that serve metrics here."""
+    return Settings(models=Path("models"), metrics_host=host, metrics_port=port)
 
 
 class Metrics:
     """What `/metrics` says, by sample."""
 
     def __init__(self, counters: SharedCounters) -> None:
-
-        exporter = Exporter(collectors(counters, {0: os.getpid()}, [2]), host="127.0.0.1", port=0)
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=30) as reply:
-                text = reply.read().decode()
-        finally:
-            exporter.close()
+        with (
+            serve_metrics(settings(), counters, {0: os.getpid()}, [2]) as port,
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply,
+        ):
+            text = reply.read().decode()
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
         self.samples = {
             (sample.name, *sorted(sample.labels.items())): sample.value
@@ -114,24 +123,70 @@ def test_the_documentation_lists_exactly_what_is_told(serve: Any) -> None:
         assert shown == documented, name
 
 
-def test_a_port_that_was_asked_for_must_be_free() -> None:
+# ---- Where they are served ---------------------------------------------------------------------
+
+
+def serve_nothing(settings: Settings) -> int | None:
+    """Serves the metrics of no worker for a moment; returns the port."""
+    with serve_metrics(settings, SharedCounters.create(), {}) as port:
+        return port
+
+
+def test_a_requested_port_must_be_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
             StartError, match=rf"cannot serve metrics on 127\.0\.0\.1 port {port}: Address already"
         ):
-            Exporter([], host="127.0.0.1", port=port)
+            serve_nothing(settings(port))
 
 
 def test_what_is_no_address_is_a_clear_error() -> None:
     with pytest.raises(StartError, match=r"cannot serve metrics on .* port 0: it must be the name of a host"):
-        Exporter([], host="nonsense..", port=0)
+        serve_nothing(settings(host="nonsense.."))
 
 
-def test_the_usual_port_need_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usual_port_need_not_be_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr("polyhead_server.observability.metrics.DEFAULT_PORT", taken.getsockname()[1])
-        exporter = Exporter([], host="127.0.0.1", port=None)
 
-        assert exporter.port is None
-        exporter.close()
+        assert serve_nothing(settings("auto")) is None
+
+
+def test_metrics_can_be_turned_off() -> None:
+    assert serve_nothing(replace(settings(), metrics_port="off")) is None
+
+
+# ---- Probes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ask(serve: Any) -> Iterator[tuple[Any, Ask]]:
+    """A server with room for one connection, and the status of a path on its metrics port."""
+    server = serve(grpc_option=["grpc.max_allowed_incoming_connections=1"])
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    with serve_metrics(settings(), server.server.registry.counters, {}) as port:
+        yield server, status
+
+
+def test_readiness_follows_the_server_and_liveness_stays(ask: tuple[Any, Ask]) -> None:
+    server, status = ask
+    assert [status(path) for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 200]
+
+    server.drain(10)
+
+    assert [status(path) for path in ("/healthz", "/readyz", "/metrics")] == [200, 503, 200]
+
+
+def test_probes_are_answered_when_grpc_takes_no_more_connections(ask: tuple[Any, Ask]) -> None:
+    server, status = ask
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port))):
+        assert [status(path) for path in ("/healthz", "/readyz")] == [200, 200]

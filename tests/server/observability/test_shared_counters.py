@@ -29,7 +29,7 @@ def run_and_kill(counters: SharedCounters, worker: int) -> None:
 
 
 def test_what_a_killed_process_has_counted_stays_and_its_successor_counts_on() -> None:
-    counters = SharedCounters.create(2, mine=None)
+    counters = SharedCounters.create(2, worker=None)
 
     run_and_kill(counters, 0)
     run_and_kill(counters, 1)
@@ -40,12 +40,12 @@ def test_what_a_killed_process_has_counted_stays_and_its_successor_counts_on() -
 
 
 def test_how_things_stood_ends_with_the_process() -> None:
-    counters = SharedCounters.create(2, mine=None)
+    counters = SharedCounters.create(2, worker=None)
     run_and_kill(counters, 0)
     run_and_kill(counters, 1)
     assert counters.total("tiny", 1)[at.READY] == 2
 
-    counters.settle(0)
+    counters.clear_gauges(0)
 
     assert counters.total("tiny", 1)[at.READY] == 1
     assert counters.total("tiny", 1)[3] == 2000
@@ -63,12 +63,12 @@ def test_pages_are_told_apart_by_name_and_version() -> None:
     totals = {key: values[0] for key, values in counters.totals().items()}
 
     assert totals == {("a", 1): 2, ("b", 1): 3, ("b", 2): 11, ("x" * 255 + ".attention", 1): 4}
-    assert counters.mine == [("b", 2), ("a", 1), ("b", 1), ("x" * 255 + ".attention", 1)]
+    assert counters.written == [("b", 2), ("a", 1), ("b", 1), ("x" * 255 + ".attention", 1)]
     assert counters.total("unknown", 1) == [0] * at.SLOTS
 
 
 def test_of_dates_and_providers_the_largest_counts() -> None:
-    writer = SharedCounters.create(2, mine=0)
+    writer = SharedCounters.create(2, worker=0)
     other = SharedCounters([os.dup(file) for file in writer.files], 1)
     for counters, date in ((writer, 5), (other, 7)):
         counters.page("a", 1)[at.LAST_INFERENCE_MS] = date
@@ -80,6 +80,6 @@ def test_of_dates_and_providers_the_largest_counts() -> None:
     assert (values[at.LAST_INFERENCE_MS], values[at.PROVIDER], values[at.SEQUENCES]) == (7, 1, 12)
 
 
-def test_a_board_that_is_only_read_has_no_pages_of_its_own() -> None:
-    with pytest.raises(ValueError, match="only read"):
-        SharedCounters.create(1, mine=None).page("a", 1)
+def test_counters_that_are_only_read_cannot_be_written() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        SharedCounters.create(1, worker=None).page("a", 1)

@@ -34,7 +34,7 @@ def test_times_fall_into_the_bucket_whose_bound_they_do_not_pass() -> None:
     for time in times:
         answered(statistics, queue_ns=time)
 
-    values = statistics.totals()
+    values = statistics.page
 
     for index, bound in enumerate(bounds):
         counted = sum(values[at.QUEUE.first : at.QUEUE.first + index + 1])
@@ -48,7 +48,7 @@ def test_only_text_is_tokenised() -> None:
     answered(statistics)
     answered(statistics, tokenise_ns=7, batch=3)
 
-    values = statistics.totals()
+    values = statistics.page
 
     assert (at.TOKENISE.count(values), values[at.TOKENISE.sum]) == (1, 7)
     assert (at.REQUEST.count(values), values[at.SEQUENCES], values[at.CODE["OK"]]) == (2, 4, 2)
@@ -68,7 +68,7 @@ def test_failures_are_counted_by_their_status(error: BaseException, code: str) -
     statistics = Statistics(SharedCounters.create(), "tiny", 2)
     statistics.failed(total_ns=5, error=error)
 
-    values = statistics.totals()
+    values = statistics.page
 
     assert {name: values[slot] for name, slot in at.CODE.items() if values[slot]} == {code: 1}
     assert (values[at.FAILED], values[at.FAILED_NS]) == (1, 5)
@@ -90,7 +90,7 @@ def test_runs_are_counted_by_their_size() -> None:
         )
     statistics.on_drop(Drop.EXPIRED)
 
-    values = statistics.totals()
+    values = statistics.page
 
     rows = {size: list(values[row : row + 4]) for size, row in at.BATCH_ROWS.items() if values[row]}
     assert rows == {1: [1, 1, 2, 3], 3: [2, 2, 4, 6], 8192: [1, 1, 2, 3]}

@@ -1,7 +1,6 @@
 """OpenTelemetry traces: one span for each inference, its stages inside."""
 
 import builtins
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,19 +9,20 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import polyhead_server.observability.tracing
-from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.observability.tracing import open_tracer
 
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 X = np.ones((2, 3, 16), np.float32)
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Keeps the spans that a server would send."""
+    """Keeps the spans that a server would send to an endpoint, which the environment names."""
     one = InMemorySpanExporter()
-    monkeypatch.setattr(polyhead_server.observability.tracing, "_exporter", lambda _endpoint: one)
+    monkeypatch.setattr(polyhead_server.observability.tracing, "_exporter", lambda: one)
+    monkeypatch.setenv(ENDPOINT, "http://collector:4317")
     return one
 
 
@@ -35,7 +35,7 @@ def spans(server: Any, exporter: InMemorySpanExporter) -> list[Any]:
 def test_a_span_has_its_stages_inside_and_its_callers_above(
     serve: Any, exporter: InMemorySpanExporter
 ) -> None:
-    server = serve(trace_endpoint="http://collector:4317")
+    server = serve()
     sampled = (("traceparent", f"00-{TRACE}-{PARENT}-01"), ("x-request-id", "r1"))
     server.call("ModelInfer", server.request("tiny-tokens", {"text": ["the cat", "a dog"]}), metadata=sampled)
 
@@ -59,7 +59,7 @@ def test_a_span_has_its_stages_inside_and_its_callers_above(
 
 
 def test_what_failed_says_how(serve: Any, exporter: InMemorySpanExporter) -> None:
-    server = serve(trace_endpoint="http://collector:4317")
+    server = serve()
     with pytest.raises(grpc.RpcError):
         server.infer("tiny", {"y": X})
 
@@ -71,7 +71,7 @@ def test_what_failed_says_how(serve: Any, exporter: InMemorySpanExporter) -> Non
 
 
 def test_every_request_of_a_stream_has_a_span(serve: Any, exporter: InMemorySpanExporter) -> None:
-    server = serve(trace_endpoint="http://collector:4317")
+    server = serve()
     stream = server.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
     payload = server.request("tiny", {"x": X}).SerializeToString()
 
@@ -81,27 +81,78 @@ def test_every_request_of_a_stream_has_a_span(serve: Any, exporter: InMemorySpan
 
 
 def test_a_caller_that_does_not_trace_decides(serve: Any, exporter: InMemorySpanExporter) -> None:
-    server = serve(trace_endpoint="http://collector:4317")
+    server = serve()
     metadata = (("traceparent", f"00-{TRACE}-{PARENT}-00"),)
     server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=metadata)
 
     assert spans(server, exporter) == []
 
 
-def test_the_ratio_counts_where_the_caller_has_not_decided(
-    serve: Any, exporter: InMemorySpanExporter
+def test_the_sampler_decides_where_the_caller_has_not(
+    serve: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve(trace_endpoint="http://collector:4317", trace_ratio=0)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    server = serve()
     server.infer("tiny", {"x": X})
 
     assert spans(server, exporter) == []
 
 
-def test_without_an_endpoint_there_is_no_tracer() -> None:
-    assert open_tracer(Settings(models=Path("models"))) is None
+def test_the_environment_names_the_service(
+    serve: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "encoders")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "zone=a")
+    server = serve()
+    server.infer("tiny", {"x": X})
+
+    attributes = spans(server, exporter)[-1].resource.attributes
+
+    assert (attributes["service.name"], attributes["zone"]) == ("encoders", "a")
 
 
-def test_a_missing_extra_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {ENDPOINT: ""},
+        {ENDPOINT: "http://collector:4317", "OTEL_SDK_DISABLED": "true"},
+        {ENDPOINT: "http://collector:4317", "OTEL_TRACES_EXPORTER": "none"},
+    ],
+)
+def test_there_is_no_tracer_unless_it_is_asked_for(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert open_tracer() is None
+
+
+@pytest.mark.parametrize("name", [ENDPOINT, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+def test_an_endpoint_is_all_that_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    tracer = open_tracer()
+
+    assert tracer is not None
+    tracer.close()
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was warned of, where there is an endpoint."""
+    lines: list[str] = []
+    monkeypatch.setattr(
+        "polyhead_server.observability.tracing.LOGGER.warning",
+        lambda text, *arguments: lines.append(text % arguments),
+    )
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:1")
+    return lines
+
+
+def test_a_missing_extra_is_warned_of(monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:
@@ -111,5 +162,20 @@ def test_a_missing_extra_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(builtins, "__import__", without)
 
-    with pytest.raises(StartError, match=r"pip install 'polyhead\[trace\]'"):
-        open_tracer(Settings(models=Path("models"), trace_endpoint="http://127.0.0.1:4317"))
+    assert open_tracer() is None
+    assert warnings == [f"no traces: {ENDPOINT} needs the trace extra: pip install 'polyhead[trace]'"]
+
+
+def test_another_protocol_is_warned_of(monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+
+    assert open_tracer() is None
+    assert warnings == ["no traces: OTEL_EXPORTER_OTLP_PROTOCOL must be grpc, was http/protobuf"]
+
+
+def test_variables_that_the_library_rejects_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
+
+    with pytest.raises(StartError, match=r"cannot send traces as the OTEL_\* variables say: .*soon"):
+        open_tracer()

@@ -242,7 +242,7 @@ def test_a_request_for_a_model_that_has_gone_counts_as_nobody_s(serve: Any) -> N
             server.infer("tiny", {"x": x})
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    nobody = registry.unattributed.totals()
+    nobody = registry.unattributed.page
     assert (nobody[at.FAILED], nobody[at.CODE["UNAVAILABLE"]]) == (2, 2)
 
 

@@ -1,5 +1,6 @@
 """Limits on connections, and what a client may do on one."""
 
+import re
 import socket
 import struct
 from pathlib import Path
@@ -11,48 +12,69 @@ import pytest
 from tests.server import h2
 
 from polyhead_server import Settings
-from polyhead_server.transport.options import server_options
+from polyhead_server.errors import StartError
+from polyhead_server.transport.options import DEFAULTS, server_options
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
 
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 ALONE = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
 
 
-def test_settings_become_options() -> None:
-    options = dict(
-        server_options(
-            Settings(
-                models=Path("models"),
-                max_concurrent_streams=7,
-                max_connections=0,
-                keepalive_seconds=0,
-                max_connection_age_seconds=1.5,
-                min_ping_seconds=0.25,
-            ),
-            reuse_port=True,
-        )
+def options(*given: str, reuse_port: bool = False, **settings: Any) -> dict[str, int | str]:
+    """The server's options, with these changed."""
+    one = Settings(models=Path("models"), grpc_option=given, **settings)
+    return dict(server_options(one, reuse_port=reuse_port))
+
+
+def test_defaults_are_safe_and_an_option_replaces_its_own() -> None:
+    plain, changed = options(), options("grpc.max_connection_age_ms=1500", "grpc.keepalive_time_ms=7")
+
+    assert plain.items() >= DEFAULTS.items()
+    assert "grpc.max_connection_age_ms" not in plain
+    assert changed == plain | {"grpc.max_connection_age_ms": 1500, "grpc.keepalive_time_ms": 7}
+
+
+def test_an_option_that_belongs_to_another_follows_it_unless_it_is_given() -> None:
+    names = ("grpc.max_concurrent_streams", "grpc.http2.max_deallocating_streams")
+
+    assert [options("grpc.max_concurrent_streams=7")[name] for name in names] == [7, 14]
+    assert [options(f"{names[0]}=7", f"{names[1]}=9")[name] for name in names] == [7, 9]
+    assert options(f"{names[0]}=2147483647")[names[1]] == 2147483647
+    assert options("grpc.max_metadata_size=4096")["grpc.absolute_max_metadata_size"] == 4096
+    assert options("grpc.server.max_pending_requests=5")["grpc.server.max_pending_requests_hard_limit"] == 5
+
+
+def test_no_limit_on_connections_is_no_option_for_grpc_aborts_on_one() -> None:
+    assert "grpc.max_allowed_incoming_connections" not in options(
+        "grpc.max_allowed_incoming_connections=2147483647"
     )
 
-    assert options["grpc.max_concurrent_streams"] == 7
-    assert options["grpc.http2.max_deallocating_streams"] == 14
-    assert options["grpc.max_connection_age_ms"] == 1500
-    assert options["grpc.http2.min_ping_interval_without_data_ms"] == 250
-    assert options["grpc.so_reuseport"] == 1
-    assert "grpc.max_allowed_incoming_connections" not in options
-    assert "grpc.keepalive_time_ms" not in options
+
+def test_what_other_settings_say_becomes_options() -> None:
+    found = options(max_request_bytes=2048, max_reply_bytes=4096, reuse_port=True)
+
+    assert found["grpc.max_receive_message_length"] == 2048
+    assert found["grpc.max_send_message_length"] == 4096
+    assert found["grpc.so_reuseport"] == 1
+    assert options()["grpc.so_reuseport"] == 0
 
 
-def test_by_default_connections_do_not_age_and_ports_are_not_shared() -> None:
-    options = dict(server_options(Settings(models=Path("models"))))
+def test_a_number_must_be_one() -> None:
+    with pytest.raises(StartError, match="max_concurrent_streams must be a whole number, was 'many'"):
+        options("grpc.max_concurrent_streams=many")
 
-    assert options["grpc.so_reuseport"] == 0
-    assert "grpc.max_connection_age_ms" not in options
+
+def test_the_documentation_lists_the_defaults() -> None:
+    documented = dict(re.findall(r"^\| `(grpc\.\S+)` \| ([\d,]+) \|", OPERATIONS.read_text(), re.M))
+
+    assert {name: int(value.replace(",", "")) for name, value in documented.items()} == DEFAULTS
 
 
 def test_one_connection_too_many_is_closed(serve: Any) -> None:
-    server = serve(max_connections=2)
+    server = serve(grpc_option=["grpc.max_allowed_incoming_connections=2"])
     server.call("ServerLive")
     with (
         grpc.insecure_channel(server.address, ALONE) as second,
@@ -68,10 +90,11 @@ def test_one_connection_too_many_is_closed(serve: Any) -> None:
 
 
 def test_connections_on_which_nobody_speaks_make_room_again(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any,
 ) -> None:
-    monkeypatch.setattr("polyhead_server.transport.options._HANDSHAKE_SECONDS", 0.5)
-    server = serve(max_connections=2)
+    server = serve(
+        grpc_option=["grpc.max_allowed_incoming_connections=2", "grpc.server_handshake_timeout_ms=500"]
+    )
     host, port = server.address.split(":")
     silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
 
@@ -84,7 +107,7 @@ def test_connections_on_which_nobody_speaks_make_room_again(
 
 
 def test_headers_that_are_too_large_are_refused_and_others_go_on(serve: Any) -> None:
-    server = serve(max_header_bytes=4096)
+    server = serve(grpc_option=["grpc.max_metadata_size=4096"])
     with pytest.raises(grpc.RpcError) as caught:
         server.call("ServerLive", metadata=(("x-large", "x" * 8000),))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -92,7 +115,7 @@ def test_headers_that_are_too_large_are_refused_and_others_go_on(serve: Any) -> 
 
 
 def test_an_old_connection_is_replaced_without_a_failed_call(serve: Any) -> None:
-    server = serve(max_connection_age_seconds=0.2)
+    server = serve(grpc_option=["grpc.max_connection_age_ms=200"])
     x = {"x": np.ones((1, 3, 16), np.float32)}
     connected: list[grpc.ChannelConnectivity] = []
     server.channel.subscribe(connected.append)
@@ -105,7 +128,7 @@ def test_an_old_connection_is_replaced_without_a_failed_call(serve: Any) -> None
 def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
     serve: Any, gate: "Gate", streams: int
 ) -> None:
-    server = serve(max_concurrent_streams=streams)
+    server = serve(grpc_option=[f"grpc.max_concurrent_streams={streams}"])
     # Too long to run on the event loop.
     request = server.request("tiny.attention", {"x": np.ones((1, 300, 16), np.float32)}, outputs=["output"])
     with (
@@ -136,11 +159,11 @@ def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
 # ---- Pings, from a client of sockets: gRPC's own does not ping too often ---------------------------
 
 
-@pytest.mark.parametrize(("min_ping_seconds", "is_cut_off"), [(10, True), (0, False)])
+@pytest.mark.parametrize(("min_ping_ms", "is_cut_off"), [(10_000, True), (0, False)])
 def test_who_pings_too_often_is_cut_off_and_nobody_else(
-    serve: Any, min_ping_seconds: float, is_cut_off: bool
+    serve: Any, min_ping_ms: int, is_cut_off: bool
 ) -> None:
-    server = serve(min_ping_seconds=min_ping_seconds)
+    server = serve(grpc_option=[f"grpc.http2.min_ping_interval_without_data_ms={min_ping_ms}"])
     states: list[grpc.ChannelConnectivity] = []
     server.call("ServerLive")
     server.channel.subscribe(states.append)

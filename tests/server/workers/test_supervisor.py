@@ -298,7 +298,7 @@ def test_when_the_system_gives_no_process_it_is_asked_again(
     async def test() -> None:
         with ExitStack() as stack:
             port = stack.enter_context(reserve("127.0.0.1", 0)).getsockname()[1]
-            counters = SharedCounters.create(1, mine=None)
+            counters = SharedCounters.create(1, worker=None)
             stack.callback(counters.close)
             supervisor = Supervisor(replace(quick_settings(repository), port=port, workers=1), counters)
             running = asyncio.create_task(supervisor.run())

@@ -1,0 +1,87 @@
+"""What the machine reports: memory within its control groups, processors, libraries and their versions."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from polyhead_proto.cgroups import ControlGroups
+from polyhead_server.doctor import machine
+from polyhead_server.doctor.machine import Machine
+from polyhead_server.doctor.report import CudaVersions
+
+MEMINFO = (
+    "MemTotal:       2048 kB\nMemFree:        100 kB\nMemAvailable:   1024 kB\nHugePages_Total:       0\n"
+)
+
+
+@pytest.mark.parametrize(("limits", "smallest"), [({}, None), ({"a": "500000", "a/b": "900000"}, 500_000)])
+def test_the_smallest_limit_of_the_groups_around_counts(
+    limits: dict[str, str], smallest: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    (tmp_path / "membership").write_text("0::/a/b\n")
+    for group, limit in limits.items():
+        (tmp_path / group).mkdir(parents=True)
+        (tmp_path / group / "memory.max").write_text(limit)
+
+    memory = Machine().memory(
+        meminfo=tmp_path / "meminfo",
+        groups=ControlGroups(membership=tmp_path / "membership", root=tmp_path),
+    )
+
+    assert (memory.total, memory.available, memory.limit) == (2048 * 1024, 1024 * 1024, smallest)
+
+
+def test_this_machines_memory() -> None:
+    memory = Machine().memory()
+
+    assert 0 < memory.available <= memory.total
+
+
+def test_a_library_is_loaded_and_found() -> None:
+    assert str(Machine().library("libc.so.6")).endswith("libc.so.6")
+    assert Machine().library("libnobody.so.1") is None
+
+
+def test_this_machines_processors_and_runtime() -> None:
+    processors, runtime = Machine().processors(), Machine().runtime()
+
+    assert 1 <= processors.usable <= processors.affinity <= processors.in_machine
+    assert "CPUExecutionProvider" in runtime.providers
+
+
+def test_versions_are_asked_of_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        """A library whose functions write 13020, and that knows cuDNN's way."""
+
+        def cuDriverGetVersion(self, pointer: object) -> int:  # noqa: N802
+            pointer._obj.value = 13020  # type: ignore[attr-defined]
+            return 0
+
+        cudaRuntimeGetVersion = cuDriverGetVersion  # noqa: N815
+
+        def cublasGetProperty(self, index: int, pointer: object) -> int:  # noqa: N802
+            pointer._obj.value = (13, 1, 4)[index]  # type: ignore[attr-defined]
+            return 0
+
+        def nvrtcVersion(self, major: object, minor: object) -> int:  # noqa: N802
+            major._obj.value, minor._obj.value = 13, 5  # type: ignore[attr-defined]
+            return 0
+
+        class Version:
+            """A function that says 9.13.1."""
+
+            restype: object = None
+
+            def __call__(self) -> int:
+                return 91301
+
+        cudnnGetVersion = Version()  # noqa: N815
+
+    monkeypatch.setattr(machine, "_open", lambda name: Library())
+    monkeypatch.setattr(Machine, "runtime", lambda _machine: SimpleNamespace(cuda="13.0"))
+
+    assert Machine().versions() == CudaVersions(
+        highest="13.2", runtime="13.2", compiler="13.5", cublas="13.1.4", cudnn="9.13.1"
+    )
