@@ -15,9 +15,9 @@ import onnxruntime as ort
 
 from polyhead_server.doctor.memory import read_memory
 from polyhead_server.doctor.report import Card, Memory, Processors, Runtime
+from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.devices import CUDA, cuda_problem
-from polyhead_server.engine.threads import available_cpus, concurrent_runs
+from polyhead_server.engine.devices import cuda_problem, cuda_version, on_cpu
 
 _MAJOR, _MINOR = 75, 76
 """CUDA's numbers for the two parts of a card's compute capability."""
@@ -60,7 +60,10 @@ class ThisMachine:
         usable = available_cpus()
         affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
         return Processors(
-            in_machine=every, affinity=affinity, usable=usable, concurrent_runs=concurrent_runs(usable)
+            in_machine=every,
+            affinity=affinity,
+            usable=usable,
+            concurrent_runs=on_cpu("").default_runs(usable),
         )
 
     def memory(self) -> Memory:
@@ -69,14 +72,12 @@ class ThisMachine:
 
     def runtime(self) -> Runtime:
         """The installed onnxruntime."""
-        providers = tuple(ort.get_available_providers())
-        built_for = getattr(ort, "cuda_version", "") if CUDA in providers else ""
         return Runtime(
             version=ort.__version__,
             packages=tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", ())))),
-            cuda=built_for or None,
+            cuda=cuda_version(),
             build=ort.get_build_info(),
-            providers=providers,
+            providers=tuple(ort.get_available_providers()),
         )
 
     def driver(self) -> str | None:

@@ -105,12 +105,6 @@ class GraphReport:
     """Those on the CPU that should be on the card: products, attention, norms."""
     problem: str | None
 
-    @property
-    def on_cpu(self) -> Mapping[str, int]:
-        """What runs on the CPU though the graph as a whole does not."""
-        cpu = "CPUExecutionProvider"
-        return {} if self.provider == cpu else self.operators.get(cpu, {})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:

@@ -3,6 +3,7 @@
 Light, as all that the process above the workers imports.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,13 +104,24 @@ HELD_BYTES = _cursor.take()
 SERVING = _cursor.take()
 """The worker is ready, whatever of its models is."""
 GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES, SERVING)
-PROVIDER = _cursor.take()
-"""1 + its place in `PROVIDERS`."""
-PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")
+_PROVIDER_SLOTS = 8
+PROVIDER = slice(_first := _cursor.take(_PROVIDER_SLOTS), _first + _PROVIDER_SLOTS)
+"""The execution provider's name, as `encode_provider` writes it."""
 
 SLOTS = _cursor.size
-MAXIMA = (LAST_INFERENCE_MS, PROVIDER)
+MAXIMA = (LAST_INFERENCE_MS,)
 """Pages of several processes add up, but for these: there the largest counts."""
+
+
+def encode_provider(name: str) -> memoryview:
+    """Return what stands at `PROVIDER` for a provider's name, which is cut if it is longer than the place."""
+    size = 8 * _PROVIDER_SLOTS
+    return memoryview(name.encode()[:size].ljust(size, b"\0")).cast("q")
+
+
+def decode_provider(values: Sequence[int]) -> str:
+    """Return the name of a page's provider, or nothing if it has none yet."""
+    return array("q", values[PROVIDER]).tobytes().rstrip(b"\0").decode(errors="replace")
 
 
 def batch_row(batch: int) -> int:

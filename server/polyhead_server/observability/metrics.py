@@ -133,8 +133,8 @@ def _info(models: Mapping[tuple[str, str], Sequence[int]]) -> Metric:
         "polyhead_model_info", "1; says where onnxruntime runs the model.", labels=(*_MODEL, "provider")
     )
     for labels, values in models.items():
-        if values[at.PROVIDER]:
-            info.add_metric((*labels, at.PROVIDERS[values[at.PROVIDER] - 1]), 1)
+        if provider := at.decode_provider(values):
+            info.add_metric((*labels, provider), 1)
     return info
 
 

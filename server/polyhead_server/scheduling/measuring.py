@@ -1,4 +1,4 @@
-"""Times an engine on a small grid of (B, T), within a budget."""
+"""Time an engine on a small grid of (B, T), within a budget."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +17,16 @@ _LONGEST = 1024
 _LARGEST_BATCH = 64
 _QUICK_SECONDS = 0.005
 _GAIN_SECONDS = 0.03
-"""About how long each side of one comparison takes."""
+"""About the time that each side of one comparison takes."""
 _ROUNDS = 3
 _TYPICAL = 64
-"""T of a sentence or two."""
+"""T of one or two sentences."""
 
 Prepare: TypeAlias = Callable[[int, int], Callable[[], object]]
 
 
 def grid(max_tokens: int | None, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-    """The points (B, T) in the order in which they are measured: by B × T, the longest first.
+    """Yield the points (B, T) in the order in which they are measured: by B × T, the longest T first.
 
     Both axes go up in powers of two: T from 8 (or from the graph's own limit, where that is lower).
 
@@ -55,7 +55,7 @@ def measure(
     longest_batch: float = float("inf"),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[tuple[int, int], float]:
-    """Times runs on the grid, larger and larger ones, until the budget would be passed.
+    """Time larger and larger runs of the grid until the budget is used up.
 
     Every point is run once to warm up, and then timed three times, five when it is quick; the median counts.
 
@@ -104,9 +104,9 @@ def measure_gains(
     budget: float = 1.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Times several runs at once against one after the other, at B = 1.
+    """Compare several runs at once with runs one after the other, at B = 1.
 
-    Both sides take turns, so that a machine that is slow for a while is slow for both.
+    Both sides alternate, so that a machine that is slow for a while is slow for both.
 
     Args:
         prepare: Makes the inputs of a run of (B, T), and returns what runs it.
@@ -181,7 +181,7 @@ def _gain(
 
 
 def _falling(values: Sequence[float]) -> list[float]:
-    """The nearest values that never rise: neighbours that do get their mean (pool adjacent violators)."""
+    """Return the nearest values that never rise: those that do are averaged (pool adjacent violators)."""
     pools: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1

@@ -6,7 +6,6 @@ from importlib.metadata import version
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import triton_type
-from polyhead_server.engine.devices import CUDA
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -121,9 +120,7 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             pb.ModelInstanceGroup(
                 name=signature.name,
                 count=1,
-                kind=pb.ModelInstanceGroup.KIND_GPU
-                if model.provider == CUDA
-                else pb.ModelInstanceGroup.KIND_CPU,
+                kind=pb.ModelInstanceGroup.KIND_GPU if model.on_gpu else pb.ModelInstanceGroup.KIND_CPU,
             )
         ],
         dynamic_batching=pb.ModelDynamicBatching(

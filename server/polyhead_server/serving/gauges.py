@@ -5,10 +5,10 @@ import asyncio
 from polyhead_server.observability.counter_layout import (
     HELD_BYTES,
     PROVIDER,
-    PROVIDERS,
     QUEUED_TOKENS,
     READY,
     SERVING,
+    encode_provider,
 )
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -40,8 +40,8 @@ class Gauges:
         for key in {*ready, *counters.mine}:
             page, model = counters.page(*key), ready.get(key)
             page[READY] = int(model is not None)
-            if model is not None and model.provider in PROVIDERS:
-                page[PROVIDER] = 1 + PROVIDERS.index(model.provider)
+            if model is not None:
+                page[PROVIDER] = encode_provider(model.provider)
 
     def sample(self) -> None:
         """Writes down how much waits, now and every half second."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from polyhead_server.doctor.graphs import attention_of, inspect
-from polyhead_server.doctor.report import GraphReport
 from polyhead_server.engine.devices import CPU, CUDA, on_cpu
 
 
@@ -26,7 +25,6 @@ def test_the_fast_graph_is_fused_and_the_attention_graph_explicit(repository: Pa
     assert (attention.attention, attention.attention_operators) == ("explicit", {"Softmax": 2})
     for graph in (fast, attention):
         assert (graph.provider, graph.precision, graph.problem) == (CPU, "fp32", None)
-        assert graph.on_cpu == {}
         assert sum(graph.operators[CPU].values()) > 10
 
 
@@ -41,22 +39,6 @@ def test_operators_of_all_providers_decide() -> None:
     )
     assert attention_of({CUDA: {"Attention": 3, "Softmax": 1}})[0] == "fused and explicit"
     assert attention_of({CPU: {"Shape": 2}}) == ("none", {})
-
-
-def test_what_a_card_leaves_to_the_cpu() -> None:
-    graph = GraphReport(
-        model="tiny",
-        version=1,
-        precision="fp16",
-        provider=CUDA,
-        attention="fused",
-        attention_operators={},
-        operators={CUDA: {"MatMul": 3}, CPU: {"Shape": 1}},
-        slow_on_cpu={},
-        problem=None,
-    )
-
-    assert graph.on_cpu == {"Shape": 1}
 
 
 def test_sixteen_bits_on_the_cpu_are_a_problem(repository: Path, tmp_path: Path) -> None:
