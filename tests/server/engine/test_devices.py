@@ -1,9 +1,12 @@
-"""A device works, or the server says why it does not."""
+"""A device works, or the server says why it does not; and what devices can do."""
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import polyhead_server
 from polyhead_server.engine.devices import (
     CPU,
     CUDA,
@@ -56,21 +59,22 @@ def test_what_cuda_sessions_are_created_with() -> None:
     assert limited["gpu_mem_limit"] == "1073741824"
 
 
+def test_no_other_module_knows_a_provider_by_name() -> None:
+    root = Path(polyhead_server.__file__).parent
+    for path in sorted({*root.rglob("*.py")} - {root / "engine" / "devices.py"}):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert CPU not in node.value, path
+                assert CUDA not in node.value, path
+            elif isinstance(node, ast.ImportFrom) and node.module == "polyhead_server.engine.devices":
+                assert not {"CPU", "CUDA"} & {alias.name for alias in node.names}, path
+
+
 def test_what_devices_can_do() -> None:
     cpu, gpu = on_cpu(""), on_cuda("", 1)
 
-    assert (cpu.arena, cpu.checks_placement, cpu.host_memory, cpu.host_threads) == (
-        "cpu:0",
-        False,
-        True,
-        True,
-    )
-    assert (gpu.arena, gpu.checks_placement, gpu.host_memory, gpu.host_threads) == (
-        "gpu:1",
-        True,
-        False,
-        False,
-    )
+    assert (cpu.arena, cpu.gpu, cpu.checks_placement) == ("cpu:0", None, False)
+    assert (gpu.arena, gpu.gpu is not None, gpu.checks_placement) == ("gpu:1", True, True)
     assert gpu.default_runs(16) == 2
 
 

@@ -123,9 +123,8 @@ def test_every_caller_gets_exactly_one_answer(
         results = await asyncio.gather(*answers, return_exceptions=True)
         if closes is None:
             await asyncio.sleep(100)  # callers may have left running batches
-            await one.submit(
-                len(schedule), batch=3, length=30, timeout=1e-6
-            )  # nothing runs: it starts at once
+            # Nothing runs, so that it starts at once.
+            await one.submit(len(schedule), batch=3, length=30, timeout=1e-6)
         elif closing is not None:
             await closing
         await one.scheduler.close()
