@@ -19,7 +19,7 @@ class Arena:
     """Track the memory of a session's runs, several at once included. Not thread-safe.
 
     Args:
-        clock: The time in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -41,8 +41,8 @@ def translate(error: Exception, name: str, check: Callable[[], None] = lambda: N
         name: The model's name.
         check: Raises what the device itself reports.
     """
-    if is_lost(error, check):
-        return DeviceLostError("the device failed: try again, the server starts anew", retry_after_ms=1000)
+    if _is_lost(error, check):
+        return DeviceLostError("the device failed: try again, the server restarts", retry_after_ms=1000)
     if is_out_of_memory(error):
         return TooLargeError("the request needs more memory than there is: send fewer or shorter sequences")
     return EngineError(f"{name} failed: {error}")
@@ -63,13 +63,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
-def is_lost(error: Exception, check: Callable[[], None] = lambda: None) -> bool:
+def _is_lost(error: Exception, check: Callable[[], None]) -> bool:
     """Return whether this process cannot use the device any more.
 
-    Args:
-        error: What a run raised.
-        check: Raises what the device itself reports. Errors of its libraries say less: after an illegal
-            access, cuBLAS only reports CUBLAS_STATUS_EXECUTION_FAILED.
+    Its libraries say less than the device: after an illegal access, cuBLAS only reports
+    CUBLAS_STATUS_EXECUTION_FAILED.
     """
     if _says_lost(str(error)):
         return True

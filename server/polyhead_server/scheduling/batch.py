@@ -109,12 +109,8 @@ def split(outputs: Arrays, works: Sequence[Work], layout: Layout) -> list[Arrays
     for work, own in zip(works, sizes, strict=True):
         rows = slice(row, row + work.batch)
         row += work.batch
-        cuts = (
-            {}
-            if own == longest
-            else {name: _trim(layout.outputs.get(name, ()), own) for name in work.outputs}
-        )
-        parts.append({name: outputs[name][(rows, *cuts.get(name, ()))] for name in work.outputs})
+        axes = {} if own == longest else layout.outputs
+        parts.append({name: outputs[name][(rows, *_trim(axes.get(name, ()), own))] for name in work.outputs})
     return parts
 
 

@@ -185,11 +185,8 @@ class Scheduler:
     def _time_out(self, entry: Entry) -> None:
         """End work whose time to start or whose deadline has passed."""
         deadline = entry.work.deadline
-        if deadline is not None and self._loop.time() >= deadline:
-            self._queue.remove(entry)
-            self._drop(entry, Drop.EXPIRED, admission.expired())
-        elif self._queue.remove(entry):
-            self._drop(entry, Drop.TIMEOUT, admission.waited_too_long())
+        if self._queue.remove(entry) or self._has_expired(entry):
+            self._drop_late(entry)
         elif deadline is not None and not entry.answer.done():  # it runs: only the deadline counts now
             entry.timer = self._loop.call_at(deadline, self._time_out, entry)
 
@@ -219,16 +216,20 @@ class Scheduler:
             elif not entry.answer.done():
                 entry.answer.set_exception(result)
 
-    def _drop_late(self, entries: list[Entry]) -> None:
+    def _deliver_late(self, entries: list[Entry]) -> None:
         """Answer work that was taken from the queue too late."""
         self._answered += len(entries)
-        now = self._loop.time()
         for entry in entries:
-            deadline = entry.work.deadline
-            if deadline is not None and now >= deadline:
-                self._drop(entry, Drop.EXPIRED, admission.expired())
-            else:
-                self._drop(entry, Drop.TIMEOUT, admission.waited_too_long())
+            self._drop_late(entry)
+
+    def _drop_late(self, entry: Entry) -> None:
+        if self._has_expired(entry):
+            self._drop(entry, Drop.EXPIRED, admission.expired())
+        else:
+            self._drop(entry, Drop.TIMEOUT, admission.waited_too_long())
+
+    def _has_expired(self, entry: Entry) -> bool:
+        return entry.work.deadline is not None and self._loop.time() >= entry.work.deadline
 
     def _end(self) -> None:
         self._ended.set_result(None)
@@ -300,13 +301,12 @@ class Scheduler:
         wanted: list[Entry] = []
         late: list[Entry] = []
         for entry in entries:
-            deadline = entry.work.deadline
-            missed = (starting and now >= entry.start_by) or (deadline is not None and now >= deadline)
+            missed = (starting and now >= entry.start_by) or self._has_expired(entry)
             (late if missed or entry.answer.done() else wanted).append(entry)
         for entry in late:
             entry.state = State.GONE
         if late:
-            self._post(self._drop_late, late)
+            self._post(self._deliver_late, late)
         return wanted
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
