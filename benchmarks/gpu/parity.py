@@ -11,7 +11,8 @@ from gpu.plan import Check, EncoderFamily
 from polyhead_export.parity import deviation
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder
-from polyhead_server.engine.placement import placed, slow_on_cpu
+from polyhead_server.engine.devices import on_cpu, on_cuda
+from polyhead_server.engine.session import placed, slow_on_cpu
 
 
 def run(check: Check) -> None:
@@ -28,6 +29,7 @@ def _compare(check: Check, family: EncoderFamily) -> None:
         for seed, size in enumerate(check.plan.parity_sizes, start=100)
     ]
     expected = [_reference(encoder, sample) for sample in samples]
+    device = on_cuda("") if check.device.kind == "cuda" else on_cpu("")
     for graph in GRAPHS:
         with check.attempt(f"parity of {family.key}, {graph}.onnx"):
             session = open_graph(check.device, family, check.models, graph)
@@ -46,8 +48,8 @@ def _compare(check: Check, family: EncoderFamily) -> None:
                 family=family.key,
                 graph=graph,
                 worst=worst,
-                on_cpu=operators.get("CPUExecutionProvider", {}) if check.device.kind == "cuda" else {},
-                slow_on_cpu=slow_on_cpu(operators, session.get_providers()[0]),
+                on_cpu=device.left_to_cpu(operators),
+                slow_on_cpu=slow_on_cpu(operators, device),
             )
 
 

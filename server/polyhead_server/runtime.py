@@ -10,8 +10,8 @@ from threading import Thread
 import grpc
 
 from polyhead_server.address import bind, format_address
-from polyhead_server.engine.devices import CPU, Device, choose_device
-from polyhead_server.engine.threads import available_cpus, concurrent_runs
+from polyhead_server.engine.cpus import available_cpus
+from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.errors import StartError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.observability.logs import LOGGER
@@ -217,7 +217,7 @@ class Server:
 
     def _runs(self, device: Device) -> int:
         """How many batches of a model are computed at once."""
-        return self._settings.runs or _default_runs(device, self._threads)
+        return self._settings.runs or device.default_runs(self._threads)
 
     def _lost(self) -> None:
         """Called in any thread."""
@@ -239,7 +239,7 @@ class Server:
             ),
             single_thread=result.single_thread,
             # On a GPU the smallest work waits for the largest that runs there, and the event loop with it.
-            inline=self._device.provider == CPU,
+            inline=self._device.host_threads,
             observer=statistics,
             on_broken=lambda: self.registry.fail(
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
@@ -249,7 +249,8 @@ class Server:
             signature=signature,
             scheduler=scheduler,
             tokeniser=result.tokeniser,
-            provider=result.engine.provider,
+            provider=result.engine.device.provider,
+            on_gpu=not result.engine.device.host_memory,
             close=result.close,
             statistics=statistics,
         )
@@ -325,12 +326,6 @@ async def create_server(
         settings, device=device, found=found, registry=Registry(counters=place.counters), place=place
     )
     return server, server.port
-
-
-def _default_runs(device: Device, threads: int) -> int:
-    """How many batches of a model are computed at once where nobody says."""
-    # On a GPU a second run's copies pass while the first computes.
-    return concurrent_runs(threads) if device.provider == CPU else 2
 
 
 def _tuning(settings: Settings) -> Tuning:

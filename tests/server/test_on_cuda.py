@@ -36,7 +36,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
             return everything_on(CUDA)
 
     monkeypatch.setattr(ort, "InferenceSession", Session)
-    choose = partial(choose_device, problem=lambda _card: None)
+    choose = partial(choose_device, problem=lambda _number: None)
     monkeypatch.setattr("tests.servers.create_server", partial(create_server, choose=choose))
     return seen
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnxruntime as ort
 
 from polyhead_server.doctor.report import GraphReport
-from polyhead_server.engine.devices import Device, check_precision
-from polyhead_server.engine.placement import FUSED_ATTENTION, Operators, placed, slow_on_cpu, spell
+from polyhead_server.engine.devices import Device, Operators, check_precision
+from polyhead_server.engine.session import FUSED_ATTENTION, placed, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository import Broken, GraphName, VersionFolder, scan, verify
 
@@ -79,7 +79,7 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
         return replace(report, problem=f"onnxruntime cannot load it: {str(error).splitlines()[0]}")
     provider, operators = session.get_providers()[0], placed(session)
     attention, attention_operators = attention_of(operators)
-    slow = slow_on_cpu(operators, provider)
+    slow = slow_on_cpu(operators, device) if provider == device.provider else {}
     problem = None
     if provider != device.provider:
         problem = f"onnxruntime put it on {provider} instead of {device.provider}"

@@ -13,9 +13,9 @@ import onnxruntime as ort
 
 from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
 from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, Processors, Runtime
+from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.devices import CUDA, cuda_problem
-from polyhead_server.engine.threads import available_cpus, concurrent_runs
+from polyhead_server.engine.devices import cuda_problem, cuda_version, on_cpu
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY = (75, 76)
@@ -30,7 +30,10 @@ class Machine:
         usable = available_cpus()
         affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
         return Processors(
-            in_machine=every, affinity=affinity, usable=usable, concurrent_runs=concurrent_runs(usable)
+            in_machine=every,
+            affinity=affinity,
+            usable=usable,
+            concurrent_runs=on_cpu("").default_runs(usable),
         )
 
     def memory(
@@ -54,12 +57,11 @@ class Machine:
 
     def runtime(self) -> Runtime:
         """Return the installed onnxruntime."""
-        providers = tuple(ort.get_available_providers())
         return Runtime(
             version=ort.__version__,
             packages=tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", ())))),
-            cuda=(getattr(ort, "cuda_version", "") if CUDA in providers else "") or None,
-            providers=providers,
+            cuda=cuda_version(),
+            providers=tuple(ort.get_available_providers()),
         )
 
     def driver(self) -> str | None:

@@ -1,9 +1,9 @@
-"""How glibc's allocator keeps what is free.
+"""Return free memory from glibc's heaps to the system.
 
-By itself it moves the size from which a block is a mapping of its own up to 32 MiB, as such blocks come and
-go. Below it they lie in heaps, of which only the end can be given back: replies of some MiB, and regions of
-onnxruntime's arenas, leave holes there, and a server under mixed load grows for hours. What is smaller still
-leaves holes, slowly: these are given back page by page, now and then.
+glibc maps large blocks one by one and returns them when they are freed, but raises the threshold for this
+up to 32 MiB as such blocks come and go. Smaller blocks are in heaps that can only shrink at their end.
+Replies of some MiB, and regions of onnxruntime's arenas, leave holes there, and a server under mixed load
+grows for hours. Holes of smaller blocks add up more slowly; they are returned page by page once a minute.
 """
 
 import asyncio
@@ -12,48 +12,47 @@ import os
 from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""`mallopt`'s names for them, in malloc.h."""
+"""`mallopt`'s parameters, from malloc.h."""
 _MAPPED_BYTES = 4 * 2**20
-"""From here on, blocks are mappings of their own, and the system's again once they are free."""
 _TRIM_SECONDS = 60.0
-_OF_THE_USERS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+_ENVIRONMENT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def give_memory_back() -> bool:
-    """Fixes the thresholds for this process, unless the environment does.
+    """Fix glibc's thresholds for this process, unless the environment does.
 
     Returns:
         Whether it did; other C libraries have no such thresholds.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or _is_the_users():
+    if mallopt is None or _is_set_by_user():
         return False
     return all(mallopt(name, _MAPPED_BYTES) for name in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
 
 
 def trim() -> bool:
-    """Gives the system every page of the heaps that holds nothing, unless the environment sets them up.
+    """Return every free page of the heaps to the system, unless the environment sets the thresholds.
 
-    Takes some milliseconds without the interpreter's lock; others who ask for memory may wait for them.
+    Takes some milliseconds without the GIL; other allocations may wait for it.
 
     Returns:
         Whether there was any.
     """
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return malloc_trim is not None and not _is_the_users() and bool(malloc_trim(0))
+    return malloc_trim is not None and not _is_set_by_user() and bool(malloc_trim(0))
 
 
 async def keep_trim(*, every: float = _TRIM_SECONDS) -> None:
-    """Trims again and again, until it is cancelled.
+    """Trim regularly until cancelled.
 
     Args:
-        every: Seconds from one time to the next.
+        every: Seconds between two times.
     """
     while True:
         await asyncio.sleep(every)
-        with suppress(RuntimeError):  # no more threads: maybe next time
+        with suppress(RuntimeError):  # no thread can be started: try again next time
             await asyncio.to_thread(trim)
 
 
-def _is_the_users() -> bool:
-    return any(name in os.environ for name in _OF_THE_USERS)
+def _is_set_by_user() -> bool:
+    return any(name in os.environ for name in _ENVIRONMENT)

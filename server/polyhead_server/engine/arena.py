@@ -1,46 +1,46 @@
-"""When a session's memory arena is to be shrunk.
+"""Decide when to shrink a session's memory arena.
 
-onnxruntime's arena keeps what its largest runs took. Bursts would raise that again and again over a server's
-life; so it keeps only what runs of the last minute or so needed.
+onnxruntime's arena keeps the memory of its largest runs for ever. Here it keeps only what the runs of about
+the last minute needed.
 """
 
 import time
 from collections.abc import Callable
 
 _KEPT_BYTES = 256 * 2**20
-"""What took more than this is given back as soon as a run takes less."""
+"""An arena above this size is shrunk as soon as a run takes less."""
 _LITTLE_BYTES = 4 * 2**20
-"""Not worth a shrink, which makes the next runs ask the system again."""
+"""An arena below this size is never shrunk: the next runs would have to ask the system again."""
 _WINDOW_SECONDS = 30.0
 _FACTOR = 1.5
 
 
 class Arena:
-    """Follows what the runs of a session take, several at once included. Not thread-safe.
+    """Track the memory of a session's runs, several at once included. Not thread-safe.
 
     Args:
-        clock: The time in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._taken = 0
         self._peak = 0
-        """The most that was taken at once since the arena was last shrunk."""
+        """The most taken at once since the arena was last shrunk."""
         self._recent = [0, 0]
-        """The same in the window before this one, and in this one."""
+        """The most taken at once in the previous window, and in this one."""
         self._window_ends = clock() + _WINDOW_SECONDS
 
     def begin(self, working_bytes: int) -> bool:
-        """Notes that a run begins.
+        """Record that a run begins.
 
         Returns:
-            Whether the arena is to be shrunk when it ends.
+            Whether to shrink the arena when it ends.
         """
         self._turn_windows()
         self._taken += working_bytes
         self._recent[1] = max(self._recent[1], self._taken)
-        # Never after a large run itself: its outputs still lie in the arena when it ends.
+        # Never after a large run itself: its outputs are still in the arena when it ends.
         swollen = self._peak > _KEPT_BYTES >= self._taken
         stale = self._peak > _LITTLE_BYTES and self._peak > _FACTOR * max(self._recent)
         shrink = swollen or stale
@@ -48,11 +48,11 @@ class Arena:
         return shrink
 
     def end(self, working_bytes: int) -> None:
-        """Notes that a run has ended."""
+        """Record that a run has ended."""
         self._taken -= working_bytes
 
     def forget(self) -> None:
-        """Has the next run shrink the arena: what came before was not what callers ask for."""
+        """Have the next run shrink the arena: the runs so far were not typical."""
         self._peak = max(self._peak, _KEPT_BYTES + 1)
         self._recent = [0, 0]
 

@@ -1,7 +1,7 @@
-"""CUDA's libraries, found where pip has put them.
+"""Load CUDA's libraries from where pip has installed them.
 
-onnxruntime looks beside itself and where the loader does. In an environment that stands on another one, or
-with packages on PYTHONPATH, NVIDIA's wheels lie elsewhere on Python's path.
+onnxruntime looks beside itself and where the system's loader does. In a virtual environment on top of another
+one, or with packages on PYTHONPATH, NVIDIA's wheels are elsewhere on Python's path.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 
 def preload() -> list[str]:
-    """Loads what onnxruntime's CUDA provider uses, quietly.
+    """Load the libraries of onnxruntime's CUDA provider, printing nothing.
 
     Returns:
         The names of the libraries that cannot be loaded.
@@ -25,13 +25,13 @@ def preload() -> list[str]:
         ort.preload_dlls()
     for name in _used():
         load(name)
-    # What it could not load it prints, by its path or by its name.
+    # onnxruntime prints the path or the name of each library that it could not load.
     failed = re.findall(r"^Failed to load (.+?): ", printed.getvalue(), re.MULTILINE)
     return [name for name in dict.fromkeys(re.split(r"[/\\]", path)[-1] for path in failed) if not load(name)]
 
 
 def load(name: str) -> bool:
-    """Loads a library: by the loader's rules, or from a wheel of NVIDIA's anywhere on Python's path."""
+    """Load a library as the loader would, or from one of NVIDIA's wheels anywhere on Python's path."""
     return _loads(name) or any(
         _loads(str(file))
         for entry in sys.path
@@ -40,7 +40,7 @@ def load(name: str) -> bool:
 
 
 def _used() -> tuple[str, ...]:
-    """Libraries in an order in which each finds those that it needs."""
+    """Return the libraries, each after those that it needs."""
     major = str(getattr(ort, "cuda_version", "") or "").partition(".")[0]
     if not major or sys.platform == "win32":
         return ()

@@ -1,7 +1,10 @@
-"""Which device the models run on. A device that was asked for works, or the server does not start.
+"""The device that models run on: which one, and what it can do.
 
-onnxruntime itself falls back to the CPU with a warning when CUDA does not load, and lists the CUDA provider
-as available because the file is there. So the decision is made here, by running a small graph.
+Only this module knows onnxruntime's execution providers by name; all others ask a `Device`.
+
+A device that was asked for works, or the server does not start. onnxruntime itself falls back to the CPU with
+a warning if CUDA does not load, and lists the CUDA provider as available because its file exists. So the
+decision is made here, by running a small graph.
 """
 
 import sys
@@ -14,35 +17,48 @@ import onnx
 import onnxruntime as ort
 
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.gpus import count_gpus, named_gpus
+from polyhead_server.engine.gpus import count_gpus, gpu_name, named_gpus
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 
-_SIXTEEN_BITS = frozenset({"fp16", "bf16"})
+Operators = Mapping[str, Mapping[str, int]]
+"""How many nodes of each operator each provider computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Where sessions run."""
+    """A device and its capabilities. The defaults are safe for a provider that is not known here."""
 
     name: str
     provider: str
     reason: str
-    """Why this one, for the log."""
+    """Why this device was chosen, for the log."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """onnxruntime's options of the provider."""
-    card: int = 0
-    """The GPU's number, among those that CUDA_VISIBLE_DEVICES leaves."""
+    """The provider's options."""
+    number: int = 0
+    """The GPU's number among those that CUDA_VISIBLE_DEVICES leaves."""
     memory_limit: int = 0
-    """Bytes of the GPU's memory that each graph's weights and runs may take; 0 is no limit."""
+    """Bytes of GPU memory that each graph's weights and runs may take; 0 is no limit."""
     packed: bool = True
-    """Each session copies its weights into the form that its kernels read best; else it maps the file."""
+    """Whether sessions copy their weights into the layout of their kernels, instead of mapping the file."""
+    precisions: frozenset[str] = frozenset({"fp32"})
+    """Precisions that it has kernels for."""
+    host_memory: bool = True
+    """Whether tensors of a run are in the host's memory, not in a GPU's."""
+    host_threads: bool = False
+    """Whether onnxruntime's threads compute the runs.
+
+    Then small work may run on the event loop, where it waits for no larger run, and a second session with one
+    thread a run may get more done.
+    """
+    overlaps: bool = False
+    """Whether two runs at once get more done than one after the other."""
 
     @property
     def providers(self) -> list[Any]:
-        """What a session is created with. The CPU stays for the few shape operators that CUDA lacks."""
+        """What sessions are created with. The CPU stays for the few shape operators that CUDA lacks."""
         if self.provider == CPU:
             return [CPU]
         options = dict(self.options)
@@ -50,59 +66,106 @@ class Device:
             options["gpu_mem_limit"] = str(self.memory_limit)
         return [(self.provider, options), CPU]
 
+    @property
+    def checks_placement(self) -> bool:
+        """Whether onnxruntime may leave operators to another provider, which has to be checked."""
+        return self.provider != CPU
+
+    @property
+    def arena(self) -> str:
+        """Onnxruntime's name for the memory arena that runs take memory from."""
+        return "cpu:0" if self.host_memory else f"gpu:{self.number}"
+
+    @property
+    def gpu(self) -> str | None:
+        """The name of the GPU, or None if runs use the host's memory."""
+        return None if self.host_memory else gpu_name(self.number)
+
+    def default_runs(self, threads: int) -> int:
+        """Return how many runs of a session with this many threads go at once by default.
+
+        Threads of one run wait for each other between operators, and where an operator is too small for all
+        of them. A second run fills these gaps: with two threads it raised throughput by 1.1 to 1.75
+        (docs/scheduling.md). On a GPU, copies of the second run overlap with the first run's kernels.
+        """
+        if not self.overlaps:
+            return 1
+        if not self.host_threads:
+            return 2
+        return 1 if threads == 1 else max(2, threads // 4)
+
+    def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
+        """Return the operators of a session that run on the CPU although the device is another one."""
+        return {} if self.provider == CPU else operators.get(CPU, {})
+
 
 def on_cpu(reason: str) -> Device:
-    """The CPU."""
-    return Device(name="cpu", provider=CPU, reason=reason)
+    """Describe the CPU."""
+    return Device(name="cpu", provider=CPU, reason=reason, host_threads=True, overlaps=True)
 
 
-def on_cuda(reason: str, card: int = 0) -> Device:
-    """A CUDA device, by its number."""
-    # TF32 keeps 10 bits of each product: not what an fp32 model was checked with.
-    options = {"device_id": str(card), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
-    return Device(name="cuda", provider=CUDA, reason=reason, card=card, options=options)
+def on_cuda(reason: str, number: int = 0) -> Device:
+    """Describe a CUDA device by its number."""
+    return Device(
+        name="cuda",
+        provider=CUDA,
+        reason=reason,
+        number=number,
+        # TF32 keeps 10 bits of each product: not what an fp32 model was checked with.
+        options={"device_id": str(number), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"},
+        precisions=frozenset({"fp32", "fp16", "bf16"}),
+        host_memory=False,
+        overlaps=True,
+    )
 
 
-def cuda_problem(card: int = 0) -> str | None:
-    """What keeps CUDA from working, None when a graph ran on this card."""
+def cuda_version() -> str | None:
+    """Return the CUDA version that onnxruntime was built for, or None if it was built without CUDA."""
+    if CUDA not in ort.get_available_providers():
+        return None
+    return str(getattr(ort, "cuda_version", "")) or None
+
+
+def cuda_problem(number: int = 0) -> str | None:
+    """Return what keeps CUDA from working, or None if a graph ran on this GPU."""
     if CUDA not in ort.get_available_providers():
         return "this onnxruntime was built without CUDA: install onnxruntime-gpu in its place"
-    missing = _missing_libraries()
-    if missing:
+    driver = ["libcuda.so.1"] if sys.platform == "linux" and not load("libcuda.so.1") else []
+    if missing := driver + preload():
         return (
             f"missing {', '.join(missing)}: pip install 'polyhead[cuda]', and the NVIDIA driver for libcuda"
         )
-    cards = count_gpus()
-    if cards is not None and cards < 1:
+    count = count_gpus()
+    if count is not None and count < 1:
         return "the NVIDIA driver shows no device"
-    if cards is not None and card >= cards:
-        return f"there is no card {card}: the NVIDIA driver shows {cards}, numbered from 0"
-    return _try_cuda(card)
+    if count is not None and number >= count:
+        return f"there is no GPU {number}: the NVIDIA driver shows {count}, numbered from 0"
+    return _try_cuda(number)
 
 
 def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_problem) -> Device:
-    """Decides where to run.
+    """Choose where to run.
 
     Args:
-        device: `auto`, `cpu`, `cuda`, or `cuda:1` for a card. Of several cards, a process takes the first.
-        problem: Says what keeps CUDA from working on a card; tests have their own.
+        device: `auto`, `cpu`, `cuda`, or `cuda:1` for one GPU. Of several GPUs, a process takes the first.
+        problem: Returns what keeps CUDA from working on a GPU; replaced in tests.
 
     Raises:
         DeviceError: CUDA was asked for and does not work.
     """
     if device == "cpu":
         return on_cpu("--device cpu")
-    card = next(iter(named_gpus(device)), 0)
-    found = problem(card)
+    number = next(iter(named_gpus(device)), 0)
+    found = problem(number)
     if found is None:
-        return on_cuda("auto: CUDA works" if device == "auto" else f"--device {device}", card)
+        return on_cuda("auto: CUDA works" if device == "auto" else f"--device {device}", number)
     if device != "auto":
         raise DeviceError(f"--device {device} does not work here: {found}")
     return on_cpu(f"auto: CUDA does not work here: {found}")
 
 
 def check_provider(session_providers: Sequence[str], device: Device) -> None:
-    """Checks that a session really got its device.
+    """Check that a session got its device.
 
     Raises:
         DeviceError: onnxruntime took another one.
@@ -114,32 +177,27 @@ def check_provider(session_providers: Sequence[str], device: Device) -> None:
 
 
 def check_precision(precision: str, device: Device) -> None:
-    """Checks that a device has kernels for a family's numbers.
+    """Check that a device has kernels for a family's precision.
 
     Raises:
-        RepositoryError: It has not: the CPU, for 16-bit numbers.
+        RepositoryError: It has none: 16-bit numbers run on CUDA only.
     """
-    if precision in _SIXTEEN_BITS and device.provider == CPU:
+    if precision not in device.precisions:
         raise RepositoryError(
             f"it is {precision}, which runs on CUDA only: serve it with --device cuda on a machine with a "
             "GPU, or export it with --precision fp32"
         )
 
 
-def _missing_libraries() -> list[str]:
-    driver = ["libcuda.so.1"] if sys.platform == "linux" and not load("libcuda.so.1") else []
-    return driver + preload()
-
-
-def _try_cuda(card: int) -> str | None:
-    """Multiplies two matrices on a card; returns what went wrong."""
+def _try_cuda(number: int) -> str | None:
+    """Multiply two matrices on a GPU; return what went wrong."""
     matrix = onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [2, 2])
     product = onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [2, 2])
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("MatMul", ["a", "a"], ["b"])], "probe", [matrix], [product]
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    device = on_cuda("probe", card)
+    device = on_cuda("probe", number)
     try:
         session = ort.InferenceSession(model.SerializeToString(), providers=device.providers)
         check_provider(session.get_providers(), device)

@@ -1,10 +1,10 @@
-"""One onnxruntime session of one graph, loaded, checked and warm."""
+"""Run one graph in one onnxruntime session."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
@@ -12,30 +12,41 @@ from numpy.typing import NDArray
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.engine.arena import Arena
-from polyhead_server.engine.devices import CPU, Device
+from polyhead_server.engine.devices import Device
 from polyhead_server.engine.failures import ask_device, translate
-from polyhead_server.engine.runner import Arrays
 from polyhead_server.engine.session import open_session
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature
 
+Arrays = Mapping[str, NDArray[Any]]
+
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
 
+class Runner(Protocol):
+    """What the scheduler runs batches with: an engine, or a fake in tests."""
+
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Run once. Called from a worker thread."""
+
+    def stop(self) -> None:
+        """End the runs in progress, which then fail, and let no other begin."""
+
+
 class Engine:
-    """A session that is loaded, checked and warm.
+    """A session that is loaded, checked and warmed up.
 
     Args:
-        path: The graph's file; its weights lie beside it.
-        signature: What it must take and give.
+        path: The graph's file, beside its weights.
+        signature: Its inputs and outputs.
         device: Where it runs.
         threads: Threads of one run on the CPU.
         lost: Called, from any thread, when the device is lost to this process.
 
     Raises:
         RepositoryError: The graph does not load, or is not what the signature says.
-        DeviceError: It does not run where it must.
+        DeviceError: It does not run on the device.
     """
 
     def __init__(
@@ -49,7 +60,6 @@ class Engine:
     ) -> None:
         self.device = device
         self._session = open_session(path, device=device, threads=threads)
-        self.provider: str = self._session.get_providers()[0]
         self._signature = signature
         self._primary = signature.primary.name
         self.outputs = [spec.name for spec in signature.results]
@@ -59,8 +69,7 @@ class Engine:
         self._lock = Lock()
         self._lost = lost
         self._check_names(path.name)
-        # The arena that runs take memory from, as onnxruntime names it; None where it cannot be shrunk.
-        self._arena_name: str | None = "cpu:0" if device.provider == CPU else f"gpu:{device.card}"
+        self._arena_name: str | None = device.arena  # None if it cannot be shrunk
         try:
             self._warm_up(path.name)
             self._try_shrinking()
@@ -69,10 +78,10 @@ class Engine:
             raise
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Runs the graph. Releases the interpreter's lock; safe from several threads at once.
+        """Run the graph. Releases the GIL; safe to call from several threads at once.
 
         Args:
-            feeds: Every input by its name.
+            feeds: Every input by name.
             outputs: The outputs to return. The others are computed, too, but not copied.
 
         Raises:
@@ -95,7 +104,7 @@ class Engine:
         except Exception as error:
             failure = translate(error, self._signature.name, partial(ask_device, self.device))
             if isinstance(failure, TooLargeError):
-                self.shrink()  # the halves of what was too large
+                self.shrink()  # the batch is run again in halves
             if isinstance(failure, DeviceLostError):
                 LOGGER.error("%s: the device is lost: %s", self._signature.name, error)
                 self._lost()
@@ -106,7 +115,7 @@ class Engine:
                 self._running.discard(options)
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
-        """Inputs of (B, T): zeros, nothing masked, no padding."""
+        """Return inputs of (B, T): zeros, nothing masked, no padding."""
         sizes = self._sizes(batch, tokens)
         feeds: dict[str, NDArray[Any]] = {}
         for spec in self._signature.feeds:
@@ -115,25 +124,25 @@ class Engine:
         return feeds
 
     def shrink(self) -> None:
-        """Has the next run give back the memory that those before it took."""
+        """Have the next run return the memory that earlier runs took."""
         with self._lock:
             self._arena.forget()
 
     def close(self) -> None:
-        """Stop, and drop the session with the device's memory. No run is in progress, and none follows."""
+        """Stop, and free the session with its device memory. No run may be in progress."""
         self.stop()
         self._session = None
 
     def stop(self) -> None:
-        """Ends the runs in progress at their next operator, and lets no other begin: all raise."""
+        """End the runs in progress at their next operator, and let no other begin: all raise."""
         with self._lock:
             self._stopped = True
             for options in self._running:
                 options.terminate = True
 
     def _try_shrinking(self) -> None:
-        """Shrinks the device's arena once. Where onnxruntime knows none by that name, such runs fail."""
-        if self.device.provider == CPU:
+        """Shrink the arena of a GPU once. If onnxruntime has no arena of that name, such runs fail."""
+        if self.device.host_memory:
             return
         self.shrink()
         try:
@@ -143,7 +152,7 @@ class Engine:
             self._arena_name = None
 
     def _sizes(self, batch: int, tokens: int) -> dict[str, int]:
-        """The axes that vary, all lengths alike."""
+        """Return the sizes of the axes that vary, all lengths alike."""
         return dict.fromkeys(self._signature.letters, tokens) | {"B": batch}
 
     def _check_names(self, file: str) -> None:
@@ -158,7 +167,7 @@ class Engine:
                 )
 
     def _warm_up(self, file: str) -> None:
-        """Runs once on zeros, and compares what comes out with what the manifest says."""
+        """Run once on zeros, and check the outputs against the manifest."""
         batch, tokens = 2, min(8, self._signature.max_tokens or 8)
         try:
             values = self.run(self.example(batch, tokens), self.outputs)

@@ -1,4 +1,4 @@
-"""What onnxruntime's and CUDA's own words mean: memory, the device, or anything else."""
+"""Translate errors of onnxruntime and CUDA: out of memory, a lost device, or anything else."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime as ort
 
-from polyhead_server.engine.devices import CPU, Device
+from polyhead_server.engine.devices import Device
 from polyhead_server.errors import DeviceLostError, EngineError, ServerError, TooLargeError
 
 _OUT_OF_MEMORY = (
@@ -26,7 +26,7 @@ _LOST = (
     "fallen off the bus",
 )
 _LOST_CODES = frozenset({3, 4, 46, 100, 201, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 802, 999})
-"""CUDA's numbers of errors after which a process cannot use the device any more.
+"""CUDA's error codes after which a process cannot use the device any more.
 
 They are about the device or its driver (3, 4, 46, 100, 802), its memory (214, 220, 226), its context (201,
 709) or a kernel (the others).
@@ -34,15 +34,15 @@ They are about the device or its driver (3, 4, 46, 100, 802), its memory (214, 2
 
 
 def translate(error: Exception, name: str, check: Callable[[], None] = lambda: None) -> ServerError:
-    """What the server says of a run that failed.
+    """Return the error that callers get for a failed run.
 
     Args:
         error: What the run raised.
-        name: The model's.
+        name: The model's name.
         check: Raises what the device itself reports.
     """
-    if is_lost(error, check):
-        return DeviceLostError("the device failed: try again, the server starts anew", retry_after_ms=1000)
+    if _is_lost(error, check):
+        return DeviceLostError("the device failed: try again, the server restarts", retry_after_ms=1000)
     if is_out_of_memory(error):
         return TooLargeError("the request needs more memory than there is: send fewer or shorter sequences")
     return EngineError(f"{name} failed: {error}")
@@ -52,24 +52,22 @@ def ask_device(device: Device) -> None:
     """Copy a number to a GPU and back.
 
     Raises:
-        RuntimeError: The GPU cannot be used any more; in CUDA's words.
+        RuntimeError: The GPU cannot be used any more; the message is CUDA's.
     """
-    if device.provider != CPU:
-        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), device.name, device.card).numpy()
+    if not device.host_memory:
+        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), device.name, device.number).numpy()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a run failed for want of memory, the device's or the host's."""
+    """Return whether the device or the host ran out of memory."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
-def is_lost(error: Exception, check: Callable[[], None] = lambda: None) -> bool:
-    """Whether this process cannot use the device any more.
+def _is_lost(error: Exception, check: Callable[[], None]) -> bool:
+    """Return whether this process cannot use the device any more.
 
-    Args:
-        error: What a run raised.
-        check: Raises what the device itself reports. Its libraries, which are heard first, have fewer words:
-            after an illegal access cuBLAS only says CUBLAS_STATUS_EXECUTION_FAILED.
+    Its libraries say less than the device: after an illegal access, cuBLAS only reports
+    CUBLAS_STATUS_EXECUTION_FAILED.
     """
     if _says_lost(str(error)):
         return True

@@ -1,36 +1,50 @@
-"""Opens an onnxruntime session that is where it must be, as a whole."""
+"""Open an onnxruntime session, and check which provider computes which of its operators."""
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnxruntime as ort
 
-from polyhead_server.engine.devices import CPU, Device, check_provider
+from polyhead_server.engine.devices import Device, Operators, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
-from polyhead_server.engine.placement import placed, slow_on_cpu, spell
 from polyhead_server.errors import DeviceError, RepositoryError
+
+FUSED_ATTENTION = frozenset(
+    {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention"}
+)
+"""Operators that compute scores, softmax and the weighted sum in one."""
+
+_SHAPES = frozenset(
+    {
+        *("Cast", "Concat", "Constant", "ConstantOfShape", "Gather", "Identity"),
+        *("Range", "Shape", "Size", "Slice", "Squeeze", "Unsqueeze"),
+    }
+)
+"""Operators that onnxruntime computes shapes with, on purpose on the CPU. All others are work for the GPU."""
 
 
 def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSession:
     """Open a session of a graph.
 
     Args:
-        path: The graph's file; its weights lie beside it.
+        path: The graph's file, beside its weights.
         device: Where it runs.
         threads: Threads of one run on the CPU.
 
     Raises:
         RepositoryError: The graph does not load.
-        DeviceError: It does not run where it must, or only in part.
+        DeviceError: It does not run on the device, or only in part.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Threads that spin while they wait take the processor from the sessions beside them.
+    # Threads that spin while they wait take the CPU from the other sessions.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     if not device.packed:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if device.provider != CPU:
+    if device.checks_placement:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         session = ort.InferenceSession(str(path), options, providers=device.providers)
@@ -40,15 +54,34 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
     check_provider(session.get_providers(), device)
-    if device.provider != CPU:
+    if device.checks_placement:
         _check_placement(path.name, session, device)
     return session
 
 
+def placed(session: ort.InferenceSession) -> Operators:
+    """Count the operators of a session by provider. The session must record where its nodes are."""
+    counts: dict[str, Counter[str]] = {}
+    for part in session.get_provider_graph_assignment_info():
+        counts.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
+    return {provider: dict(sorted(counts[provider].items())) for provider in sorted(counts)}
+
+
+def slow_on_cpu(operators: Operators, device: Device) -> Mapping[str, int]:
+    """Return the operators that are left to the CPU although they do more than compute shapes."""
+    left = device.left_to_cpu(operators)
+    return {operator: count for operator, count in left.items() if operator not in _SHAPES}
+
+
+def spell(operators: Mapping[str, int]) -> str:
+    """Write operators and their counts in words: `2 MatMul, 1 Softmax`."""
+    return ", ".join(f"{count} {operator}" for operator, count in operators.items())
+
+
 def _check_placement(file: str, session: ort.InferenceSession, device: Device) -> None:
-    """The provider takes a graph node by node, and leaves to the CPU what it has no kernel for."""
+    """Check that the provider took the whole graph: it leaves to the CPU what it has no kernel for."""
     operators = placed(session)
-    slow = slow_on_cpu(operators, device.provider)
+    slow = slow_on_cpu(operators, device)
     if slow:
         raise DeviceError(
             f"{file} must run on {device.provider} as a whole, onnxruntime left {spell(slow)} to the CPU: "

@@ -3,6 +3,7 @@
 Light to import, for the supervisor.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,13 +108,24 @@ HELD_BYTES = _slots.take()
 SERVING = _slots.take()
 """Whether the worker is ready, whichever of its models are."""
 GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES, SERVING)
-PROVIDER = _slots.take()
-"""1 + the index in `PROVIDERS`."""
-PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")
+_PROVIDER_SLOTS = 8
+PROVIDER = slice(_first := _slots.take(_PROVIDER_SLOTS), _first + _PROVIDER_SLOTS)
+"""The execution provider's name, as `encode_provider` writes it."""
 
 SLOTS = _slots.size
-MAXIMA = (LAST_INFERENCE_MS, PROVIDER)
-"""Slots in which the largest value of all workers counts; all others are summed."""
+MAXIMA = (LAST_INFERENCE_MS,)
+"""Slots in which the largest value of all workers counts. Names are not added up either; all others are."""
+
+
+def encode_provider(name: str) -> memoryview:
+    """Return what stands at `PROVIDER` for a provider's name, which is cut if it is longer than the place."""
+    size = 8 * _PROVIDER_SLOTS
+    return memoryview(name.encode()[:size].ljust(size, b"\0")).cast("q")
+
+
+def decode_provider(values: Sequence[int]) -> str:
+    """Return the name of a page's provider, or nothing if it has none yet."""
+    return array("q", values[PROVIDER]).tobytes().rstrip(b"\0").decode(errors="replace")
 
 
 def batch_row(batch: int) -> int:

@@ -99,8 +99,8 @@ class Metrics(Collector):
             "polyhead_model_info", "1; names the provider that runs the model.", labels=(*_MODEL, "provider")
         )
         for labels, values in models.items():
-            if values[layout.PROVIDER]:
-                info.add_metric((*labels, layout.PROVIDERS[values[layout.PROVIDER] - 1]), 1)
+            if provider := layout.decode_provider(values):
+                info.add_metric((*labels, provider), 1)
         yield info
         yield from self._processes()
         build = GaugeMetricFamily("polyhead_build_info", "1; names the version.", labels=("version",))

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from polyhead_server.observability.counter_layout import GAUGES, MAXIMA, SLOTS
+from polyhead_server.observability.counter_layout import GAUGES, MAXIMA, PROVIDER, SLOTS
 
 Page: TypeAlias = "memoryview[int]"
 """The slots of a page, as `counter_layout` names them. Only one thread of one process may write them."""
@@ -99,6 +99,7 @@ def _add(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
     added = [a + b for a, b in zip(one, other, strict=True)]
     for slot in MAXIMA:
         added[slot] = max(one[slot], other[slot])
+    added[PROVIDER] = max(list(one[PROVIDER]), list(other[PROVIDER]))
     return added
 
 

@@ -1,10 +1,11 @@
-"""Admits work for a model, batches it by cost, runs it, and gives every caller exactly one answer."""
+"""Accept work for a model, batch it by cost, run it, and give every caller exactly one answer."""
 
+from polyhead_server.scheduling.admission import Limits
 from polyhead_server.scheduling.batch import Layout, layout_of
 from polyhead_server.scheduling.costs import CostTable
-from polyhead_server.scheduling.dispatch import SingleThread
+from polyhead_server.scheduling.dispatch import SingleThreadSession
 from polyhead_server.scheduling.observer import Drop, Execution, Observer
-from polyhead_server.scheduling.scheduler import Limits, Scheduler
+from polyhead_server.scheduling.scheduler import Scheduler
 from polyhead_server.scheduling.work import Done, Work
 
 __all__ = [
@@ -16,7 +17,7 @@ __all__ = [
     "Limits",
     "Observer",
     "Scheduler",
-    "SingleThread",
+    "SingleThreadSession",
     "Work",
     "layout_of",
 ]

@@ -1,4 +1,4 @@
-"""Puts requests together for one run of the engine, and takes its outputs apart again."""
+"""Join requests for one run of the engine, and split its outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto.names import LENGTHS
+from polyhead_server.engine.engine import Arrays
 from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import Work
 
-Arrays = Mapping[str, NDArray[Any]]
-
-
 Axes = tuple[tuple[int, int], ...]
-"""The axes of a tensor that vary, B aside: where each is, and which of the layout's letters it has."""
+"""The axes of a tensor that vary, except B: (index of the axis, index of its letter in the layout)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +23,17 @@ class Layout:
     inputs: Mapping[str, Axes]
     outputs: Mapping[str, Axes]
     measures: tuple[tuple[str, int], ...] = ()
-    """For each letter an input, and its axis, that tells the letter's size."""
+    """For each letter, an input and its axis from which the letter's size is read."""
     lengths: str | None = None
-    """The input that says how much of each sequence is no padding."""
+    """The input with each sequence's length without padding."""
 
     def sizes(self, work: Work) -> tuple[int, ...]:
-        """The sizes of a request's letters."""
+        """Return the sizes of a request's letters."""
         return tuple([work.feeds[name].shape[axis] for name, axis in self.measures])
 
 
 def layout_of(signature: Signature) -> Layout:
-    """The layout of a served graph."""
+    """Return the layout of a served graph."""
     letters = {letter: place for place, letter in enumerate(signature.letters)}
     by_fill = (spec for spec in signature.feeds if spec.role == LENGTHS and spec.fill == signature.length)
     lengths = next(by_fill, None)
@@ -56,10 +54,10 @@ def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
 
 
 def assemble(works: Sequence[Work], layout: Layout) -> Arrays:
-    """The inputs of all requests, one after the other, padded with zeros to the longest.
+    """Concatenate the inputs of all requests, padded with zeros to the longest.
 
     Args:
-        works: At least one. A single one's inputs are returned as they are; nothing is copied.
+        works: At least one. The inputs of a single one are returned without a copy.
         layout: Which axes vary.
     """
     if len(works) == 1:
@@ -89,17 +87,17 @@ def _pad(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> N
     return whole
 
 
-def wanted(works: Sequence[Work]) -> list[str]:
-    """Every output that one of the requests asks for."""
+def outputs_of(works: Sequence[Work]) -> list[str]:
+    """Return every output that any of the requests asks for."""
     return list(dict.fromkeys(name for work in works for name in work.outputs))
 
 
 def split(outputs: Arrays, works: Sequence[Work], layout: Layout) -> list[Arrays]:
-    """Gives each request its outputs, and only those, in its own shape. Nothing is copied: they are views.
+    """Return the outputs of each request, in its own shape. They are views; nothing is copied.
 
     Args:
         outputs: What the engine returned for `assemble(works, layout)`.
-        works: The same requests, in the same order.
+        works: The same requests in the same order.
         layout: Which axes vary.
     """
     if len(works) == 1:
@@ -111,20 +109,13 @@ def split(outputs: Arrays, works: Sequence[Work], layout: Layout) -> list[Arrays
     for work, own in zip(works, sizes, strict=True):
         rows = slice(row, row + work.batch)
         row += work.batch
-        if own == longest:
-            parts.append({name: outputs[name][rows] for name in work.outputs})
-        else:
-            parts.append(
-                {
-                    name: outputs[name][(rows, *_trim(layout.outputs.get(name, ()), own))]
-                    for name in work.outputs
-                }
-            )
+        axes = {} if own == longest else layout.outputs
+        parts.append({name: outputs[name][(rows, *_trim(axes.get(name, ()), own))] for name in work.outputs})
     return parts
 
 
 def _trim(axes: Axes, sizes: Sequence[int]) -> list[slice]:
-    """Cuts the axes that vary; the axes between them stay whole."""
+    """Return slices of the axes after B that cut those that vary."""
     cuts = [slice(None)] * (axes[-1][0] if axes else 0)
     for axis, letter in axes:
         cuts[axis - 1] = slice(sizes[letter])
@@ -132,8 +123,8 @@ def _trim(axes: Axes, sizes: Sequence[int]) -> list[slice]:
 
 
 def real_tokens(feeds: Arrays, layout: Layout, padded: int) -> int:
-    """The tokens of the sequences themselves, without padding."""
+    """Count the tokens without padding."""
     if layout.lengths is None:
         return padded
-    # Of the few there are, NumPy's own sum takes ten times as long, which small work would notice.
+    # For so few numbers, NumPy's sum takes ten times as long.
     return sum(feeds[layout.lengths].tolist())

@@ -1,13 +1,12 @@
-"""Keeps measured costs on disk, so that the next start need not measure again.
+"""Keep measured costs on disk, so that the next start need not measure again.
 
-A file holds what its costs depend on: the graph, the machine and the library. What is unreadable, or about
-something else, is passed over and written anew; a folder that cannot be written to costs a log line.
+A file holds what its costs depend on: the graph, the machine and the library. Files that are unreadable or
+about something else are ignored and overwritten; if the folder cannot be written to, that is logged.
 """
 
 import hashlib
 import json
 import os
-import platform
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -32,49 +31,37 @@ class Key:
     library: str
     """onnxruntime's version."""
     processor: str
-    """The model of the processor, and of the GPU that is used."""
+    """The model of the CPU, and the GPU if one is used."""
     cpus: int
-    """That this process may use."""
+    """CPUs that this process may use."""
     threads: int
-    """Of one run."""
+    """Threads of one run."""
     runs: int
-    """That go at once."""
+    """Runs at once."""
     packed: bool = True
-    """Whether weights are."""
+    """Whether weights are packed."""
     single_thread: bool = False
-    """Whether it was measured as one that stands beside another with more threads."""
+    """Whether it is the single-thread session beside another one."""
     workers: int = 1
     """Processes that share the GPU."""
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """The name of the file."""
         content = json.dumps(asdict(self), sort_keys=True).encode()
         return f"costs-{hashlib.sha256(content).hexdigest()[:32]}.json"
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """`polyhead` in the user's folder for caches, by the XDG specification."""
+    """Return `polyhead` in the user's cache folder, by the XDG specification."""
     base = environment.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # noqa: PTH117 - the specification: relative paths are ignored
         base = os.path.join(environment.get("HOME") or tempfile.gettempdir(), ".cache")  # noqa: PTH118
     return Path(base, "polyhead")
 
 
-def processor() -> str:
-    """The processor's model."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            field, _, value = line.partition(":")
-            if field.strip() in {"model name", "Model"}:
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def read_costs(folder: Path, key: Key) -> Measured | None:
-    """Reads what was measured; None where there is nothing that can be used."""
+    """Read measurements; return None if there are none that can be used."""
     try:
         content = json.loads(read_regular(folder / key.file, limit=_LARGEST_FILE, follow=True))
         if content["format"] != _FORMAT or content["key"] != asdict(key):
@@ -95,7 +82,7 @@ def read_costs(folder: Path, key: Key) -> Measured | None:
 
 
 def write_costs(folder: Path, key: Key, measured: Measured) -> None:
-    """Keeps what was measured. Whoever reads meanwhile gets the old file or the new one."""
+    """Write measurements. Concurrent readers get the old file or the new one."""
     content = {
         "format": _FORMAT,
         "key": asdict(key),

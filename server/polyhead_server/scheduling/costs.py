@@ -1,9 +1,9 @@
-"""What a run of B sequences of T tokens costs, in seconds, from measured points (B, T).
+"""The cost of a run of B sequences of T tokens, in seconds, from measured points (B, T).
 
 Between points the price is linear in T, then in B. Beyond them it goes on as it grew: past the largest T
 measured, price(B, T) = price(B, Tmax) · (T / Tmax)^p, with p from the last two T at B = 1; past the largest
-B measured at a T, price(B, T) = price(Bmax, T) · B / Bmax, so that no batch is thought to gain more than was
-seen. Below the smallest T, its price holds. Prices never fall as B or T grows: a point that was measured
+B measured at a T, price(B, T) = price(Bmax, T) · B / Bmax, so that no batch is expected to gain more than was
+measured. Below the smallest T, its price holds. Prices never fall as B or T grows: a point that was measured
 lower than a smaller one gets the smaller one's price.
 """
 
@@ -21,20 +21,20 @@ Points = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured of an engine."""
+    """Measurements of an engine."""
 
     points: Points
     gains: Mapping[int, float] = field(default_factory=dict)
-    """By the tokens (B × T) of a run: the work done in a second by several at once, over that by one."""
+    """By the tokens (B × T) of a run: the throughput of several runs at once over that of one at a time."""
 
 
 class CostTable:
-    """Prices of runs, looked up quickly.
+    """Prices of runs.
 
     Args:
-        points: What was measured. Of every T, B = 1 must be there.
-        rows: The largest batch at a T: what memory or the settings allow.
-        gains: What several runs at once gain, as in `Measured`; none given is a lot.
+        points: The measurements. Every T needs a point with B = 1.
+        rows: Returns the largest batch at a T, by memory and settings.
+        gains: What several runs at once gain, as in `Measured`; without any, they always gain.
 
     Raises:
         ValueError: There is no point, one has no B = 1 beside it, or a time is not above 0.
@@ -62,11 +62,11 @@ class CostTable:
         self._max_rows = rows
         self._rows: dict[int, tuple[float, ...]] = {}
         self._slopes: dict[int, float] = {}
-        self.memory: dict[tuple[int, int], list[int]] = {}
-        """Plans that were made with these prices, for whoever plans."""
+        self.cached_plans: dict[tuple[int, int], list[int]] = {}
+        """Cuts of (count, T) equal requests, cached by `planning`."""
 
     def rows(self, tokens: int) -> tuple[float, ...]:
-        """The prices at T for B = 0, 1, … up to the largest batch that may be put together."""
+        """Return the prices at T for B = 0, 1, … up to the largest batch."""
         row = self._rows.get(tokens)
         if row is None:
             most = max(1, min(self._max_rows(tokens), 256))
@@ -75,18 +75,18 @@ class CostTable:
         return row
 
     def price(self, batch: int, tokens: int) -> float:
-        """Seconds of one run of (B, T)."""
+        """Return the seconds of one run of (B, T)."""
         row = self._rows.get(tokens) or self.rows(tokens)
         if batch < len(row):
             return row[batch]
         return float(self._prices(np.array([batch], np.float64), tokens)[0])
 
     def gain(self, batch: int, tokens: int) -> float:
-        """What several runs of (B, T) at once do in a second, over what one does."""
+        """Return the throughput of several runs of (B, T) at once, over that of one at a time."""
         return float(np.interp(batch * tokens, self._gain_tokens, self._gains))
 
     def slope(self, tokens: int) -> float:
-        """The least that one more sequence adds to a batch at T."""
+        """Return the least that one more sequence adds to a batch at T."""
         slope = self._slopes.get(tokens)
         if slope is None:
             row = self.rows(tokens)
@@ -95,7 +95,7 @@ class CostTable:
         return slope
 
     def share(self, batch: int, tokens: int) -> float:
-        """The least that B sequences of T can cost, in the best company."""
+        """Return the least that B sequences of T can cost, in the best batch."""
         return batch * min(self.rows(tokens)[best] / best for best in (1, len(self.rows(tokens)) - 1))
 
     def _prices(self, batches: NDArray[np.float64], tokens: int) -> NDArray[np.float64]:
@@ -106,7 +106,7 @@ class CostTable:
         return prices
 
     def _complete(self, points: Points) -> NDArray[np.float64]:
-        """Every (B, T) of the axes."""
+        """Fill the grid of all (B, T)."""
         grid = np.empty((len(self._batches), len(self._tokens)))
         for column, tokens in enumerate(self._tokens):
             largest = 1
@@ -119,7 +119,7 @@ class CostTable:
 
 
 def _growth(prices: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
-    """With which power of T a price grows at the end of the table, 1 to 2.
+    """Return the power of T with which prices grow at the end of the table, 1 to 2.
 
     Projections grow with T, attention with T²: a price grows neither more slowly nor faster.
     """

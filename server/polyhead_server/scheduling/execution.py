@@ -1,4 +1,4 @@
-"""Runs a batch: puts it together, calls the engine, takes its outputs apart."""
+"""Run a batch: join its requests, call the engine, split its outputs."""
 
 import time
 from asyncio import Future
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from polyhead_server.engine.runner import Runner
+from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
-from polyhead_server.scheduling.batch import Arrays, Layout, assemble, real_tokens, split, wanted
+from polyhead_server.scheduling.batch import Layout, assemble, outputs_of, real_tokens, split
 from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
 
@@ -26,50 +26,50 @@ I = TypeVar("I", bound=Item)  # noqa: E741
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Result:
-    """What one run gave."""
+    """The result of one run."""
 
     outputs: list[Arrays]
-    """Each request's own."""
+    """By request."""
     started_ns: int
     execution: Execution
 
 
 def run_batch(
-    engine: Runner, items: list[I], layout: Layout, still: Callable[[list[I]], list[I]]
+    engine: Runner, items: list[I], layout: Layout, wanted: Callable[[list[I]], list[I]]
 ) -> Iterator[tuple[list[I], Result | Exception]]:
-    """Runs requests together.
+    """Run requests together.
 
-    A run that fails is repeated with the first half of its requests and with the second, until only the
-    guilty ones fail: at most 2n - 1 runs for n requests. That serves memory, too: halves need half of it.
+    A run that fails is repeated with each half of its requests, until only the requests that cause the
+    failure fail: at most 2n - 1 runs for n requests. This helps against a lack of memory, too.
 
     Args:
-        engine: What runs.
+        engine: Runs the batch.
         items: The requests, at least one.
-        layout: Which axes are T.
-        still: Picks those whose caller still waits, before they are run again.
+        layout: Which axes vary.
+        wanted: Returns those whose callers still wait, before they are run again.
 
     Yields:
-        Requests, and what came of their run. Every request once, but those that `still` leaves out.
+        Requests, and the result of their run. Every request once, except those that `wanted` leaves out.
     """
     groups = [items]
     while groups:
         group = groups.pop()
         try:
             result = execute(engine, [item.work for item in group], layout)
-        except DeviceLostError as error:  # every half would fail, too
+        except DeviceLostError as error:  # each half would fail, too
             yield from (([item], error) for item in group)
         except Exception as error:
             if len(group) == 1:
                 yield group, error
                 continue
             half = len(group) // 2
-            groups += [some for some in (still(group[half:]), still(group[:half])) if some]
+            groups += [some for some in (wanted(group[half:]), wanted(group[:half])) if some]
         else:
             yield group, result
 
 
 def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
-    """Runs requests together, once.
+    """Run requests together, once.
 
     Raises:
         TooLargeError: There was not enough memory.
@@ -78,7 +78,7 @@ def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
     started_ns = time.perf_counter_ns()
     feeds = assemble(works, layout)
     assembled_ns = time.perf_counter_ns()
-    values = engine.run(feeds, wanted(works))
+    values = engine.run(feeds, outputs_of(works))
     computed_ns = time.perf_counter_ns()
     outputs = split(values, works, layout)
     sequences = sum([work.batch for work in works])
@@ -96,7 +96,7 @@ def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
 
 
 def answer(items: Sequence[Item], result: Result) -> None:
-    """Gives everyone who still waits the outputs."""
+    """Send the outputs to all callers that still wait."""
     compute_ns, sequences = result.execution.compute_ns, result.execution.sequences
     for item, outputs in zip(items, result.outputs, strict=True):
         if not item.answer.done():

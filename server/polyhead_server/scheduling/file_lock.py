@@ -1,4 +1,4 @@
-"""One process after the other measures on a device: at once they would measure each other."""
+"""A lock between processes, so that only one at a time measures on a GPU."""
 
 import os
 import sys
@@ -9,24 +9,26 @@ from pathlib import Path
 
 from polyhead_server.observability.logs import LOGGER
 
-_PATIENCE_SECONDS = 60.0
+_LONGEST_WAIT_SECONDS = 60.0
 _STEP_SECONDS = 0.05
 
 
 @contextmanager
-def turn(
+def file_lock(
     folder: Path,
     name: str,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Waits until no other process is within such a block, at most a minute. A process that ends leaves it.
+    """Hold a lock during the block. It is advisory: after a minute the block runs without it.
+
+    The system releases the lock of a process that ends.
 
     Args:
-        folder: Where those that wait for each other look; where nothing can be written, none waits.
-        name: What they wait for.
-        clock: The time in seconds.
+        folder: Where the lock's file is. If nothing can be written there, there is no lock.
+        name: The lock's name.
+        clock: Returns the time in seconds.
         sleep: Waits.
     """
     if sys.platform == "win32":
@@ -36,14 +38,14 @@ def turn(
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Not held up by a pipe in its place.
+        # Do not block on a pipe of that name.
         file = os.open(folder / f"{name}.lock", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        LOGGER.debug("no turns in %s: %s", folder, error.strerror)
+        LOGGER.debug("no lock in %s: %s", folder, error.strerror)
         yield
         return
     try:
-        ends = clock() + _PATIENCE_SECONDS
+        ends = clock() + _LONGEST_WAIT_SECONDS
         while clock() < ends:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Times an engine on a small grid of (B, T), within a budget."""
+"""Time an engine on a small grid of (B, T), within a budget."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +12,23 @@ from polyhead_server.scheduling.costs import Points
 
 _FEWEST_TOKENS = 8
 _MOST_TOKENS = 8192
-"""Of one point, B × T."""
+"""The most tokens (B × T) of a point."""
 _LONGEST = 1024
 _LARGEST_BATCH = 64
 _QUICK_SECONDS = 0.005
 _GAIN_SECONDS = 0.03
-"""About how long each side of one comparison takes."""
+"""About the time that each side of one comparison takes."""
 _ROUNDS = 3
 _TYPICAL = 64
-"""T of a sentence or two."""
+"""T of one or two sentences."""
 
 Prepare: TypeAlias = Callable[[int, int], Callable[[], object]]
 
 
 def grid(max_tokens: int | None, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-    """The points (B, T) in the order in which they are measured: by B × T, the longest first.
+    """Yield the points (B, T) in the order in which they are measured: by B × T, the longest T first.
 
-    Both axes go up in powers of two: T from 8 (or from the graph's own limit, where that is lower).
+    Both axes go up in powers of two: T from 8 (or from the graph's own limit, if that is lower).
 
     Args:
         max_tokens: The largest T of the graph.
@@ -55,17 +55,17 @@ def measure(
     longest_batch: float = float("inf"),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[tuple[int, int], float]:
-    """Times runs on the grid, larger and larger ones, until the budget would be passed.
+    """Time larger and larger runs of the grid until the budget is used up.
 
     Every point is run once to warm up, and then timed three times, five when it is quick; the median counts.
 
     Args:
-        prepare: Makes the inputs of a run of (B, T), and returns what runs it.
+        prepare: Makes the inputs of a run of (B, T), and returns a function that runs it.
         max_tokens: The largest T of the graph.
         fits: Whether a run of (B, T) is within the limits of memory.
         budget: How long it may take in all, in seconds. The first point is measured in any case.
         longest_batch: Points with B > 1 are left out from so many seconds on, by what B = 1 takes.
-        clock: The time in seconds.
+        clock: Returns the time in seconds.
 
     Returns:
         Seconds of a run at each point; of every T, B = 1 is there.
@@ -104,23 +104,23 @@ def measure_gains(
     budget: float = 1.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Times several runs at once against one after the other, at B = 1.
+    """Compare several runs at once with runs one after the other, at B = 1.
 
-    Both sides take turns, so that a machine that is slow for a while is slow for both.
+    Both sides alternate, so that a machine that is slow for a while is slow for both.
 
     Args:
-        prepare: Makes the inputs of a run of (B, T), and returns what runs it.
+        prepare: Makes the inputs of a run of (B, T), and returns a function that runs it.
         points: What single runs take, from `measure`.
         runs: How many at once.
-        alone: The same of those that go one after the other, where these have more threads. None: they
-            are alike, and what is gained are the gaps in a run, which do not grow with it. So the shortest
-            T comes first, gains never rise with T, and beyond the longest measured there is none.
+        alone: Prepares the runs that go one after the other, if these have more threads. None if they are
+            alike: then runs at once fill gaps, which do not grow with T. So the shortest T is measured
+            first, gains never rise with T, and beyond the longest measured T there is none.
         budget: How long it may take in all, in seconds.
-        clock: The time in seconds.
+        clock: Returns the time in seconds.
 
     Returns:
-        By T: the work done in a second by so many at once, over that by one; as much where there was no time
-        to measure any.
+        By T: the throughput of so many runs at once, over that of one at a time; 1.0 if there was no time to
+        measure any.
     """
     if runs == 1:
         return {}
@@ -181,7 +181,7 @@ def _gain(
 
 
 def _falling(values: Sequence[float]) -> list[float]:
-    """The nearest values that never rise: neighbours that do get their mean (pool adjacent violators)."""
+    """Return the nearest values that never rise: those that do are averaged (pool adjacent violators)."""
     pools: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1

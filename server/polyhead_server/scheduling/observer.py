@@ -1,4 +1,4 @@
-"""What a scheduler tells whoever counts. Everything is told on the event loop."""
+"""What a scheduler reports to whatever counts it. All reports are made on the event loop."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,20 +6,20 @@ from typing import Protocol
 
 
 class Drop(StrEnum):
-    """Why work ended without a result of the engine's, other than by its failure."""
+    """Why work ended without a result, other than by a failure of the engine."""
 
     QUEUE_FULL = "queue_full"
-    """Refused: too many tokens wait."""
+    """Rejected: too many tokens wait."""
     UNREACHABLE = "unreachable"
-    """Refused: its deadline would have passed before its turn."""
+    """Rejected: its deadline would pass before it could run."""
     STOPPING = "stopping"
-    """Refused: the model is being closed."""
+    """Rejected: the model is being closed."""
     TIMEOUT = "timeout"
-    """It waited longer than its `timeout` or than the server lets work wait."""
+    """It waited longer than its `timeout` or than the server's limit."""
     EXPIRED = "expired"
     """The caller's deadline passed, in the queue or during the run."""
     CANCELLED = "cancelled"
-    """The caller left, from the queue or during the run."""
+    """The caller left, in the queue or during the run."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,33 +29,22 @@ class Execution:
     sequences: int
     """B of the run."""
     requests: int
-    """How many callers shared it."""
     tokens: int
-    """Tokens of the sequences themselves."""
+    """Tokens without padding."""
     padded_tokens: int
     """B × T: what was computed, padding included."""
     input_ns: int
-    """Putting the requests together."""
+    """The time to join the requests."""
     compute_ns: int
     output_ns: int
-    """Taking the outputs apart."""
+    """The time to split the outputs."""
 
 
 class Observer(Protocol):
     """Counts what a scheduler does."""
 
     def on_execution(self, execution: Execution) -> None:
-        """The engine has run, and did not fail."""
+        """Count a run that did not fail."""
 
     def on_drop(self, reason: Drop) -> None:
-        """Work ended without a result. Together with results and failures, this adds up to all submitted."""
-
-
-class NoObserver:
-    """Counts nothing."""
-
-    def on_execution(self, execution: Execution) -> None:
-        """Nothing."""
-
-    def on_drop(self, reason: Drop) -> None:
-        """Nothing."""
+        """Count work that ended without a result. Results, failures and drops add up to all submitted."""

@@ -1,9 +1,9 @@
-"""Which requests run together: the cheapest way to cut a queue into batches, by a table of costs.
+"""Find the cheapest way to cut a queue into batches, by a table of costs.
 
 As TurboTransformers does it (Fang et al., PPoPP 2021): sorted by length, a cheapest cut has only batches of
 neighbours, so that a dynamic program over the sorted queue finds it. A batch costs what its longest request's
 T and all its sequences cost together. Where a larger batch saves next to nothing, smaller ones are better:
-their requests are answered earlier, and nothing has to be copied.
+their requests are answered earlier, and nothing is copied.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ Size = tuple[int, int]
 
 
 def joint(sizes: Sequence[Size]) -> Size:
-    """(B, T) of requests that run together."""
+    """Return (B, T) of requests that run together."""
     return sum(batch for batch, _ in sizes), max(tokens for _, tokens in sizes)
 
 
 def cut(requests: Sequence[Size], costs: CostTable) -> list[list[int]]:
-    """Cuts requests into batches so that all of them together cost the least.
+    """Cut requests into batches so that all of them together cost the least.
 
     Args:
         requests: (B, T) of each, the most urgent first.
@@ -51,21 +51,21 @@ def cut(requests: Sequence[Size], costs: CostTable) -> list[list[int]]:
 
 
 def _cut_equal(count: int, tokens: int, costs: CostTable) -> list[list[int]]:
-    """Cuts single sequences of one length, as most queues hold: worked out once for each number of them."""
+    """Cut single sequences of one length, the most common queue. Plans are cached."""
     key = (count, tokens)
-    ends = costs.memory.get(key)
+    ends = costs.cached_plans.get(key)
     if ends is None:
         starts = _starts([(1, tokens)] * count, costs)
         ends, end = [count], count
         while end := starts[end]:
             ends.append(end)
         ends.reverse()
-        costs.memory[key] = ends
+        costs.cached_plans[key] = ends
     return [list(range(start, end)) for start, end in pairwise([0, *ends])]
 
 
 def _starts(requests: Sequence[Size], costs: CostTable) -> list[int]:
-    """Where, in requests by length, the last batch of the first n begins, for every n."""
+    """Return, for every n, where the last batch of the first n requests by length begins."""
     count = len(requests)
     best = [0.0] * (count + 1)  # cost of the first n
     starts = [0] * (count + 1)

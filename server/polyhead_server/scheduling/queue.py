@@ -1,4 +1,4 @@
-"""What waits for one engine, in order. Filled on the event loop, emptied by the engine's threads."""
+"""Requests that wait for one engine, in order. Filled on the event loop, emptied by the engine's threads."""
 
 import asyncio
 from enum import Enum, auto
@@ -12,7 +12,7 @@ class State(Enum):
 
     WAITING = auto()
     TAKEN = auto()
-    """It is in a batch: it can no longer leave the queue by itself."""
+    """In a batch."""
     GONE = auto()
 
 
@@ -30,7 +30,7 @@ class Entry:
         self.seconds = seconds
         """What it adds to the engine's work, at least."""
         self.start_by = start_by
-        """When it has waited too long, in the event loop's time."""
+        """The latest time to start, in the event loop's time."""
         self.size = work.size
         self.number = 0
         self.state = State.WAITING
@@ -38,14 +38,14 @@ class Entry:
 
 
 class Queue:
-    """Entries by priority, then by arrival. Safe from several threads."""
+    """Entries by priority, then by arrival. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._levels: tuple[dict[int, Entry], ...] = tuple({} for _ in range(PRIORITIES))
         self._seconds = [0.0] * PRIORITIES
         self._lock = Lock()
         self._number = 0
-        self._asleep = 0  # how many have found nothing to do since
+        self._idle = 0  # threads that found nothing to run, and have to be woken
         self.tokens = 0
         """B × T of all that wait."""
 
@@ -53,71 +53,67 @@ class Queue:
         return sum(map(len, self._levels))
 
     def seconds(self, level: int) -> float:
-        """About how long the engine needs, at least, for all that comes before a new entry of this level."""
+        """Estimate how long the engine needs, at least, for all that goes before a new entry of a level."""
         return sum(self._seconds[: level + 1])
 
     def add(self, entry: Entry) -> bool:
-        """Puts an entry at its level's end. True: somebody sleeps, and must be woken."""
-        level = entry.work.level
+        """Append an entry to its level. Return whether a thread is idle and must be woken."""
         with self._lock:
             self._number += 1
             entry.number = self._number
-            self._levels[level][entry.number] = entry
+            self._levels[entry.work.level][entry.number] = entry
             self._count(entry, 1)
             return self._wakes()
 
     def remove(self, entry: Entry) -> bool:
-        """Takes an entry out; False when it was not waiting any more."""
+        """Remove an entry. Return False if it did not wait any more."""
         with self._lock:
             return self._take(entry, State.GONE)
 
     def clear(self) -> list[Entry]:
-        """Takes out all that waits."""
+        """Remove and return all that waits."""
         with self._lock:
             entries = [entry for level in self._levels for entry in level.values()]
             return [entry for entry in entries if self._take(entry, State.GONE)]
 
-    def sleep(self) -> None:
-        """Whoever looked at what waits leaves it alone, until the next `add` or `left_over`."""
+    def mark_idle(self) -> None:
+        """Count the calling thread as idle: nothing of what waits can run now."""
         with self._lock:
-            self._asleep += 1
+            self._idle += 1
 
-    def left_over(self) -> bool:
-        """After a `take`. True: something still waits and somebody sleeps, who must be woken."""
+    def needs_wake(self) -> bool:
+        """Return, after a `take`, whether something still waits and an idle thread must be woken."""
         with self._lock:
             return any(self._levels) and self._wakes()
 
     def window(self, most: int, *, oldest_first: bool = False) -> list[Entry]:
-        """The entries whose turn it is, without taking them out. None of them: the next `add` says so.
+        """Return the entries that go next, without taking them. If there are none, the thread is idle.
 
         Args:
-            most: How many to look at.
+            most: How many to return.
             oldest_first: Put the oldest of all first, whatever its priority.
         """
         with self._lock:
             window: list[Entry] = []
-            if oldest_first:
-                heads = (next(iter(level.values()), None) for level in self._levels)
-                window = sorted((head for head in heads if head is not None), key=lambda head: head.number)[
-                    :1
-                ]
+            if oldest_first and (oldest := [next(iter(level.values())) for level in self._levels if level]):
+                window = [min(oldest, key=lambda entry: entry.number)]
             for level in self._levels:
                 for entry in level.values():
                     if len(window) >= most:
                         break
                     if not window or entry is not window[0]:
                         window.append(entry)
-            self._asleep += not window
+            self._idle += not window
             return window
 
     def take(self, entries: list[Entry]) -> list[Entry]:
-        """Takes out those that still wait."""
+        """Remove and return those that still wait."""
         with self._lock:
             return [entry for entry in entries if self._take(entry, State.TAKEN)]
 
     def _wakes(self) -> bool:
-        wakes = self._asleep > 0
-        self._asleep -= wakes
+        wakes = self._idle > 0
+        self._idle -= wakes
         return wakes
 
     def _take(self, entry: Entry, state: State) -> bool:

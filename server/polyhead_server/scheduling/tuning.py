@@ -1,4 +1,4 @@
-"""What runs of a loaded graph cost on this machine: measured at the first start, remembered for the next."""
+"""Get the costs of a loaded graph on this machine: measured at the first start, cached for the next."""
 
 import hashlib
 import re
@@ -10,26 +10,25 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from polyhead_server.engine.devices import CPU, Device
+from polyhead_server.engine.cpus import available_cpus, cpu_name
+from polyhead_server.engine.devices import Device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.engine.gpus import gpu_name
-from polyhead_server.engine.threads import available_cpus
 from polyhead_server.errors import EngineError, TooLargeError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling.cache import Key, processor, read_costs, write_costs
+from polyhead_server.scheduling.cache import Key, read_costs, write_costs
 from polyhead_server.scheduling.costs import CostTable, Measured, Points
-from polyhead_server.scheduling.file_lock import turn
+from polyhead_server.scheduling.file_lock import file_lock
 from polyhead_server.scheduling.measuring import measure, measure_gains
 
 # Points take little memory: it is the time of small and middle sizes that decides how to batch.
 _MEASURED_BYTES = 256 * 2**20
 _FOR_GAINS = 0.3
-"""This share of the time to measure goes to runs at once, where there are any."""
+"""The share of the measuring time for runs at once, if there are any."""
 _FOR_GAINS_BESIDE = 0.5
-"""The same where it decides between two sessions."""
+"""The same if it decides between two sessions."""
 _LONGEST_BATCH = 0.005
-"""For one thread, a batch gains next to nothing from so many seconds on."""
+"""With one thread, runs of this many seconds gain next to nothing from batching."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +38,9 @@ class Tuning:
     seconds: float = 2.0
     """How long measuring a graph may take."""
     cache: Path | None = None
-    """Where costs are kept; None: nowhere."""
+    """Where costs are kept, if anywhere."""
     runs: int = 1
-    """How many go at once."""
+    """How many runs go at once."""
     workers: int = 1
     """Processes that share the device."""
     max_batch_tokens: int = 16_384
@@ -51,35 +50,36 @@ class Tuning:
 def tune(
     engine: Engine, signature: Signature, *, threads: int, tuning: Tuning, beside: Engine | None = None
 ) -> CostTable:
-    """The costs of a graph: as they were kept, or measured now. Also warms the engine up.
+    """Return the costs of a graph, cached or measured now. Also warms the engine up.
 
     Args:
-        engine: The graph, loaded.
-        signature: What it is.
+        engine: The loaded graph.
+        signature: Its inputs and outputs.
         threads: Threads of one run on the CPU.
         tuning: How to measure.
-        beside: The same graph with more threads a run, which the gains of runs at once are over.
+        beside: The same graph with more threads a run, which gains of runs at once are relative to.
     """
     key = _key(engine, signature, threads, tuning, single_thread=beside is not None)
-    measured = _remembered(tuning, key)
+    measured = _cached(tuning, key)
     if measured is None:
-        with _turn(engine.device, tuning):
-            # Another process of this device may have measured meanwhile.
-            measured = _remembered(tuning, key) or _measure(engine, signature, tuning, key, beside)
+        with _lock(engine.device, tuning):
+            # Another process of this GPU may have measured meanwhile.
+            measured = _cached(tuning, key) or _measure(engine, signature, tuning, key, beside)
     _warm_up(engine, measured.points)
     return CostTable(
         measured.points, rows=lambda tokens: _most_rows(signature, tokens, tuning), gains=measured.gains
     )
 
 
-def _remembered(tuning: Tuning, key: Key) -> Measured | None:
+def _cached(tuning: Tuning, key: Key) -> Measured | None:
     return None if tuning.cache is None else read_costs(tuning.cache, key)
 
 
-def _turn(device: Device, tuning: Tuning) -> AbstractContextManager[None]:
-    if device.provider == CPU or tuning.cache is None:
+def _lock(device: Device, tuning: Tuning) -> AbstractContextManager[None]:
+    """Let one process at a time measure on a GPU: at once they would measure each other."""
+    if device.gpu is None or tuning.cache is None:
         return nullcontext()
-    return turn(tuning.cache, re.sub(r"[^\w.-]+", "-", gpu_name(device.card)))
+    return file_lock(tuning.cache, re.sub(r"[^\w.-]+", "-", device.gpu))
 
 
 def _measure(
@@ -103,7 +103,7 @@ def _measure(
         alone=None if beside is None else partial(_run, beside),
         budget=for_gains,
     )
-    # The largest points were measured for the sake of their time; the arena need not keep their memory.
+    # The arena need not keep the memory of the largest points.
     for one in (engine, beside):
         if one is not None:
             one.shrink()
@@ -120,10 +120,7 @@ def _run(engine: Engine, batch: int, tokens: int) -> Callable[[], object]:
 
 
 def _warm_up(engine: Engine, points: Points) -> None:
-    """Runs every length once that was measured, alone, so that the first callers do not pay for it.
-
-    Costs a few tenths of a second at most: the kept times say which runs are short enough.
-    """
+    """Run every measured T once at B = 1, for some tenths of a second at most, by the measured times."""
     left = 0.3
     for batch, tokens in sorted(points):
         left -= 2 * points[batch, tokens]
@@ -132,12 +129,12 @@ def _warm_up(engine: Engine, points: Points) -> None:
         try:
             engine.run(engine.example(batch, tokens), engine.outputs)
         except (EngineError, TooLargeError):
-            LOGGER.debug("a run to warm up failed", exc_info=True)
+            LOGGER.debug("a warm-up run failed", exc_info=True)
             return
 
 
 def _most_rows(signature: Signature, tokens: int, tuning: Tuning) -> int:
-    """The largest batch at T that is put together."""
+    """Return the largest batch at T."""
     by_memory = tuning.max_working_bytes // max(1, signature.working_bytes(1, tokens))
     return max(1, min(tuning.max_batch_tokens // tokens, by_memory))
 
@@ -145,17 +142,17 @@ def _most_rows(signature: Signature, tokens: int, tuning: Tuning) -> int:
 def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning, *, single_thread: bool) -> Key:
     manifest = signature.manifest.model_dump_json().encode()
     device = engine.device
-    on_card = device.provider != CPU
+    gpu = device.gpu
     return Key(
         manifest=hashlib.sha256(manifest).hexdigest(),
         graph=signature.graph,
-        provider=engine.provider,
+        provider=device.provider,
         library=ort.__version__,
-        processor=f"{processor()}, {gpu_name(device.card)}" if on_card else processor(),
+        processor=cpu_name() if gpu is None else f"{cpu_name()}, {gpu}",
         cpus=available_cpus(),
         threads=threads,
         runs=tuning.runs,
         packed=device.packed,
         single_thread=single_thread,
-        workers=tuning.workers if on_card else 1,
+        workers=1 if gpu is None else tuning.workers,
     )

@@ -1,6 +1,6 @@
-"""One request for the engine, and its answer.
+"""One request for the engine, and its result.
 
-They are made once a request, and not frozen, because that takes three times as long.
+Both are made once per request, and not frozen, because that takes three times as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 PRIORITIES = 5
 """Priorities go from 1, the highest, to this."""
 DEFAULT_PRIORITY = 3
-"""What 0, and whatever is above the last priority, stands for: as Triton has it."""
+"""What 0, and anything above the last priority, stands for, as in Triton."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -25,11 +25,11 @@ class Work:
     batch: int
     """B, at least 1."""
     tokens: int
-    """B × T, padding included: what it costs to hold and, about, to run."""
+    """B × T, padding included."""
     deadline: float | None = None
     """When the caller stops waiting, in the event loop's time."""
     timeout: float | None = None
-    """The longest that it may wait for its turn, in seconds. None: as long as the server lets it."""
+    """The longest that it may wait to start, in seconds. None is the server's limit."""
     priority: int = 0
     """1 is the highest; 0 is the default."""
 
@@ -40,19 +40,19 @@ class Work:
 
     @property
     def level(self) -> int:
-        """The priority's place in the queue, from 0."""
+        """The priority's index in the queue, from 0."""
         priority = self.priority if 1 <= self.priority <= PRIORITIES else DEFAULT_PRIORITY
         return priority - 1
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Done:
-    """The engine's answer to one `Work`."""
+    """The engine's result for one `Work`."""
 
     outputs: Mapping[str, NDArray[Any]]
-    """What was asked for, in the request's own shape; views on what the batch gave, where it was larger."""
+    """The requested outputs in the request's own shape; views on the batch's outputs if that was larger."""
     queue_ns: int
     compute_ns: int
-    """The whole batch's."""
+    """The whole batch's time."""
     batch: int
-    """The sequences that ran together."""
+    """How many sequences ran together."""

@@ -7,7 +7,6 @@ from importlib.metadata import version
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import triton_type
-from polyhead_server.engine.devices import CUDA
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -66,7 +65,6 @@ def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.M
 def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
     """Describe a model as Triton's configuration does: shapes leave the batch axis out."""
     signature = model.signature
-    on_gpu = model.provider == CUDA
     config = pb.ModelConfig(
         name=signature.name,
         platform=PLATFORM,
@@ -91,7 +89,7 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             pb.ModelInstanceGroup(
                 name=signature.name,
                 count=1,
-                kind=pb.ModelInstanceGroup.KIND_GPU if on_gpu else pb.ModelInstanceGroup.KIND_CPU,
+                kind=pb.ModelInstanceGroup.KIND_GPU if model.on_gpu else pb.ModelInstanceGroup.KIND_CPU,
             )
         ],
         dynamic_batching=pb.ModelDynamicBatching(
@@ -241,8 +239,8 @@ class Gauges:
         for key in {*ready, *counters.written}:
             page, model = counters.page(*key), ready.get(key)
             page[at.READY] = int(model is not None)
-            if model is not None and model.provider in at.PROVIDERS:
-                page[at.PROVIDER] = 1 + at.PROVIDERS.index(model.provider)
+            if model is not None:
+                page[at.PROVIDER] = at.encode_provider(model.provider)
 
     def sample(self) -> None:
         """Write how much is queued and held, now and every half second."""

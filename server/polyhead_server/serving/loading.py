@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from polyhead_server.engine.devices import CPU, Device, check_precision
+from polyhead_server.engine.devices import Device, check_precision
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import CostTable, SingleThread
+from polyhead_server.scheduling import CostTable, SingleThreadSession
 from polyhead_server.scheduling.tuning import Tuning, tune
 from polyhead_server.serving.tokeniser import Tokeniser
 
@@ -37,7 +37,7 @@ class Loaded:
     signature: Signature
     engine: Engine
     costs: CostTable
-    single_thread: SingleThread | None
+    single_thread: SingleThreadSession | None
     """A session whose runs have one thread each; None leaves all to the engine."""
     tokeniser: Tokeniser | None
 
@@ -145,17 +145,17 @@ def _load_graph(
 def _may_have_single_thread(manifest: Manifest, device: Device, threads: int) -> bool:
     """Return whether a second session, with one thread a run, is of use, and may hold the weights again."""
     weights = sum(file.bytes for file in manifest.files.values())  # the other files are small
-    return device.provider == CPU and threads > 1 and (weights <= _MAX_DOUBLED_WEIGHTS or not device.packed)
+    return device.host_threads and threads > 1 and (weights <= _MAX_DOUBLED_WEIGHTS or not device.packed)
 
 
 def _load_single_thread(
     path: Path, signature: Signature, wide: Engine, threads: int, tuning: Tuning
-) -> SingleThread:
+) -> SingleThreadSession:
     runs = 1 if tuning.runs == 1 else max(tuning.runs, min(threads, _MAX_RUNS))
     tuning = replace(tuning, seconds=_SINGLE_THREAD_SHARE * tuning.seconds, runs=runs)
     engine = Engine(path, signature=signature, device=wide.device, threads=1)
     costs = tune(engine, signature, threads=1, tuning=tuning, beside=wide)
-    return SingleThread(engine=engine, costs=costs, runs=runs)
+    return SingleThreadSession(engine=engine, costs=costs, runs=runs)
 
 
 def _failure(error: Exception) -> Callable[..., Failed]:

@@ -58,6 +58,7 @@ class Model:
     tokeniser: Tokeniser | None
     provider: str
     """onnxruntime's execution provider that is really in use."""
+    on_gpu: bool = False
     close: Callable[[], None] = lambda: None
     """Frees its memory once the scheduler is closed. May block for some moments."""
     statistics: Statistics = field(default_factory=Statistics)

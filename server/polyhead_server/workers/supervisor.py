@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from polyhead_server.address import format_address, warn_if_exposed
-from polyhead_server.engine.threads import available_cpus
+from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.metrics import serve_metrics

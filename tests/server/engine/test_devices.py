@@ -1,9 +1,12 @@
-"""A device works, or the server says why it does not."""
+"""A device works, or the server says why it does not; and what devices can do."""
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import polyhead_server
 from polyhead_server.engine.devices import (
     CPU,
     CUDA,
@@ -19,7 +22,7 @@ from polyhead_server.errors import DeviceError, RepositoryError
 MISSING = "missing libcublas.so.13"
 
 
-def never(_card: int) -> str | None:
+def never(_number: int) -> str | None:
     raise AssertionError("the CPU must not be asked about CUDA")
 
 
@@ -29,21 +32,21 @@ def test_the_cpu_needs_no_probe() -> None:
 
 def test_cuda_that_works_is_taken() -> None:
     for device in ("cuda", "auto"):
-        chosen = choose_device(device, problem=lambda _card: None)
+        chosen = choose_device(device, problem=lambda _number: None)
 
         assert chosen.provider == CUDA
         assert chosen.providers[0][0] == CUDA
 
 
-def test_a_card_is_named_by_its_number() -> None:
+def test_a_gpu_is_named_by_its_number() -> None:
     asked: list[int] = []
     chosen = choose_device("cuda:3", problem=asked.append)
 
     assert asked == [3]
-    assert chosen.card == 3
+    assert chosen.number == 3
     assert chosen.providers[0][1]["device_id"] == "3"
-    with pytest.raises(DeviceError, match="--device cuda:3 does not work here: there is no card 3"):
-        choose_device("cuda:3", problem=lambda card: f"there is no card {card}")
+    with pytest.raises(DeviceError, match="--device cuda:3 does not work here: there is no GPU 3"):
+        choose_device("cuda:3", problem=lambda number: f"there is no GPU {number}")
 
 
 def test_what_cuda_sessions_are_created_with() -> None:
@@ -56,6 +59,30 @@ def test_what_cuda_sessions_are_created_with() -> None:
     assert limited["gpu_mem_limit"] == "1073741824"
 
 
+def test_no_other_module_knows_a_provider_by_name() -> None:
+    root = Path(polyhead_server.__file__).parent
+    for path in sorted({*root.rglob("*.py")} - {root / "engine" / "devices.py"}):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert CPU not in node.value, path
+                assert CUDA not in node.value, path
+            elif isinstance(node, ast.ImportFrom) and node.module == "polyhead_server.engine.devices":
+                assert not {"CPU", "CUDA"} & {alias.name for alias in node.names}, path
+
+
+def test_what_devices_can_do() -> None:
+    cpu, gpu = on_cpu(""), on_cuda("", 1)
+
+    assert (cpu.arena, cpu.gpu, cpu.checks_placement) == ("cpu:0", None, False)
+    assert (gpu.arena, gpu.gpu is not None, gpu.checks_placement) == ("gpu:1", True, True)
+    assert gpu.default_runs(16) == 2
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2), (4, 2), (8, 2), (16, 4)])
+def test_runs_share_the_threads(threads: int, expected: int) -> None:
+    assert on_cpu("").default_runs(threads) == expected
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_sixteen_bit_numbers_need_cuda(precision: str) -> None:
     check_precision(precision, on_cuda(""))
@@ -66,11 +93,11 @@ def test_sixteen_bit_numbers_need_cuda(precision: str) -> None:
 
 def test_cuda_that_does_not_work_is_an_error_that_names_what_is_missing() -> None:
     with pytest.raises(DeviceError, match=f"--device cuda does not work here: {MISSING}"):
-        choose_device("cuda", problem=lambda _card: MISSING)
+        choose_device("cuda", problem=lambda _number: MISSING)
 
 
 def test_auto_falls_back_and_says_why() -> None:
-    chosen = choose_device("auto", problem=lambda _card: MISSING)
+    chosen = choose_device("auto", problem=lambda _number: MISSING)
 
     assert chosen.provider == CPU
     assert chosen.reason == f"auto: CUDA does not work here: {MISSING}"

@@ -13,8 +13,7 @@ import onnxruntime as ort
 import pytest
 
 from polyhead_server.engine.devices import CPU, CUDA, Device, on_cpu, on_cuda
-from polyhead_server.engine.engine import Engine
-from polyhead_server.engine.runner import Arrays
+from polyhead_server.engine.engine import Arrays, Engine
 from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.repository import GraphName, Manifest, read_manifest
 from polyhead_server.repository.signature import signature_of
@@ -283,7 +282,7 @@ def test_what_a_library_calls_a_failed_product_may_be_a_lost_device(
     repository: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Refusing]
 ) -> None:
     def ask(device: Device) -> None:
-        assert device.card == 2
+        assert device.number == 2
         raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
 
     monkeypatch.setattr("polyhead_server.engine.engine.ask_device", ask)

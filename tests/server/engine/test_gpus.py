@@ -6,7 +6,7 @@ from polyhead_server.engine.gpus import check_device, count_gpus, gpu_name, gpus
 
 
 def never() -> int | None:
-    raise AssertionError("cards that are named need not be counted")
+    raise AssertionError("GPUs that are named need not be counted")
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:0,2", "cuda:11"])
@@ -27,28 +27,28 @@ def test_numbers() -> None:
     assert named_gpus("cuda") == named_gpus("cpu") == ()
 
 
-@pytest.mark.parametrize(("count", "cards"), [(None, ()), (0, ()), (1, ()), (3, (0, 1, 2))])
-def test_cuda_is_every_card_where_there_are_several(count: int | None, cards: tuple[int, ...]) -> None:
-    assert gpus_for("cuda", count=lambda: count) == cards
+@pytest.mark.parametrize(("count", "gpus"), [(None, ()), (0, ()), (1, ()), (3, (0, 1, 2))])
+def test_cuda_is_every_gpu_where_there_are_several(count: int | None, gpus: tuple[int, ...]) -> None:
+    assert gpus_for("cuda", count=lambda: count) == gpus
 
 
 @pytest.mark.parametrize(
-    ("device", "cards"), [("auto", ()), ("cpu", ()), ("cuda:1", (1,)), ("cuda:2,0", (2, 0))]
+    ("device", "gpus"), [("auto", ()), ("cpu", ()), ("cuda:1", (1,)), ("cuda:2,0", (2, 0))]
 )
-def test_named_cards_are_taken_as_they_are(device: str, cards: tuple[int, ...]) -> None:
-    assert gpus_for(device, count=never) == cards
+def test_named_gpus_are_taken_as_they_are(device: str, gpus: tuple[int, ...]) -> None:
+    assert gpus_for(device, count=never) == gpus
 
 
-def test_this_machines_cards_can_be_counted() -> None:
+def test_this_machines_gpus_can_be_counted() -> None:
     count = count_gpus()
 
     assert count is None or count >= 0
 
 
-def test_a_card_without_a_driver_is_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_a_driver_is_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(library: str) -> None:
         raise OSError(library)
 
     monkeypatch.setattr("ctypes.CDLL", missing)
 
-    assert gpu_name(3) == "card 3"
+    assert gpu_name(3) == "GPU 3"

@@ -14,7 +14,8 @@ def test_no_place_is_taken_twice() -> None:
         *at.CODE.values(),
         *at.DROP.values(),
         *at.GAUGES,
-        *(at.INPUT_NS, at.FAILED, at.FAILED_NS, at.SEQUENCES, at.LAST_INFERENCE_MS, at.PROVIDER),
+        *(at.INPUT_NS, at.FAILED, at.FAILED_NS, at.SEQUENCES, at.LAST_INFERENCE_MS),
+        *range(at.PROVIDER.start, at.PROVIDER.stop),
         *(at.TOKENS, at.PADDED_TOKENS),
     ]
 
@@ -25,6 +26,15 @@ def test_no_place_is_taken_twice() -> None:
 def test_every_status_and_every_reason_has_a_place() -> None:
     assert set(at.CODE) == {code.name for code in StatusCode}
     assert {*Drop, at.DRAINING, at.LOADING, at.MEMORY} == set(at.DROP)
+
+
+def test_any_provider_has_a_name() -> None:
+    values = [0] * at.SLOTS
+    assert at.decode_provider(values) == ""
+    values[at.PROVIDER] = at.encode_provider("OpenVINOExecutionProvider")
+
+    assert at.decode_provider(values) == "OpenVINOExecutionProvider"
+    assert len(at.encode_provider("x" * 100)) == len(at.encode_provider(""))
 
 
 def test_large_batches_share_the_place_of_the_next_power_of_two() -> None:

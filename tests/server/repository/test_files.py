@@ -12,7 +12,7 @@ from polyhead_server.repository import read_manifest, verify
 from polyhead_server.repository.files import open_regular, read_regular
 from polyhead_server.scheduling.cache import Key, read_costs, write_costs
 from polyhead_server.scheduling.costs import Measured
-from polyhead_server.scheduling.file_lock import turn
+from polyhead_server.scheduling.file_lock import file_lock
 from polyhead_server.transport.access import read_tokens
 from polyhead_server.transport.tls import Certificates, Files
 
@@ -95,7 +95,7 @@ def test_no_file_of_the_cache_is_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "cpu.lock")
 
     assert read_costs(tmp_path, key) is None
-    with turn(tmp_path, "cpu"):
+    with file_lock(tmp_path, "cpu"):
         pass
     measured = Measured(points={(1, 8): 0.5}, gains={})
     write_costs(tmp_path, key, measured)

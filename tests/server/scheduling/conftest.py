@@ -1,4 +1,4 @@
-"""A clock that jumps to the next event, an engine that takes time on it, and a driver between them."""
+"""A clock that jumps to the next event, an engine that takes time on it, and what runs its batches."""
 
 import asyncio
 import selectors
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyhead_server.engine.runner import Arrays
+from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.scheduling import (
     CostTable,
@@ -18,11 +18,11 @@ from polyhead_server.scheduling import (
     Layout,
     Limits,
     Scheduler,
-    SingleThread,
+    SingleThreadSession,
     Work,
 )
-from polyhead_server.scheduling.driver import Lane
 from polyhead_server.scheduling.queue import Entry
+from polyhead_server.scheduling.threads import BatchSource
 
 
 class _Selector(selectors.SelectSelector):
@@ -92,44 +92,44 @@ class VirtualEngine:
         self.stopped = True
 
 
-class VirtualDriver:
+class VirtualThreads:
     """Runs batches in tasks; each takes the time that `seconds` gives it."""
 
     def __init__(self, seconds: Callable[[list[Entry]], float], runs: int = 1) -> None:
         self._seconds = seconds
         self._runs = runs
-        self._bell = asyncio.Event()
+        self._wakes = asyncio.Event()
         self._stopping = False
 
-    def start(self, lane: Lane) -> None:
-        loops = [self._loop(lane) for _ in range(self._runs)]
+    def start(self, source: BatchSource) -> None:
+        loops = [self._loop(source) for _ in range(self._runs)]
         self._task = asyncio.gather(*loops)
-        self._task.add_done_callback(lambda task: self._end(task, lane))
+        self._task.add_done_callback(lambda task: self._end(task, source))
 
     def wake(self) -> None:
-        self._bell.set()
+        self._wakes.set()
 
     def stop(self) -> None:
         self._stopping = True
         self.wake()
 
     @staticmethod
-    def _end(task: "asyncio.Future[list[None]]", lane: Lane) -> None:
+    def _end(task: "asyncio.Future[list[None]]", source: BatchSource) -> None:
         # A test that ends early cancels it. What nobody asks for is logged when it is collected, at any time.
         with suppress(asyncio.CancelledError):
             task.exception()
-        lane.ended()
+        source.ended()
 
-    async def _loop(self, lane: Lane) -> None:
+    async def _loop(self, source: BatchSource) -> None:
         while True:
-            self._bell.clear()
-            if entries := lane.take():
+            self._wakes.clear()
+            if entries := source.take():
                 await asyncio.sleep(self._seconds(entries))
-                lane.run(entries)
+                source.run(entries)
             elif self._stopping:
                 break
             else:
-                await self._bell.wait()
+                await self._wakes.wait()
 
 
 class Counter:
@@ -177,7 +177,7 @@ class Bench:
         apart = (
             None
             if single_thread is None
-            else SingleThread(engine=self.single_thread, costs=single_thread, runs=runs)
+            else SingleThreadSession(engine=self.single_thread, costs=single_thread, runs=runs)
         )
         self.counter = Counter()
         self.scheduler = Scheduler(
@@ -189,7 +189,7 @@ class Bench:
             single_thread=apart,
             inline=inline,
             observer=self.counter,
-            driver=VirtualDriver(self._seconds, runs),
+            batch_runner=VirtualThreads(self._seconds, runs),
         )
         self.taken: list[tuple[float, list[Entry]]] = []
         """Every batch, and when it was taken."""

@@ -8,7 +8,7 @@ import pytest
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Layout, Work
-from polyhead_server.scheduling.batch import assemble, layout_of, real_tokens, split, wanted
+from polyhead_server.scheduling.batch import assemble, layout_of, outputs_of, real_tokens, split
 
 LAYOUT = Layout(
     inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},
@@ -67,7 +67,7 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
         work(2, 4, ("pooled",)),
         work(1, 1, ("attention.0", "pooled")),
     ]
-    assert wanted(works) == ["output", "attention.0", "pooled"]
+    assert outputs_of(works) == ["output", "attention.0", "pooled"]
     outputs = {
         "output": RANDOM.standard_normal((4, 4, 3)),
         "attention.0": RANDOM.standard_normal((4, 5, 4, 4)),

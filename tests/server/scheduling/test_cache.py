@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polyhead_server.scheduling.cache import Key, default_folder, processor, read_costs, write_costs
+from polyhead_server.scheduling.cache import Key, default_folder, read_costs, write_costs
 from polyhead_server.scheduling.costs import Measured
 
 KEY = Key(
@@ -95,7 +95,3 @@ def test_the_default_folder_follows_the_specification() -> None:
     assert default_folder({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == Path("/h/.cache/polyhead")
     assert default_folder({"HOME": "/h"}) == Path("/h/.cache/polyhead")
     assert default_folder({}).is_absolute()
-
-
-def test_the_processor_has_a_name() -> None:
-    assert processor()

@@ -56,7 +56,7 @@ def test_a_turn_is_bounded(bench: Any, virtually: Any) -> None:
             asyncio.get_running_loop().call_soon(turn)
 
         answers = [one.submit(number) for number in range(1000)]
-        assert one.scheduler.queued_requests == 1000
+        assert one.scheduler.queued_tokens == 1000
         turn()
         await asyncio.gather(*answers)
 

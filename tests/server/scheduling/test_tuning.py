@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from polyhead_server.engine.devices import on_cpu, on_cuda
-from polyhead_server.engine.engine import Engine
-from polyhead_server.engine.runner import Arrays
+from polyhead_server.engine.engine import Arrays, Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling.tuning import Tuning, tune
@@ -54,20 +53,18 @@ def test_memory_bounds_a_batch(repository: Path) -> None:
     assert len(table.rows(16)) == 4
 
 
-def test_what_is_measured_on_a_card_is_about_that_card_and_those_who_share_it(
+def test_what_is_measured_on_a_gpu_is_about_that_gpu_and_those_who_share_it(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
     signature = signature_of(manifest, "fast")
-    monkeypatch.setattr(
-        "polyhead_server.scheduling.tuning.gpu_name", lambda card: f"NVIDIA H200 at 00:0{card}.0"
-    )
+    monkeypatch.setattr("polyhead_server.engine.devices.gpu_name", lambda gpu: f"NVIDIA H200 at 00:0{gpu}.0")
     engine = Engine(
         repository / "tiny" / "1" / "model.onnx", signature=signature, device=on_cpu(""), threads=1
     )
 
-    def kept(card: int, workers: int) -> list[str]:
-        engine.device = on_cuda("", card)
+    def kept(gpu: int, workers: int) -> list[str]:
+        engine.device = on_cuda("", gpu)
         tune(engine, signature, threads=1, tuning=Tuning(seconds=0.01, cache=tmp_path, workers=workers))
         return sorted(file.suffix for file in tmp_path.iterdir())
 

@@ -1,0 +1,236 @@
+"""Decide which work is accepted, and tell rejected callers when to try again."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.dispatch import Dispatch, Route
+from polyhead_server.scheduling.observer import Drop, Observer
+from polyhead_server.scheduling.planning import Size
+from polyhead_server.scheduling.queue import Queue
+from polyhead_server.scheduling.work import PRIORITIES, Work
+
+SHORTEST_RETRY_SECONDS = 0.02
+LONGEST_RETRY_SECONDS = 5.0
+_CALIBRATION_WEIGHT = 0.1
+_SLOWEST = 4.0
+"""The largest ratio of a real run time to its estimate that the calibration takes in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a scheduler accepts."""
+
+    max_queued_tokens: int
+    """The most tokens that may wait. A request is always accepted if none waits."""
+    max_wait_seconds: float = 30.0
+    """The longest that work may wait before it starts."""
+    runs: int = 1
+    """How many batches the engine computes at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningBatch:
+    """A batch that runs."""
+
+    route: Route
+    ends: float
+    """The estimated end, in the event loop's time."""
+
+
+class Calibration:
+    """Correct the cost table's estimates by a running mean of real time over estimate.
+
+    The table may have been measured when the machine was more or less busy than now.
+    """
+
+    def __init__(self) -> None:
+        self._ratio = 1.0
+
+    def observe(self, estimate: float, seconds: float) -> None:
+        """Take one run into account. A single stall counts for little."""
+        self._ratio += _CALIBRATION_WEIGHT * (min(seconds / estimate, _SLOWEST) - self._ratio)
+
+    def likely(self, seconds: float) -> float:
+        """Correct an estimate."""
+        return seconds * self._ratio
+
+    def at_least(self, seconds: float) -> float:
+        """Correct an estimate, downwards only.
+
+        Work is rejected by this one. If a slow spell raised it, rejections could outlast the spell, since
+        rejected work never runs to show that it is over.
+        """
+        return seconds * min(1.0, self._ratio)
+
+
+class RetryAfter:
+    """Give each rejected caller a time to come back, one after the other.
+
+    If all came back when the queue has room, one would be accepted and the others rejected again. So their
+    times are as far apart as their work takes.
+
+    Args:
+        chance: Returns a number from 0 to 1.
+    """
+
+    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+        self._chance = chance
+        self._next = 0.0
+
+    def reserve(self, now: float, *, room_at: float, seconds: float) -> float:
+        """Reserve the next free time.
+
+        Args:
+            now: The current time.
+            room_at: When the queue will have room if nothing else is accepted.
+            seconds: How long the rejected work takes.
+
+        Returns:
+            Seconds from now. If all time up to the longest wait is reserved, maybe by callers who never come
+            back, it is a random time in the later half of it.
+        """
+        reserved = max(self._next, room_at)
+        last = now + LONGEST_RETRY_SECONDS
+        if reserved + seconds > last:
+            self._next = last
+            return LONGEST_RETRY_SECONDS * (1 + self._chance()) / 2
+        self._next = reserved + seconds
+        return max(SHORTEST_RETRY_SECONDS, reserved - now)
+
+
+class Admission:
+    """Reject work for which there is no room, or that would start too late. Lives on the event loop.
+
+    Args:
+        name: The model's name, for messages.
+        costs: What runs with all threads cost.
+        dispatch: How batches are run.
+        queue: What waits.
+        running: The batches that run. The engine's threads change it.
+        observer: Notified of every rejection.
+        clock: The event loop's time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        costs: CostTable,
+        dispatch: Dispatch,
+        queue: Queue,
+        running: Mapping[int, RunningBatch],
+        observer: Observer,
+        clock: Callable[[], float],
+    ) -> None:
+        self.calibration = Calibration()
+        self._name = name
+        self._costs = costs
+        self._dispatch = dispatch
+        self._queue = queue
+        self._running = running
+        self._observer = observer
+        self._clock = clock
+        self._retry_after = RetryAfter()
+
+    def queue_full(self, work: Work, waiting: int, limit: int) -> UnavailableError:
+        """Reject work because the queue has no room.
+
+        Args:
+            work: What was submitted.
+            waiting: The tokens that wait.
+            limit: The most that may wait.
+        """
+        self._observer.on_drop(Drop.QUEUE_FULL)
+        return UnavailableError(
+            f"{self._name}'s queue is full: {waiting} tokens wait, {work.tokens} more would pass {limit}; "
+            "try again later",
+            retry_after_ms=self._retry_after_ms(work),
+        )
+
+    def check_reach(self, work: Work, start_by: float) -> None:
+        """Check that work will start and end in time, by estimate.
+
+        Work that would start at once is always accepted: the estimates may be wrong, and it delays nothing.
+
+        Args:
+            work: What was submitted.
+            start_by: The latest time at which it may start.
+
+        Raises:
+            UnavailableError: It would wait too long; later, or on another server, it may not.
+            ExpiredError: The deadline has passed, or leaves less time than the work alone takes.
+        """
+        now = self._clock()
+        if work.deadline is not None and now >= work.deadline:
+            self._observer.on_drop(Drop.EXPIRED)
+            raise ExpiredError("the deadline passed before the request was read")
+        ahead = self._until_free(now, work.size) + self._queue.seconds(work.level)
+        if not ahead:
+            return
+        wait = self.calibration.at_least(ahead)
+        own = self.calibration.at_least(self._costs.price(*work.size))
+        left = float("inf") if work.deadline is None else work.deadline - now
+        if own > left:
+            self._observer.on_drop(Drop.UNREACHABLE)
+            raise ExpiredError(
+                f"the deadline leaves {left * 1e3:.1f} ms, this request takes about {own * 1e3:.1f} ms: "
+                "give the call more time"
+            )
+        if wait + own > left or wait > start_by - now:
+            self._observer.on_drop(Drop.UNREACHABLE)
+            raise UnavailableError(
+                f"{self._name} is busy for about {wait * 1e3:.0f} ms, longer than this request can wait; "
+                "try again later, or give it more time",
+                retry_after_ms=self._retry_after_ms(work),
+            )
+
+    def _until_free(self, now: float, size: Size) -> float:
+        """Estimate the seconds until the engine can start another batch, of (B, T)."""
+        ends = [batch.ends for batch in list(self._running.values())]
+        if not ends or self._dispatch.starts(size, len(ends)):
+            return 0.0
+        return max(0.0, min(ends) - now)
+
+    def _retry_after_ms(self, work: Work) -> int:
+        """Return a time to come back, from when half of the queue will be gone."""
+        now = self._clock()
+        waiting = self._until_free(now, work.size) + self._queue.seconds(PRIORITIES - 1)
+        seconds = self._retry_after.reserve(
+            now,
+            room_at=now + self.calibration.likely(waiting) / 2,
+            seconds=self.calibration.likely(self._dispatch.share(work.size)),
+        )
+        return round(seconds * 1000)
+
+
+# ---- Errors of work that did not run, or not in time ---------------------------------------------
+
+
+def stopping() -> UnavailableError:
+    """Return the error for work of a model that is being closed."""
+    return UnavailableError(
+        "the model is being closed: send the request again, another server or version may take it",
+        retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS),
+    )
+
+
+def broken(name: str) -> EngineError:
+    """Return the error for work of a scheduler that failed. The log says more."""
+    return EngineError(f"the scheduler of {name} failed")
+
+
+def waited_too_long() -> UnavailableError:
+    """Return the error for work that never started. It can be sent again: unavailable, as in Triton."""
+    return UnavailableError(
+        "the request waited for its turn longer than its timeout or the server's max_wait_seconds allows; "
+        "try again later, or give it more time",
+        retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS),
+    )
+
+
+def expired() -> ExpiredError:
+    """Return the error for a deadline that passed."""
+    return ExpiredError("the deadline passed before there was an answer: give the call more time")

@@ -1,0 +1,101 @@
+"""The threads that run a model's batches. Tests run them on a virtual clock instead."""
+
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Protocol
+
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.scheduling.queue import Entry
+
+
+class BatchSource(Protocol):
+    """What has batches to run: a scheduler. Called by several threads at once."""
+
+    def take(self) -> list[Entry]:
+        """Return the next batch, chosen now; empty if nothing can run."""
+
+    def run(self, entries: list[Entry]) -> None:
+        """Run a batch and send its answers."""
+
+    def ended(self) -> None:
+        """Finish: no batch will run any more."""
+
+
+class BatchRunner(Protocol):
+    """Runs the batches of a source, one or several at a time."""
+
+    def start(self, source: BatchSource) -> None:
+        """Start. Called once, on the event loop."""
+
+    def wake(self) -> None:
+        """Ask the source again. Called once for every time that it returned no batch."""
+
+    def stop(self) -> None:
+        """End when the source has no batch any more, and tell it so."""
+
+
+class EngineThreads:
+    """Threads that take the next batch as soon as the last one is done.
+
+    A batch is chosen then and not before (late binding): planning takes microseconds, and until then more
+    requests may have come. Nothing between two batches waits for the event loop.
+
+    Args:
+        name: The prefix of the threads' names.
+        count: How many batches may run at once.
+    """
+
+    def __init__(self, name: str, count: int = 1) -> None:
+        self._name = name
+        self._count = count
+        self._alive = count
+        self._lock = Lock()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._stopping = False
+
+    def start(self, source: BatchSource) -> None:
+        """Start the threads. They are daemons: a run that cannot be stopped does not hold up the exit.
+
+        Raises:
+            RuntimeError: No thread can be started. If only some can, those do.
+        """
+        for number in range(self._count):
+            thread = Thread(target=self._loop, args=(source,), name=f"{self._name}-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not number:
+                    raise
+                LOGGER.warning("%s runs with %d of %d threads: %s", self._name, number, self._count, error)
+                with self._lock:
+                    self._alive -= self._count - number
+                return
+
+    def wake(self) -> None:
+        """Wake one thread that waits."""
+        self._wakes.put(None)
+
+    def stop(self) -> None:
+        """Let the threads end when the queue is empty."""
+        self._stopping = True
+        for _ in range(self._count):
+            self.wake()
+
+    def _loop(self, source: BatchSource) -> None:
+        try:
+            while True:
+                entries = source.take()
+                if entries:
+                    source.run(entries)
+                    del entries  # free the answered requests before waiting
+                elif self._stopping:
+                    return
+                else:
+                    self._wakes.get()
+        finally:
+            self.stop()  # after a bug, the other threads end, too
+            with self._lock:
+                self._alive -= 1
+                last = not self._alive
+            if last:
+                source.ended()
