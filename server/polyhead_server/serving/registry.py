@@ -1,8 +1,11 @@
-"""The models that this server knows, and what state each is in. Lives on the event loop."""
+"""The models that this server knows, and what state each is in.
+
+It changes on the event loop only; models may be found from any thread.
+"""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
@@ -64,7 +67,7 @@ class Model:
     """Held by every request that found this model, until the engine has answered it."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """A version of a model, whatever its state."""
 
@@ -93,15 +96,16 @@ class Registry:
         self.counters = counters or SharedCounters.create()
         self.unattributed = Statistics(self.counters)
         """Requests that ended before a model was found for them."""
-        self._slots: dict[str, dict[int, Slot]] = {}
+        self.changes = 0
+        """Counts the changes: while it stays the same, the same model is found for the same name."""
+        self._slots: Mapping[str, Mapping[int, Slot]] = {}
 
     def declare(self, name: str, version: int) -> None:
         """Makes a version known before it is loaded. One that is ready stays in service until then."""
-        versions = self._slots.setdefault(name, {})
+        versions = self._slots.get(name, {})
         if version not in versions or versions[version].model is None:
             awaited = all(slot.model is None for slot in versions.values())
-            versions[version] = Slot(name=name, version=version, awaited=awaited)
-            self.on_change()
+            self._put(name, {**versions, version: Slot(name=name, version=version, awaited=awaited)})
 
     def ready(self, model: Model) -> Model | None:
         """Puts a loaded version into service, from one request to the next.
@@ -109,16 +113,16 @@ class Registry:
         Returns:
             The model that was in its place.
         """
-        slot = self._slots[model.signature.name][model.signature.version]
-        old = slot.model
-        slot.state, slot.reason, slot.model = State.READY, "", model
-        self.on_change()
-        return old
+        name, version = model.signature.name, model.signature.version
+        slot = self._slots[name][version]
+        ready = replace(slot, state=State.READY, reason="", model=model)
+        self._put(name, {**self._slots[name], version: ready})
+        return slot.model
 
     def keep(self, name: str, version: int, reason: str) -> None:
         """Says why a version is still served as it was."""
-        self._slots[name][version].reason = reason
-        self.on_change()
+        slot = replace(self._slots[name][version], reason=reason)
+        self._put(name, {**self._slots[name], version: slot})
 
     def forget(self, name: str, version: int) -> Model | None:
         """Takes a version out of service, as if it had never been there.
@@ -126,18 +130,17 @@ class Registry:
         Returns:
             The model that was in service.
         """
-        versions = self._slots.get(name, {})
+        versions = dict(self._slots.get(name, {}))
         slot = versions.pop(version, None)
-        if not versions:
-            self._slots.pop(name, None)
-        self.on_change()
+        self._put(name, versions)
         return None if slot is None else slot.model
 
     def fail(self, name: str, version: int, reason: str) -> None:
         """Says why a version is not served."""
-        slot = self._slots.setdefault(name, {}).setdefault(version, Slot(name=name, version=version))
-        slot.state, slot.reason, slot.model = State.UNAVAILABLE, reason, None
-        self.on_change()
+        versions = self._slots.get(name, {})
+        slot = versions.get(version) or Slot(name=name, version=version)
+        failed = replace(slot, state=State.UNAVAILABLE, reason=reason, model=None)
+        self._put(name, {**versions, version: failed})
 
     def reason(self, name: str, version: int) -> str:
         """Why a version is not served; empty where that is not known, or it is."""
@@ -214,8 +217,15 @@ class Registry:
             )
         raise UnavailableError(f"model {name} cannot be served: {slot.reason}", retry_after_ms=None)
 
+    def _put(self, name: str, versions: Mapping[int, Slot]) -> None:
+        """Replace the versions of a model; a thread that looks for one sees the old ones or the new."""
+        others = {key: value for key, value in self._slots.items() if key != name}
+        self._slots = {**others, name: versions} if versions else others
+        self.changes += 1
+        self.on_change()
+
     @staticmethod
-    def _default(versions: dict[int, Slot]) -> Slot:
+    def _default(versions: Mapping[int, Slot]) -> Slot:
         sound = [
             version
             for version, slot in versions.items()

@@ -1,0 +1,101 @@
+"""Time one inference request, and count how it ended: for statistics, the log and traces."""
+
+import time
+from asyncio import CancelledError
+from types import TracebackType
+
+from polyhead_proto.names import TIMINGS
+from polyhead_server.errors import ExpiredError, UnavailableError
+from polyhead_server.observability.counter_layout import LOADING
+from polyhead_server.observability.request_log import CURRENT
+from polyhead_server.observability.statistics import Statistics
+from polyhead_server.serving.registry import Model
+
+# A caller's deadline counts from when it sent the request, so that it cancels a little early by our clock.
+_CLOCKS_DIFFER_SECONDS = 0.02
+
+
+class RequestAccount:
+    """The account of one request: entered when it arrives, left with its reply or its error.
+
+    Args:
+        unattributed: Counts the request if it ends before its model is known.
+        deadline: When the caller stops waiting, in the event loop's time.
+    """
+
+    __slots__ = (
+        "batch",
+        "compute_ns",
+        "deadline",
+        "input_ns",
+        "model",
+        "parse_ns",
+        "queue_ns",
+        "started_ns",
+        "tokenise_ns",
+        "unattributed",
+        "write_ns",
+    )
+
+    def __init__(self, unattributed: Statistics, deadline: float) -> None:
+        self.unattributed = unattributed
+        self.deadline = deadline
+        self.model: Model | None = None
+        self.batch = 0
+        self.started_ns = time.perf_counter_ns()
+        self.parse_ns = self.input_ns = self.queue_ns = self.compute_ns = self.write_ns = 0
+        self.tokenise_ns: int | None = None
+
+    @property
+    def elapsed_ns(self) -> int:
+        """The time since the request arrived."""
+        return time.perf_counter_ns() - self.started_ns
+
+    def timings(self, write_ns: int) -> dict[str, int]:
+        """Return the reply's parameters about time, given the time that writing took."""
+        values = (self.parse_ns, self.tokenise_ns, self.queue_ns, self.compute_ns, write_ns)
+        return {name: value for name, value in zip(TIMINGS, values, strict=True) if value is not None}
+
+    def __enter__(self) -> "RequestAccount":
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        model, total_ns = self.model, self.elapsed_ns
+        if error is not None:
+            self._count_failure(error, model, total_ns)
+        elif model is not None:
+            model.statistics.succeeded(
+                batch=self.batch,
+                total_ns=total_ns,
+                parse_ns=self.parse_ns,
+                tokenise_ns=self.tokenise_ns,
+                input_ns=self.input_ns,
+                queue_ns=self.queue_ns,
+                compute_ns=self.compute_ns,
+                serialise_ns=self.write_ns,
+            )
+        if model is None or (record := CURRENT.get()) is None:
+            return
+        record.reached(model.signature.name, model.signature.version)
+        if error is None:
+            record.batch = self.batch
+            record.stages = {"parse": (0, self.parse_ns)}
+            if self.tokenise_ns is not None:
+                record.stages["tokenise"] = (self.parse_ns, self.tokenise_ns)
+            record.stages["queue"] = (self.input_ns, self.queue_ns)
+            record.stages["compute"] = (self.input_ns + self.queue_ns, self.compute_ns)
+            record.stages["serialise"] = (total_ns - self.write_ns, self.write_ns)
+
+    def _count_failure(self, error: BaseException, model: Model | None, total_ns: int) -> None:
+        # At its deadline gRPC cancels a request that has not ended by itself; the caller has not left then.
+        if (
+            isinstance(error, CancelledError | GeneratorExit)
+            and time.monotonic() >= self.deadline - _CLOCKS_DIFFER_SECONDS
+        ):
+            error = ExpiredError()
+        statistics = self.unattributed if model is None else model.statistics
+        statistics.failed(total_ns=total_ns, error=error)
+        if model is None and isinstance(error, UnavailableError) and error.retry_after_ms is not None:
+            statistics.on_drop(LOADING)
