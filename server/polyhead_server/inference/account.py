@@ -2,7 +2,7 @@
 
 import time
 from asyncio import CancelledError
-from types import TracebackType
+from dataclasses import dataclass, field
 
 from polyhead_proto.names import TIMINGS
 from polyhead_server.errors import ExpiredError, UnavailableError
@@ -15,36 +15,24 @@ from polyhead_server.serving.registry import Model
 _CLOCKS_DIFFER_SECONDS = 0.02
 
 
+@dataclass(slots=True)
 class RequestAccount:
-    """The account of one request: entered when it arrives, left with its reply or its error.
+    """The account of one request: entered when it arrives, left with its reply or its error."""
 
-    Args:
-        unattributed: Counts the request if it ends before its model is known.
-        deadline: When the caller stops waiting, in the event loop's time.
-    """
-
-    __slots__ = (
-        "batch",
-        "compute_ns",
-        "deadline",
-        "input_ns",
-        "model",
-        "parse_ns",
-        "queue_ns",
-        "started_ns",
-        "tokenise_ns",
-        "unattributed",
-        "write_ns",
-    )
-
-    def __init__(self, unattributed: Statistics, deadline: float) -> None:
-        self.unattributed = unattributed
-        self.deadline = deadline
-        self.model: Model | None = None
-        self.batch = 0
-        self.started_ns = time.perf_counter_ns()
-        self.parse_ns = self.input_ns = self.queue_ns = self.compute_ns = self.write_ns = 0
-        self.tokenise_ns: int | None = None
+    unattributed: Statistics
+    """Count the request if it ends before its model is known."""
+    deadline: float
+    """When the caller stops waiting, in the event loop's time."""
+    model: Model | None = None
+    batch: int = 0
+    started_ns: int = field(default_factory=time.perf_counter_ns)
+    parse_ns: int = 0
+    tokenise_ns: int | None = None
+    input_ns: int = 0
+    """Until the request was handed to the scheduler; all others are durations of one step."""
+    queue_ns: int = 0
+    compute_ns: int = 0
+    write_ns: int = 0
 
     @property
     def elapsed_ns(self) -> int:
@@ -59,9 +47,7 @@ class RequestAccount:
     def __enter__(self) -> "RequestAccount":
         return self
 
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         model, total_ns = self.model, self.elapsed_ns
         if error is not None:
             self._count_failure(error, model, total_ns)

@@ -52,12 +52,6 @@ def check_inputs(
 ) -> tuple[Sequence[RequestInput], Mapping[str, int]]:
     """Check which inputs a request has, their datatypes and their shapes, each and against each other.
 
-    Args:
-        message: The request without its raw contents.
-        raw_count: The number of raw contents.
-        signature: What the model takes.
-        settings: The server's limits.
-
     Returns:
         The inputs in the order of the request, and the sizes of the axes that vary. T is missing where it
         follows from a text: only the tokeniser knows it.
@@ -80,14 +74,7 @@ def read_inputs(
     signature: Signature,
     settings: Settings,
 ) -> tuple[dict[str, NDArray[Any]], Sequence[str] | None]:
-    """Read and check the data of a request.
-
-    Args:
-        inputs: From `check_inputs`.
-        sizes: From `check_inputs`.
-        raw: The raw contents.
-        signature: What the model takes.
-        settings: The server's limits.
+    """Read and check the data of a request, whose inputs and sizes are those of `check_inputs`.
 
     Returns:
         The arrays by name, raw contents as views; and B texts, or None where there are none.

@@ -62,10 +62,7 @@ def requested_outputs(
 ) -> list[RequestedOutput]:
     """Read which outputs are requested; if the request names none, all are.
 
-    Args:
-        outputs: The requested outputs as received.
-        default: The request's own parameters, for every output that they apply to.
-        signature: What the model gives.
+    The request's own parameters are the default of every output that they apply to.
 
     Raises:
         InvalidRequestError: An output or one of its parameters is wrong, or the default applies to none.
@@ -93,12 +90,7 @@ def requested_outputs(
 
 
 def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_bytes: int) -> OutputPlan:
-    """Work out the shape and the bytes of an output.
-
-    Args:
-        output: The output.
-        sizes: The sizes of the axes that vary.
-        tokens_bytes: The bytes of `tokens`, the only output for which they do not follow from the shape.
+    """Work out the shape and the bytes of an output; only those of `tokens` do not follow from its shape.
 
     Raises:
         InvalidRequestError: A query is out of range.

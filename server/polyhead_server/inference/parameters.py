@@ -45,11 +45,7 @@ class Selector:
     """Start and end, the end not included."""
 
     def resolve(self, size: int, letter: str) -> Sequence[int]:
-        """Return the indices, in the order given.
-
-        Args:
-            size: The axis' size.
-            letter: The axis' letter, for messages.
+        """Return the indices into an axis of this size, in the order given.
 
         Raises:
             InvalidRequestError: An index is out of range or given twice.
@@ -99,11 +95,7 @@ class RequestParameters:
 
 
 def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> RequestParameters:
-    """Read a request's parameters.
-
-    Args:
-        parameters: As received.
-        takes_text: The model takes text, so `truncate` means something.
+    """Read a request's parameters; `truncate` is one of them where the model takes text.
 
     Raises:
         InvalidRequestError: A parameter is unknown or of the wrong type.
@@ -139,12 +131,7 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
 
 
 def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -> OutputParameters:
-    """Read the parameters of a requested output.
-
-    Args:
-        parameters: As received.
-        output: The output's name.
-        text: The output holds strings.
+    """Read the parameters of a requested output, which holds text or numbers.
 
     Raises:
         InvalidRequestError: A parameter is unknown, of the wrong type, or asks for something unsupported.
@@ -183,12 +170,7 @@ def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS
 
 
 def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> int | None:
-    """Read the parameters of an input.
-
-    Args:
-        parameters: As received.
-        whose: The input's name.
-        text: The input holds strings.
+    """Read the parameters of an input, which holds text or numbers.
 
     Returns:
         The number of its raw bytes, where `binary_data_size` gives it.
@@ -212,12 +194,7 @@ def _changes_nothing(
 ) -> bool:
     """Tell whether clients of other servers add this parameter, and it asks for what happens anyway.
 
-    Args:
-        name: The parameter's name.
-        parameter: Its value.
-        whose: What the parameter belongs to, for messages.
-        text: That holds strings.
-        raw: The name of the parameter that asks for raw outputs there.
+    `text` says whether it is about strings; `raw` names the parameter that asks for raw outputs.
 
     Raises:
         InvalidRequestError: It is such a parameter, and asks for something else.

@@ -70,15 +70,9 @@ def plan_parts(
 ) -> Parts:
     """Work out the parts of a reply, before anything is computed.
 
-    Args:
-        outputs: The outputs of the reply.
-        signature: The model's.
-        id_field: The request's id, which every part repeats.
-        part_limit: The most bytes that a part may have.
-        total_limit: The most that all of them may have.
-
     Raises:
-        TooLargeError: They have more, or an output cannot be cut small enough.
+        TooLargeError: All of them together have more bytes than the total limit, or an output cannot be cut
+            into parts of at most the part limit.
     """
     fields = _FIELDS_BYTES + len(signature.name) + len(id_field)
     room = part_limit - fields

@@ -87,13 +87,7 @@ def plan_reply(
     signature: Signature,
     tokens_bytes: int = 0,
 ) -> ReplyPlan:
-    """Work out every output of a reply.
-
-    Args:
-        outputs: The requested outputs.
-        sizes: The sizes of the axes that vary.
-        signature: What the model gives.
-        tokens_bytes: The bytes of `tokens`, the only output for which they do not follow from the shape.
+    """Work out every output of a reply, given the sizes of the axes that vary.
 
     Raises:
         InvalidRequestError: A query is out of range.

@@ -44,13 +44,7 @@ class RequestTemplate:
 def make_template(
     message: pb.ModelInferRequest, raw_count: int, model: Model, settings: Settings
 ) -> RequestTemplate:
-    """Check everything about a request but its raw data. Takes long for typed contents.
-
-    Args:
-        message: The request without its raw contents.
-        raw_count: The number of raw contents.
-        model: The model that it names.
-        settings: The server's limits.
+    """Check everything about a request but its raw contents. Takes long for typed contents.
 
     Raises:
         InvalidRequestError: Something is wrong.
