@@ -18,6 +18,16 @@ OWN = (ROOT / "docs" / "your-own-encoder.md").read_text()
 ADDRESS = "127.0.0.1:8001"
 
 
+def test_the_files_on_a_request_s_path_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"\b([a-z]+)/([a-z_]+\.py)", text))
+    for folder, name in named:
+        package = f"polyhead_{folder}" if folder in {"client", "proto"} else f"polyhead_server/{folder}"
+        root = folder if folder in {"client", "proto"} else "server"
+        assert (ROOT / root / package / name).is_file(), f"{folder}/{name}"
+    assert len(named) > 15
+
+
 def python(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 

@@ -1,1 +1,1 @@
-"""One inference: reads a request, runs its model, writes the reply. Bytes in, bytes out."""
+"""Inference: read a request, run its model, write the reply. Bytes in, bytes out."""

@@ -1,59 +1,73 @@
-"""The outputs of a request: which, how much of each, and how many bytes that makes.
+"""The outputs of a request: which, how much of each, how many bytes that is, and what is taken of an array.
 
-All of it is known before anything is computed. Shape letters: B batch, T tokens, D d_model, H heads.
+All sizes are known before anything is computed. Shape letters: B batch, T tokens, D d_model, H heads.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.inference.parameters import Selection, read_output_parameters
+from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.repository.signature import Signature, TensorSpec
 
+EXTRAS = frozenset({TOKENS, LENGTHS})
+"""Outputs that no graph computes: they follow from the inputs."""
+
+_CONVERTING = 16
+"""Bytes that are copied in the time in which one byte of another datatype is made."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """An output as it was asked for."""
+class RequestedOutput:
+    """An output as it was requested."""
 
     spec: TensorSpec
-    heads: Sequence[int] | None
-    selection: Selection
     datatype: str
+    heads: Sequence[int] | None
+    queries: Selector | None
+    """How far its indices may reach is known only when T is."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
-    """An output whose every size is known."""
+class OutputPlan:
+    """An output of a reply, every size of which is known."""
 
-    wanted: Wanted
-    shape: tuple[int, ...]
+    spec: TensorSpec
+    datatype: str
+    heads: Sequence[int] | None
     queries: Sequence[int] | None
+    shape: tuple[int, ...]
     bytes: int
     """Of its raw content."""
     computed_bytes: int
     """Of all that the graph gives for it, before anything is selected."""
 
+    def effort(self, size: int) -> int:
+        """Return what writing so many bytes of it costs, in bytes to copy."""
+        return size * (1 if self.datatype == self.spec.datatype else _CONVERTING)
+
 
 def requested_outputs(
     outputs: Sequence[pb.ModelInferRequest.InferRequestedOutputTensor],
-    default: Selection,
+    default: OutputParameters,
     signature: Signature,
-) -> list[Wanted]:
-    """Reads which outputs are wanted; none named means all.
+) -> list[RequestedOutput]:
+    """Read which outputs are requested; if the request names none, all are.
 
-    Args:
-        outputs: The requested outputs as they came.
-        default: What the request's own parameters select, for every output that it applies to.
-        signature: What the model gives.
+    The request's own parameters are the default of every output that they apply to.
 
     Raises:
         InvalidRequestError: An output or one of its parameters is wrong, or the default applies to none.
     """
-    own: dict[str, Selection] = {}
+    own: dict[str, OutputParameters] = {}
     for output in outputs:
         if output.name not in signature.outputs:
             raise InvalidRequestError(
@@ -65,66 +79,6 @@ def requested_outputs(
         text = signature.outputs[output.name].datatype == "BYTES"
         own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
     specs = [signature.outputs[name] for name in own or signature.outputs]
-    _check_applies(default, specs)
-    return [_want(spec, own.get(spec.name, Selection()), default) for spec in specs]
-
-
-def plan(wanted: Wanted, *, sizes: Mapping[str, int], tokens_bytes: int) -> Planned:
-    """Works out the shape and the bytes of an output.
-
-    Args:
-        wanted: The output.
-        sizes: Of the axes that vary.
-        tokens_bytes: The bytes of `tokens`, which alone do not follow from its shape.
-
-    Raises:
-        InvalidRequestError: A query is out of range.
-    """
-    spec, queries = wanted.spec, None
-    shape = list(spec.at(sizes))
-    computed = 0 if spec.name in {TOKENS, LENGTHS} else math.prod(shape) * DTYPES[spec.datatype].itemsize
-    if spec.is_attention:
-        if wanted.heads is not None:
-            shape[spec.heads_axis] = len(wanted.heads)
-        if wanted.selection.queries is not None:
-            axis = spec.queries_axis
-            queries = wanted.selection.queries.resolve(shape[axis], spec.axes[axis])
-            shape[axis] = len(queries)
-    size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[wanted.datatype].itemsize
-    return Planned(wanted=wanted, shape=tuple(shape), queries=queries, bytes=size, computed_bytes=computed)
-
-
-def _want(spec: TensorSpec, own: Selection, default: Selection) -> Wanted:
-    for name in ("heads", "queries", "dtype"):
-        if getattr(own, name) is not None and not _applies(name, own.dtype, spec):
-            extra = f" {own.dtype}" if name == "dtype" else ""
-            raise InvalidRequestError(f"parameter {name}{extra} does not apply to output {spec.name}")
-    selection = own.over(
-        Selection(
-            heads=default.heads if spec.is_attention else None,
-            queries=default.queries if spec.is_attention else None,
-            dtype=default.dtype if _applies("dtype", default.dtype, spec) else None,
-        )
-    )
-    heads = selection.heads
-    return Wanted(
-        spec=spec,
-        heads=None
-        if heads is None
-        else heads.resolve(spec.shape[spec.heads_axis], spec.axes[spec.heads_axis]),
-        selection=selection,
-        datatype=selection.dtype or spec.datatype,
-    )
-
-
-def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
-    """Whether a parameter means anything for an output: heads and queries of attention, dtype of numbers."""
-    if name == "dtype" and dtype != "UINT8":
-        return spec.name not in {TOKENS, LENGTHS}
-    return spec.is_attention
-
-
-def _check_applies(default: Selection, specs: Sequence[TensorSpec]) -> None:
     for name in ("heads", "queries", "dtype"):
         if getattr(default, name) is not None and not any(
             _applies(name, default.dtype, spec) for spec in specs
@@ -132,12 +86,92 @@ def _check_applies(default: Selection, specs: Sequence[TensorSpec]) -> None:
             raise InvalidRequestError(
                 f"parameter {name} of the request does not apply to any requested output"
             )
+    return [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
+
+
+def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_bytes: int) -> OutputPlan:
+    """Work out the shape and the bytes of an output; only those of `tokens` do not follow from its shape.
+
+    Raises:
+        InvalidRequestError: A query is out of range.
+    """
+    spec, queries = output.spec, None
+    shape = list(spec.at(sizes))
+    computed = 0 if spec.name in EXTRAS else math.prod(shape) * DTYPES[spec.datatype].itemsize
+    if output.heads is not None:
+        shape[spec.heads_axis] = len(output.heads)
+    if output.queries is not None:
+        axis = spec.queries_axis
+        queries = output.queries.resolve(shape[axis], spec.axes[axis])
+        shape[axis] = len(queries)
+    size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[output.datatype].itemsize
+    return OutputPlan(
+        spec=spec,
+        datatype=output.datatype,
+        heads=output.heads,
+        queries=queries,
+        shape=tuple(shape),
+        bytes=size,
+        computed_bytes=computed,
+    )
+
+
+def select(
+    attention: NDArray[Any], heads: Sequence[int] | None, queries: Sequence[int] | None
+) -> NDArray[Any]:
+    """Select heads and queries of weights [B, …, H, queries, keys]; a view where indices are consecutive."""
+    if heads is not None:
+        attention = attention[..., _index(heads), :, :]
+    if queries is not None:
+        attention = attention[..., _index(queries), :]
+    return attention
+
+
+def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
+    """Convert an output to its datatype; UINT8 is weights × 255, rounded, and 0 for NaN."""
+    if datatype == "UINT8" and array.dtype != np.uint8:
+        scaled = np.rint(array * np.float32(255))
+        return np.fmin(np.fmax(scaled, 0), 255).astype(np.uint8)
+    if datatype != "FP16":
+        return array.astype(DTYPES[datatype], copy=False)
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16, copy=False)
+
+
+def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters) -> RequestedOutput:
+    for name in ("heads", "queries", "dtype"):
+        if getattr(own, name) is not None and not _applies(name, own.dtype, spec):
+            extra = f" {own.dtype}" if name == "dtype" else ""
+            raise InvalidRequestError(f"parameter {name}{extra} does not apply to output {spec.name}")
+    heads, queries, dtype = own.heads, own.queries, own.dtype
+    if spec.is_attention:
+        heads, queries = heads or default.heads, queries or default.queries
+    if _applies("dtype", default.dtype, spec):
+        dtype = dtype or default.dtype
+    axis = spec.heads_axis
+    return RequestedOutput(
+        spec=spec,
+        datatype=dtype or spec.datatype,
+        heads=None if heads is None else heads.resolve(spec.shape[axis], spec.axes[axis]),
+        queries=queries,
+    )
+
+
+def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
+    """Tell whether a parameter means anything for an output: dtype for numbers, all others for attention."""
+    if name == "dtype" and dtype != "UINT8":
+        return spec.name not in EXTRAS
+    return spec.is_attention
 
 
 def _elsewhere(name: str, signature: Signature) -> str:
-    """Which of the family's other graphs gives an output."""
+    """Name the family's other graph that gives an output, for messages."""
     manifest = signature.manifest
     for graph, record in manifest.graphs.items():
         if any(tensor.name == name for tensor in record.outputs):
             return f"; it is an output of {manifest.served_name(graph)}"
     return ""
+
+
+def _index(indices: Sequence[int]) -> slice | list[int]:
+    return slice(indices.start, indices.stop) if isinstance(indices, range) else list(indices)

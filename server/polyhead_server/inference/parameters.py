@@ -1,10 +1,11 @@
-"""The parameters of a request, of its inputs and of its requested outputs.
+"""Read the parameters of a request, of its inputs and of its requested outputs.
 
-A parameter that is not understood is refused by name: what is passed over silently is found out late.
-Those that clients of other servers add by themselves are accepted where they say what happens anyway.
+A parameter that is not understood is refused by name: one that is ignored is found out late. Those that
+clients of other servers add by themselves are accepted where they ask for what happens anyway.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -12,7 +13,6 @@ from polyhead_proto import messages as pb
 from polyhead_proto import names
 from polyhead_proto.datatypes import Precision
 from polyhead_server.errors import InvalidRequestError, quoted, shorten
-from polyhead_server.inference.selection import Selector, parse_selector
 
 _OF_OUTPUTS = "heads, queries and dtype"
 _OF_REQUESTS = "timeout, priority, parts, heads, queries and dtype"
@@ -29,51 +29,76 @@ _HINTS = {
     "shared_memory_offset": ": shared memory is not offered",
 }
 
+_RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?::\s*([0-9]{1,9})\s*)?")
+_MAX_SELECTOR_LENGTH = 64 * 1024
+
+Parameters = Mapping[str, pb.InferParameter]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
-    """What to take from an output, and how to write it. None: not said."""
+class Selector:
+    """Indices as a request writes them: `0,3`, `0:4`, or both mixed."""
+
+    name: str
+    whose: str
+    ranges: Sequence[tuple[int, int]]
+    """Start and end, the end not included."""
+
+    def resolve(self, size: int, letter: str) -> Sequence[int]:
+        """Return the indices into an axis of this size, in the order given.
+
+        Raises:
+            InvalidRequestError: An index is out of range or given twice.
+        """
+        for _, stop in self.ranges:
+            if stop > size:
+                raise InvalidRequestError(
+                    f"parameter {self.name} of {self.whose} must be between 0 and {letter}-1 ({size - 1}), "
+                    f"was {stop - 1}"
+                )
+        if len(self.ranges) == 1:
+            return range(*self.ranges[0])
+        seen: dict[int, None] = {}
+        for start, stop in self.ranges:
+            for index in range(start, stop):
+                if index in seen:
+                    raise InvalidRequestError(
+                        f"parameter {self.name} of {self.whose} must name each index once, has {index} twice"
+                    )
+                seen[index] = None
+        return list(seen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputParameters:
+    """What to select from an output, and how to write it. None: not given."""
 
     heads: Selector | None = None
     queries: Selector | None = None
     dtype: str | None = None
 
-    def over(self, default: "Selection") -> "Selection":
-        """The same selection, with the default's where it says nothing."""
-        return Selection(
-            heads=self.heads or default.heads,
-            queries=self.queries or default.queries,
-            dtype=self.dtype or default.dtype,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class RequestParameters:
-    """What a request's own parameters say."""
+    """The parameters of a whole request."""
 
     truncate: bool = False
+    """Cut texts that are too long."""
     parts: bool = False
-    """The reply is to come in parts."""
+    """Reply in parts."""
     timeout: float | None = None
-    """How long it may wait for its turn, in seconds. None: it does not say."""
+    """The longest time in the queue, in seconds. None: not given."""
     priority: int = 0
     """1 is the highest, 0 the default."""
-    default: Selection = Selection()
+    default: OutputParameters = OutputParameters()
     """For every output that it applies to."""
 
 
-Parameters = Mapping[str, pb.InferParameter]
-
-
 def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> RequestParameters:
-    """Reads a request's parameters.
-
-    Args:
-        parameters: As they came.
-        takes_text: The model takes text, so `truncate` means something.
+    """Read a request's parameters; `truncate` is one of them where the model takes text.
 
     Raises:
-        InvalidRequestError: One is unknown or of the wrong type.
+        InvalidRequestError: A parameter is unknown or of the wrong type.
     """
     truncate = parts = False
     timeout = priority = 0
@@ -101,20 +126,15 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
         parts=parts,
         timeout=timeout / 1e6 if timeout else None,
         priority=priority,
-        default=read_selection(rest, "the request", _OF_TEXT_REQUESTS if takes_text else _OF_REQUESTS),
+        default=_read_selection(rest, "the request", _OF_TEXT_REQUESTS if takes_text else _OF_REQUESTS),
     )
 
 
-def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -> Selection:
-    """Reads the parameters of a requested output.
-
-    Args:
-        parameters: As they came.
-        output: The output's name.
-        text: It holds strings.
+def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -> OutputParameters:
+    """Read the parameters of a requested output, which holds text or numbers.
 
     Raises:
-        InvalidRequestError: One is unknown, of the wrong type, or asks for what is not done.
+        InvalidRequestError: A parameter is unknown, of the wrong type, or asks for something unsupported.
     """
     whose = f"output {output}"
     rest = {
@@ -122,20 +142,11 @@ def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -
         for name, parameter in parameters.items()
         if not _changes_nothing(name, parameter, whose, raw="binary_data", text=text)
     }
-    return read_selection(rest, whose)
+    return _read_selection(rest, whose)
 
 
-def read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> Selection:
-    """Reads `heads`, `queries` and `dtype`.
-
-    Args:
-        parameters: As they came.
-        whose: An output's name, or `the request`, for messages.
-        known: What there is, for messages.
-
-    Raises:
-        InvalidRequestError: One is unknown or of the wrong type.
-    """
+def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> OutputParameters:
+    """Read `heads`, `queries` and `dtype`, and refuse any other parameter."""
     heads = queries = dtype = None
     for name, parameter in parameters.items():
         match name:
@@ -155,22 +166,17 @@ def read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS)
                     f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}; "
                     f"there are {known}"
                 )
-    return Selection(heads=heads, queries=queries, dtype=dtype)
+    return OutputParameters(heads=heads, queries=queries, dtype=dtype)
 
 
 def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> int | None:
-    """Reads the parameters of an input.
-
-    Args:
-        parameters: As they came.
-        whose: The input's name.
-        text: It holds strings.
+    """Read the parameters of an input, which holds text or numbers.
 
     Returns:
-        How many raw bytes it must have, where `binary_data_size` says so.
+        The number of its raw bytes, where `binary_data_size` gives it.
 
     Raises:
-        InvalidRequestError: One is unknown, of the wrong type, or asks for what is not done.
+        InvalidRequestError: A parameter is unknown, of the wrong type, or asks for something unsupported.
     """
     size = None
     for name, parameter in parameters.items():
@@ -186,17 +192,12 @@ def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> 
 def _changes_nothing(
     name: str, parameter: pb.InferParameter, whose: str, *, text: bool, raw: str | None = None
 ) -> bool:
-    """Whether it is a parameter that clients of other servers add, which says what happens anyway.
+    """Tell whether clients of other servers add this parameter, and it asks for what happens anyway.
 
-    Args:
-        name: The parameter's name.
-        parameter: Its value.
-        whose: Of what it is, for messages.
-        text: There are strings to be read, or written.
-        raw: The name under which raw outputs are asked for here.
+    `text` says whether it is about strings; `raw` names the parameter that asks for raw outputs.
 
     Raises:
-        InvalidRequestError: It is one of them, and asks for something else.
+        InvalidRequestError: It is such a parameter, and asks for something else.
     """
     if name == "headers":  # of an HTTP request, for the model to read; no model here does
         return True
@@ -221,14 +222,30 @@ def _changes_nothing(
 def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
     match parameter.WhichOneof("parameter_choice"):
         case "string_param":
-            return parse_selector(name, parameter.string_param, whose)
+            text = parameter.string_param
         case "int64_param":
-            return parse_selector(name, str(parameter.int64_param), whose)
+            text = str(parameter.int64_param)
         case "uint64_param":
-            return parse_selector(name, str(parameter.uint64_param), whose)
-    raise InvalidRequestError(
-        f"parameter {name} of {whose} must be a string such as '0,3' or '0:4', was {_shown(parameter)}"
-    )
+            text = str(parameter.uint64_param)
+        case _:
+            raise InvalidRequestError(
+                f"parameter {name} of {whose} must be a string such as '0,3' or '0:4', "
+                f"was {_shown(parameter)}"
+            )
+    if len(text) > _MAX_SELECTOR_LENGTH:
+        raise InvalidRequestError(
+            f"parameter {name} of {whose} must be at most {_MAX_SELECTOR_LENGTH} characters long"
+        )
+    ranges = []
+    for item in text.split(","):
+        match = _RANGE.fullmatch(item)
+        start, stop = (int(match[1]), int(match[2] or int(match[1]) + 1)) if match else (0, 0)
+        if start >= stop:
+            raise InvalidRequestError(
+                f"parameter {name} of {whose} must be indices such as '0,3' or '0:4', was {quoted(text)}"
+            )
+        ranges.append((start, stop))
+    return Selector(name=name, whose=whose, ranges=ranges)
 
 
 def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request") -> bool:

@@ -1,11 +1,12 @@
-"""A reply in parts, for `ModelStreamInfer`: one output after the other, each cut where it is too large.
+"""Plan and write a reply in parts, for `ModelStreamInfer`: each output in turn, cut where it is too large.
 
 A part holds one output, or a block of it. A block runs along one axis, has a single index on the axes before
 that one, and all of the axes behind it; so the blocks of an output are its bytes, in order, cut into pieces.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -14,11 +15,11 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import FINAL, LENGTHS, PART, PARTS, START, WHOLE
+from polyhead_proto.names import FINAL, PART, PARTS, START, WHOLE
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import Planned
-from polyhead_server.inference.reply import Piece, frame_tensor
-from polyhead_server.inference.selection import convert, select
+from polyhead_server.inference.account import RequestAccount
+from polyhead_server.inference.outputs import OutputPlan, convert, select
+from polyhead_server.inference.reply import InferReply, frame_tensor, join, write_timings
 from polyhead_server.repository.signature import Signature
 
 # A part's own fields: numbers, shapes and names of bounded length, and the five timings of the last.
@@ -31,12 +32,14 @@ _WORTH_KEEPING = 1.25
 class Part:
     """An output, or a block of it."""
 
-    output: Planned
+    number: int
+    """From 0, in the whole reply."""
+    output: OutputPlan
     start: tuple[int, ...]
-    """Where in the output it begins."""
+    """Where the block begins in the output."""
     shape: tuple[int, ...]
     last: bool
-    """Of its output."""
+    """It is the last of its output."""
 
     @property
     def is_whole(self) -> bool:
@@ -48,38 +51,36 @@ class Part:
 class Parts:
     """All parts of a reply."""
 
-    outputs: Sequence[Planned]
+    outputs: Sequence[OutputPlan]
     room: int
     """The most bytes of raw content in a part."""
     count: int
 
     def __iter__(self) -> Iterator[Part]:
+        number = 0
         for output in self.outputs:
-            yield from _cut(output, self.room)
+            end = number + _count(output, self.room)
+            for start, shape in _blocks(output, self.room):
+                number += 1
+                yield Part(number=number - 1, output=output, start=start, shape=shape, last=number == end)
 
 
 def plan_parts(
-    outputs: Sequence[Planned], *, signature: Signature, request_id: str, part_limit: int, total_limit: int
+    outputs: Sequence[OutputPlan], *, signature: Signature, id_field: bytes, part_limit: int, total_limit: int
 ) -> Parts:
-    """Works out the parts of a reply, before anything is computed.
-
-    Args:
-        outputs: What it holds.
-        signature: Whose reply it is.
-        request_id: The request's, which every part repeats.
-        part_limit: The most bytes that a part may have.
-        total_limit: The most that all of them may have.
+    """Work out the parts of a reply, before anything is computed.
 
     Raises:
-        TooLargeError: They have more, or an output cannot be cut small enough.
+        TooLargeError: All of them together have more bytes than the total limit, or an output cannot be cut
+            into parts of at most the part limit.
     """
-    fields = _FIELDS_BYTES + len(signature.name) + len(request_id.encode())
+    fields = _FIELDS_BYTES + len(signature.name) + len(id_field)
     room = part_limit - fields
     count = 0
     for output in outputs:
-        if output.bytes > room and (output.wanted.datatype == "BYTES" or room < _item_bytes(output)):
+        if output.bytes > room and (output.datatype == "BYTES" or room < DTYPES[output.datatype].itemsize):
             raise TooLargeError(
-                f"output {output.wanted.spec.name} needs {output.bytes} bytes in one part, "
+                f"output {output.spec.name} needs {output.bytes} bytes in one part, "
                 f"the limit is {max(room, 0)}: send fewer or shorter sequences"
             )
         count += _count(output, room)
@@ -92,65 +93,79 @@ def plan_parts(
     return Parts(outputs=outputs, room=room, count=count)
 
 
-def write_part_head(part: Part, signature: Signature, *, index: int, count: int) -> bytes:
-    """Writes a part's fields, without its content, the request's id and timings."""
-    parameters = (
-        {}
-        if part.is_whole
-        else {
-            START: pb.InferParameter(string_param=",".join(map(str, part.start))),
-            WHOLE: pb.InferParameter(string_param=",".join(map(str, part.output.shape))),
-        }
-    )
-    return pb.ModelInferResponse(
-        model_name=signature.name,
-        model_version=str(signature.version),
-        outputs=[
-            pb.ModelInferResponse.InferOutputTensor(
-                name=part.output.wanted.spec.name,
-                datatype=part.output.wanted.datatype,
-                shape=part.shape,
-                parameters=parameters,
-            )
-        ],
-        parameters={
-            PART: pb.InferParameter(int64_param=index),
-            PARTS: pb.InferParameter(int64_param=count),
-            FINAL: pb.InferParameter(bool_param=index == count - 1),
-        },
-    ).SerializeToString()
-
-
-def own(content: Mapping[str, NDArray[Any] | bytes]) -> dict[str, NDArray[Any] | bytes]:
-    """Copies what is a small part of a larger array: it would keep all of a batch in memory."""
-    return {name: value.copy() if _is_small_part(value) else value for name, value in content.items()}
-
-
 class PartWriter:
-    """Selects and converts the content of one part after the other, and lets go of what has been written.
+    """Writes the parts of a reply in their order, and frees each output with its last part.
 
     Args:
-        content: The outputs as they were computed.
+        reply: Holds every output. Its arrays are taken out of it.
+        parts: Its parts.
     """
 
-    def __init__(self, content: Mapping[str, NDArray[Any] | bytes]) -> None:
-        self._content = dict(content)
+    def __init__(self, reply: InferReply, parts: Parts) -> None:
+        self._reply = reply
+        self._parts = parts
 
-    def write(self, part: Part) -> Sequence[Piece]:
-        """Frames a part's content. Parts come in their order."""
-        name = part.output.wanted.spec.name
-        value = self._content.pop(name)
+    def effort(self, part: Part) -> int:
+        """Return what writing a part costs, in bytes to copy."""
+        copied = self._reply.plan.computed_bytes if part.number == 0 else 0
+        return copied + part.output.effort(min(part.output.bytes, self._parts.room))
+
+    def write(self, part: Part, account: RequestAccount, started_ns: int) -> bytes:
+        """Write one part; takes long where its effort is large.
+
+        Args:
+            part: The next part.
+            account: Has the request's timings, which the last part repeats.
+            started_ns: When writing it was begun, before any wait for a thread.
+        """
+        arrays, output, name = self._reply.arrays, part.output, part.output.spec.name
+        if part.number == 0:
+            arrays.update({key: array.copy() for key, array in arrays.items() if _is_small_part(array)})
+        value = arrays.pop(name)
         if isinstance(value, bytes):
-            return frame_tensor(value)
-        if not any(part.start):
-            value = select(value, part.output.wanted.heads, part.output.queries)
-        if not part.last:
-            self._content[name] = value
-        block = value[tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))]
-        return frame_tensor(block if name == LENGTHS else convert(block, part.output.wanted.datatype))
+            content = frame_tensor(value)
+        else:
+            if not any(part.start):
+                value = select(value, output.heads, output.queries)
+            if not part.last:
+                arrays[name] = value
+            block = tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))
+            content = frame_tensor(convert(value[block], output.datatype))
+        pieces = [self._head(part), self._reply.id_field, *content]
+        if part.number == self._parts.count - 1:
+            write_ns = account.write_ns + time.perf_counter_ns() - started_ns
+            pieces.append(write_timings(account.timings(write_ns)))
+        return join(pieces, streamed=True)
+
+    def _head(self, part: Part) -> bytes:
+        """Write a part's fields, without its content, the request's id and timings."""
+        signature, parameters = self._reply.signature, {}
+        if not part.is_whole:
+            parameters = {
+                START: pb.InferParameter(string_param=",".join(map(str, part.start))),
+                WHOLE: pb.InferParameter(string_param=",".join(map(str, part.output.shape))),
+            }
+        return pb.ModelInferResponse(
+            model_name=signature.name,
+            model_version=str(signature.version),
+            outputs=[
+                pb.ModelInferResponse.InferOutputTensor(
+                    name=part.output.spec.name,
+                    datatype=part.output.datatype,
+                    shape=part.shape,
+                    parameters=parameters,
+                )
+            ],
+            parameters={
+                PART: pb.InferParameter(int64_param=part.number),
+                PARTS: pb.InferParameter(int64_param=self._parts.count),
+                FINAL: pb.InferParameter(bool_param=part.number == self._parts.count - 1),
+            },
+        ).SerializeToString()
 
 
 def _is_small_part(value: NDArray[Any] | bytes) -> TypeGuard[NDArray[Any]]:
+    """Tell whether an array is a view of a much larger one, which it would keep in memory: all of a batch."""
     return (
         isinstance(value, np.ndarray)
         and isinstance(value.base, np.ndarray)
@@ -158,41 +173,32 @@ def _is_small_part(value: NDArray[Any] | bytes) -> TypeGuard[NDArray[Any]]:
     )
 
 
-def _item_bytes(output: Planned) -> int:
-    return DTYPES[output.wanted.datatype].itemsize
-
-
-def _axis(output: Planned, room: int) -> tuple[int, int]:
-    """Along which axis an output's blocks run, and how many indices of it fit into one."""
+def _axis(output: OutputPlan, room: int) -> tuple[int, int]:
+    """Return the axis along which an output's blocks run, and how many of its indices fit into one."""
     inner = output.bytes
     for axis, size in enumerate(output.shape):
         inner //= size
         if inner <= room:
             return axis, min(size, room // inner)
-    raise AssertionError("plan_parts has seen to it that an element fits")
+    raise AssertionError("plan_parts checks that an element fits")
 
 
-def _count(output: Planned, room: int) -> int:
+def _count(output: OutputPlan, room: int) -> int:
     if output.bytes <= room:
         return 1
     axis, step = _axis(output, room)
     return math.prod(output.shape[:axis]) * math.ceil(output.shape[axis] / step)
 
 
-def _cut(output: Planned, room: int) -> Iterator[Part]:
+def _blocks(output: OutputPlan, room: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield the start and the shape of each block."""
     shape = output.shape
     if output.bytes <= room:
-        yield Part(output=output, start=(0,) * len(shape), shape=shape, last=True)
+        yield (0,) * len(shape), shape
         return
     axis, step = _axis(output, room)
     before, behind = (1,) * axis, shape[axis + 1 :]
-    end = (*(size - 1 for size in shape[:axis]), shape[axis])
     for outer in np.ndindex(*shape[:axis]):
-        for at in range(0, shape[axis], step):
-            size = min(step, shape[axis] - at)
-            yield Part(
-                output=output,
-                start=(*outer, at, *(0 for _ in behind)),
-                shape=(*before, size, *behind),
-                last=(*outer, at + size) == end,
-            )
+        for start in range(0, shape[axis], step):
+            size = min(step, shape[axis] - start)
+            yield (*outer, start, *(0 for _ in behind)), (*before, size, *behind)

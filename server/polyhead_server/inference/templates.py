@@ -1,8 +1,8 @@
-"""What a request asks for, apart from its data; checked once for all requests of one form.
+"""Check what a request asks for, apart from its data, once for all requests with the same head.
 
-A client's requests differ in their tensors and hardly in anything else. Names, datatypes, shapes, parameters
-and requested outputs lie in the request's head; equal heads ask for the same, so a head that has been checked
-is known again by its bytes.
+A client's requests hardly differ in anything but their tensors. Names, datatypes, shapes, parameters and
+requested outputs stand in the request's head. Equal heads ask for the same, so the template of a head that
+has been checked is found by the head's bytes.
 """
 
 import math
@@ -10,154 +10,96 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import LENGTHS, TEXT, TOKENS
-from polyhead_server.errors import RequestError
-from polyhead_server.inference.decoding import Inputs, check_inputs
-from polyhead_server.inference.outputs import Planned, Wanted, plan, requested_outputs
+from polyhead_proto.names import TEXT, TOKENS
+from polyhead_server.inference.inputs import RequestInput, check_inputs
+from polyhead_server.inference.outputs import EXTRAS, RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
-from polyhead_server.inference.reply import reply_size, write_head
-from polyhead_server.inference.wire import InferRequest
-from polyhead_server.repository.signature import Signature
+from polyhead_server.inference.reply import ReplyPlan, plan_reply
+from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
 
-_LONGEST_HEAD = 4096
-_CONVERTING = 16
-"""Bytes that are copied in the time in which one byte of another datatype is made."""
-_MOST_FORMS = 1024
+_MAX_HEAD_BYTES = 4096
+_MAX_TEMPLATES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A reply whose every size is known."""
-
-    outputs: Sequence[Planned]
-    computed: Sequence[str]
-    """Those of the outputs that the graph gives."""
-    head: bytes
-    size: int
-    """Of the whole reply, without the request's id."""
-    effort: int
-    """What writing it costs, in bytes to copy."""
-    computed_bytes: int
-    """Of all that the graph gives for it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """What requests with the same head ask for."""
+class RequestTemplate:
+    """What all requests with the same head ask for."""
 
     model: Model
-    version: str
-    """As the requests name it; empty for the newest."""
     parameters: RequestParameters
-    inputs: Inputs
-    wanted: Sequence[Wanted]
-    wants_tokens: bool
-    plan: Plan | None
+    inputs: Sequence[RequestInput]
+    sizes: Mapping[str, int]
+    """The sizes of the axes that vary. T is missing where it follows from a text."""
+    outputs: Sequence[RequestedOutput]
+    extras: frozenset[str]
+    """Those of the outputs that follow from the inputs: `tokens`, `lengths`."""
+    plan: ReplyPlan | None
     """None where sizes follow from the data: from text, or for `tokens`."""
-    filled: int = 0
-    """Values of inputs that were left out, and will be made."""
+    effort: int
+    """What reading a request costs beyond its own bytes, in bytes to copy."""
 
 
-class Forms:
-    """Finds the form of a request, known or new.
-
-    Args:
-        registry: The models.
-        settings: The limits.
-    """
-
-    def __init__(self, registry: Registry, settings: Settings) -> None:
-        self._registry = registry
-        self._settings = settings
-        self._known: dict[tuple[bytes, int], Form] = {}
-
-    def recall(self, request: InferRequest) -> Form | None:
-        """The form of an earlier request with the same head, where its model is still the one in service."""
-        form = self._known.get((request.head, len(request.raw)))
-        if form is None:
-            return None
-        try:
-            serving = self._registry.find(form.model.signature.name, form.version)
-        except RequestError:  # the model has gone: said, and counted, where a new form looks for its model
-            serving = None
-        if form.model is not serving:
-            del self._known[request.head, len(request.raw)]
-            return None
-        return form
-
-    def forget(self, model: Model) -> None:
-        """Forgets every form of a model, which it would keep in memory."""
-        self._known = {head: form for head, form in self._known.items() if form.model is not model}
-
-    def check(self, request: InferRequest, message: pb.ModelInferRequest, model: Model) -> Form:
-        """Checks a request's form. Takes long for typed contents, which are part of the head.
-
-        Raises:
-            InvalidRequestError: Something other than the raw data is wrong.
-        """
-        signature = model.signature
-        parameters = read_request_parameters(message.parameters, takes_text=TEXT in signature.inputs)
-        wanted = requested_outputs(message.outputs, parameters.default, signature)
-        inputs = check_inputs(message, len(request.raw), signature, self._settings)
-        wants_tokens = any(output.spec.name == TOKENS for output in wanted)
-        known = None
-        filled = 0
-        if signature.length in inputs.sizes:
-            given = {tensor.name for tensor in inputs.tensors}
-            left_out = [spec for spec in signature.feeds if spec.name not in given]
-            filled = sum(math.prod(spec.at(inputs.sizes)) for spec in left_out)
-            if not wants_tokens:
-                known = plan_reply(wanted, sizes=inputs.sizes, signature=signature)
-        return Form(
-            model=model,
-            version=message.model_version,
-            parameters=parameters,
-            inputs=inputs,
-            wanted=wanted,
-            wants_tokens=wants_tokens,
-            plan=known,
-            filled=filled,
-        )
-
-    def remember(self, request: InferRequest, form: Form) -> None:
-        """Keeps a form for the next request, where its head is no longer than a head should be."""
-        if form.inputs.typed or len(request.head) > _LONGEST_HEAD:
-            return
-        while len(self._known) >= _MOST_FORMS:
-            del self._known[next(iter(self._known))]
-        self._known[request.head, len(request.raw)] = form
-
-
-def plan_reply(
-    wanted: Sequence[Wanted], *, sizes: Mapping[str, int], signature: Signature, tokens_bytes: int = 0
-) -> Plan:
-    """Works out every output of a reply.
-
-    Args:
-        wanted: The outputs.
-        sizes: Of the axes that vary.
-        signature: What the model gives.
-        tokens_bytes: The bytes of `tokens`, which alone do not follow from its shape.
+def make_template(
+    message: pb.ModelInferRequest, raw_count: int, model: Model, settings: Settings
+) -> RequestTemplate:
+    """Check everything about a request but its raw contents. Takes long for typed contents.
 
     Raises:
-        InvalidRequestError: A query is out of range.
+        InvalidRequestError: Something is wrong.
     """
-    outputs = [plan(output, sizes=sizes, tokens_bytes=tokens_bytes) for output in wanted]
-    head = write_head(signature, outputs)
-    names = (output.spec.name for output in wanted)
-    return Plan(
+    signature = model.signature
+    parameters = read_request_parameters(message.parameters, takes_text=TEXT in signature.inputs)
+    outputs = requested_outputs(message.outputs, parameters.default, signature)
+    inputs, sizes = check_inputs(message, raw_count, signature, settings)
+    extras = EXTRAS & {output.spec.name for output in outputs}
+    plan = None
+    effort = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
+    if signature.length in sizes and TOKENS not in extras:
+        plan = plan_reply(outputs, sizes=sizes, signature=signature)
+        given = {one.name for one in inputs}
+        effort = sum(math.prod(spec.at(sizes)) for spec in signature.feeds if spec.name not in given)
+    return RequestTemplate(
+        model=model,
+        parameters=parameters,
+        inputs=inputs,
+        sizes=sizes,
         outputs=outputs,
-        computed=[name for name in names if name not in {TOKENS, LENGTHS}],
-        head=head,
-        size=reply_size(head, outputs),
-        effort=sum(effort(output) for output in outputs),
-        computed_bytes=sum(output.computed_bytes for output in outputs),
+        extras=extras,
+        plan=plan,
+        effort=effort,
     )
 
 
-def effort(output: Planned, size: int | None = None) -> int:
-    """What writing an output costs, or so many bytes of it: in bytes to copy."""
-    is_converted = output.wanted.datatype != output.wanted.spec.datatype
-    return (output.bytes if size is None else size) * (_CONVERTING if is_converted else 1)
+class RequestTemplates:
+    """The templates of recent requests. Lives on the event loop.
+
+    Args:
+        registry: The models. When one of them changes, all templates are forgotten, so that none outlives the
+            time in which its model is the one to answer.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._changes = registry.changes
+        self._known: dict[tuple[bytes, int], RequestTemplate] = {}
+
+    def find(self, request: InferRequest) -> RequestTemplate | None:
+        """Return the template of an earlier request with the same head."""
+        if self._changes != self._registry.changes:
+            self.forget()
+        return self._known.get((request.head, len(request.raw)))
+
+    def remember(self, request: InferRequest, template: RequestTemplate) -> None:
+        """Keep a template whose model is in service now, unless it holds data or its head is too long."""
+        if len(request.head) > _MAX_HEAD_BYTES or any(one.contents is not None for one in template.inputs):
+            return
+        while len(self._known) >= _MAX_TEMPLATES:
+            del self._known[next(iter(self._known))]
+        self._known[request.head, len(request.raw)] = template
+
+    def forget(self) -> None:
+        """Forget every template, which would keep its model in memory."""
+        self._changes = self._registry.changes
+        self._known.clear()

@@ -1,4 +1,7 @@
-"""The models that this server knows, and the state of each."""
+"""The models that this server knows, and the state of each.
+
+It changes on the event loop only; models may be found from any thread.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,10 @@
 """Cutting outputs into parts that fit, and writing them one after the other."""
 
+import dataclasses
 import json
 import math
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +16,27 @@ from hypothesis import strategies as st
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import Planned, Wanted
-from polyhead_server.inference.parameters import Selection
-from polyhead_server.inference.parts import Parts, PartWriter, plan_parts, write_part_head
+from polyhead_server.inference.account import RequestAccount
+from polyhead_server.inference.outputs import OutputPlan
+from polyhead_server.inference.parts import Part, Parts, PartWriter, plan_parts
+from polyhead_server.inference.reply import InferReply, ReplyPlan
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import Signature, TensorSpec, signature_of
 
 FIELDS = 1024 + len("tiny.attention")
 
 
-def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", **selected: Any) -> Planned:
-    queries = selected.pop("queries", None)
+def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", **selected: Any) -> OutputPlan:
     item = 5 if datatype == "BYTES" else DTYPES[datatype].itemsize
-    return Planned(
-        computed_bytes=0,
-        wanted=Wanted(
-            spec=TensorSpec(name=name, datatype="FP32", axes=tuple("BHTT"[: len(shape)])),
-            heads=selected.pop("heads", None),
-            selection=Selection(),
-            datatype=datatype,
-        ),
+    return OutputPlan(
+        spec=TensorSpec(name=name, datatype="FP32", axes=tuple("BHTT"[: len(shape)])),
+        datatype=datatype,
+        heads=selected.get("heads"),
+        queries=selected.get("queries"),
         shape=shape,
-        queries=queries,
         bytes=math.prod(shape) * item,
+        computed_bytes=0,
     )
 
 
@@ -44,17 +45,33 @@ def signature(repository: Path) -> Signature:
     return signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "attention")
 
 
-def plan(signature: Signature, *outputs: Planned, room: int, total: int = 2**40) -> Parts:
-    return plan_parts(
-        outputs, signature=signature, request_id="", part_limit=room + FIELDS, total_limit=total
+def plan(signature: Signature, *outputs: OutputPlan, room: int, total: int = 2**40) -> Parts:
+    return plan_parts(outputs, signature=signature, id_field=b"", part_limit=room + FIELDS, total_limit=total)
+
+
+def written(signature: Signature, parts: Parts, arrays: dict[str, Any]) -> Callable[[Part], Any]:
+    """A function that writes one part after the other, and reads it as protobuf does."""
+    reply = InferReply(
+        signature=signature,
+        plan=ReplyPlan(outputs=parts.outputs, computed=(), head=b"", size=0, effort=0, computed_bytes=0),
+        id_field=b"",
+        parts=parts,
+        streamed=True,
+        arrays=arrays,
     )
+    writer, account = PartWriter(reply, parts), RequestAccount(Statistics(), 0.0)
+
+    def write(part: Part) -> Any:
+        return pb.ModelStreamInferResponse.FromString(writer.write(part, account, 0)).infer_response
+
+    return write
 
 
 def test_an_output_that_fits_is_one_part(signature: Signature) -> None:
     parts = plan(signature, planned("output", (2, 3, 4)), planned("attention.0", (2, 3, 5, 5)), room=600)
 
     assert parts.count == 2
-    assert [(part.output.wanted.spec.name, part.shape, part.is_whole, part.last) for part in parts] == [
+    assert [(part.output.spec.name, part.shape, part.is_whole, part.last) for part in parts] == [
         ("output", (2, 3, 4), True, True),
         ("attention.0", (2, 3, 5, 5), True, True),
     ]
@@ -92,25 +109,23 @@ def test_parts_put_together_are_the_output(
 ) -> None:
     whole = np.random.default_rng(1).random(shape, np.float32)
     parts = plan(signature, planned("attention.0", shape, datatype), room=room)
-    writer = PartWriter({"attention.0": whole})
+    write = written(signature, parts, {"attention.0": whole})
     contents: list[bytes] = []
     for index, part in enumerate(parts):
-        head = pb.ModelInferResponse.FromString(
-            write_part_head(part, signature, index=index, count=parts.count)
-        )
-        message = pb.ModelInferResponse.FromString(b"".join(writer.write(part)))
+        message = write(part)
         (content,) = message.raw_output_contents
-        (output,) = head.outputs
+        (output,) = message.outputs
         assert len(content) <= room
         assert len(content) == math.prod(output.shape) * DTYPES[datatype].itemsize
-        assert head.parameters["part"].int64_param == index
-        assert head.parameters["parts"].int64_param == parts.count
-        assert head.parameters["triton_final_response"].bool_param == (index == parts.count - 1)
+        assert message.parameters["part"].int64_param == index
+        assert message.parameters["parts"].int64_param == parts.count
+        assert message.parameters["triton_final_response"].bool_param == (index == parts.count - 1)
         if not part.is_whole:
             start = json.loads(f"[{output.parameters['start'].string_param}]")
             assert np.ravel_multi_index(start, shape) == sum(map(len, contents)) // DTYPES[datatype].itemsize
             assert json.loads(f"[{output.parameters['whole'].string_param}]") == list(shape)
         contents.append(content)
+        assert ("parse_ns" in message.parameters) == (index == parts.count - 1)
 
     together = np.frombuffer(b"".join(contents), DTYPES[datatype]).reshape(shape)
     expected = np.rint(whole * 255) if datatype == "UINT8" else whole.astype(DTYPES[datatype])
@@ -121,30 +136,44 @@ def test_heads_and_queries_are_chosen_before_the_cut(signature: Signature) -> No
     whole = np.random.default_rng(2).random((2, 4, 6, 6), np.float32)
     output = planned("attention.0", (2, 2, 3, 6), heads=[3, 1], queries=range(1, 4))
     parts = plan(signature, output, room=100)
-    writer = PartWriter({"attention.0": whole})
+    write = written(signature, parts, {"attention.0": whole})
 
-    contents = [
-        pb.ModelInferResponse.FromString(b"".join(writer.write(part))).raw_output_contents[0]
-        for part in parts
-    ]
+    contents = [write(part).raw_output_contents[0] for part in parts]
 
     together = np.frombuffer(b"".join(contents), np.float32).reshape(2, 2, 3, 6)
     np.testing.assert_array_equal(together, whole[:, [3, 1], 1:4])
 
 
 def test_an_output_is_let_go_with_its_last_part(signature: Signature) -> None:
-    import weakref
-
     first = np.zeros((4, 4), np.float32)
     seen = weakref.ref(first)
-    writer = PartWriter({"a": first, "b": np.zeros((4, 4), np.float32)})
+    parts = plan(signature, planned("a", (4, 4)), planned("b", (4, 4)), room=32)
+    write = written(signature, parts, {"a": first, "b": np.zeros((4, 4), np.float32)})
     del first
-    parts = iter(plan(signature, planned("a", (4, 4)), planned("b", (4, 4)), room=32))
+    one, other, *_ = parts
 
-    writer.write(next(parts))
+    write(one)
     assert seen() is not None
-    writer.write(next(parts))
+    write(other)
     assert seen() is None
+
+
+def test_a_slow_reader_keeps_its_own_outputs_and_not_the_batch(signature: Signature) -> None:
+    batch = np.zeros((16, 64, 32), np.float32)
+    watched = weakref.ref(batch)
+    whole = np.ones((2, 2), np.float32)
+    arrays: dict[str, Any] = {"first": np.ones((1, 2), np.float32), "tokens": b"cat", "whole": whole}
+    arrays |= {"output": batch[3:4], "attention.0": batch[3, :8, :4]}
+    del batch
+    parts = plan(signature, planned("first", (1, 2)), planned("output", (1, 64, 32)), room=2**20)
+
+    written(signature, parts, arrays)(next(iter(parts)))
+
+    assert watched() is None
+    assert arrays.keys() == {"output", "attention.0", "whole", "tokens"}
+    assert arrays["whole"] is whole
+    assert arrays["tokens"] == b"cat"
+    assert arrays["output"].shape == (1, 64, 32)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +189,7 @@ def test_an_output_is_let_go_with_its_last_part(signature: Signature) -> None:
     ],
 )
 def test_what_cannot_be_cut_to_size_is_refused(
-    signature: Signature, outputs: list[Planned], limits: dict[str, int], message: str
+    signature: Signature, outputs: list[OutputPlan], limits: dict[str, int], message: str
 ) -> None:
     with pytest.raises(TooLargeError, match=message):
         plan(signature, *outputs, **limits)
@@ -169,8 +198,9 @@ def test_what_cannot_be_cut_to_size_is_refused(
 def test_a_parts_fields_take_less_than_is_reserved(signature: Signature) -> None:
     largest = 2**15
     output = planned("attention.1000000", (largest,) * 4)
-    part = next(iter(Parts(outputs=[output], room=4, count=2**62)))
+    parts = Parts(outputs=[output], room=4, count=2**62)
+    part = dataclasses.replace(next(iter(parts)), number=2**62)
 
-    head = write_part_head(part, signature, index=2**62, count=2**62)
+    message = written(signature, parts, {output.spec.name: np.zeros((1, 1, 1, 1), np.float32)})(part)
 
-    assert len(head) + 200 < 1024
+    assert message.ByteSize() + 200 < 1024

@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from polyhead_proto import messages as pb
 from polyhead_proto.wire import read_reply
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import Planned, plan, requested_outputs
-from polyhead_server.inference.parameters import Selection
+from polyhead_server.inference.outputs import OutputPlan, requested_outputs
+from polyhead_server.inference.parameters import OutputParameters
 from polyhead_server.inference.reply import (
-    align,
+    ReplyPlan,
     check_size,
-    frame_stream,
     frame_tensor,
-    reply_size,
-    write_head,
+    join,
+    plan_reply,
     write_id,
     write_timings,
 )
 from polyhead_server.repository import GraphName, read_manifest
-from polyhead_server.repository.signature import Signature, signature_of
+from polyhead_server.repository.signature import signature_of
 
 TIMINGS = {
     "parse_ns": 2**62,
@@ -37,26 +36,26 @@ TIMINGS = {
 
 
 def planned(
-    repository: Path, graph: GraphName, names: Sequence[str], default: Selection | None = None
-) -> tuple[Signature, list[Planned]]:
+    repository: Path, graph: GraphName, names: Sequence[str], default: OutputParameters | None = None
+) -> ReplyPlan:
     signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), graph)
-    wanted = requested_outputs(
+    outputs = requested_outputs(
         [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names],
-        default or Selection(),
+        default or OutputParameters(),
         signature,
     )
-    return signature, [plan(one, sizes={"B": 3, "T": 7}, tokens_bytes=0) for one in wanted]
+    return plan_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature)
 
 
-def arrays(outputs: Sequence[Planned]) -> list[np.ndarray[Any, Any]]:
+def arrays(outputs: Sequence[OutputPlan]) -> list[np.ndarray[Any, Any]]:
     chance = np.random.default_rng(0)
     return [chance.standard_normal(output.shape, np.float32) for output in outputs]
 
 
 def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
-    signature, outputs = planned(repository, "attention", [])
-    values = arrays(outputs)
-    head = write_head(signature, outputs) + write_id("id 7")
+    plan = planned(repository, "attention", [])
+    values = arrays(plan.outputs)
+    head = plan.head + write_id("id 7")
     pieces = [head, write_timings(TIMINGS), *(piece for value in values for piece in frame_tensor(value))]
 
     reply = pb.ModelInferResponse.FromString(b"".join(pieces))
@@ -68,23 +67,23 @@ def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
 
 
 def test_the_size_is_known_before(repository: Path) -> None:
-    signature, outputs = planned(repository, "attention", [])
-    head = write_head(signature, outputs)
+    plan = planned(repository, "attention", [])
     pieces = [
-        head,
+        plan.head,
         write_timings(TIMINGS),
-        *(piece for value in arrays(outputs) for piece in frame_tensor(value)),
+        *(piece for value in arrays(plan.outputs) for piece in frame_tensor(value)),
     ]
-    real = len(b"".join(frame_stream(align(pieces))))
+    real = len(join(pieces, streamed=True))
 
-    needed = reply_size(head, outputs)
+    needed = plan.size
 
     assert real <= needed <= real + 80
-    check_size(needed, outputs, needed)
+    check_size(plan, b"", needed)
+    check_size(plan, b"id", needed + 2)
     with pytest.raises(
         TooLargeError, match=f"the reply needs {needed} bytes, the limit is {needed - 1}: ask for"
     ):
-        check_size(needed, outputs, needed - 1)
+        check_size(plan, b"", needed - 1)
 
 
 @pytest.mark.parametrize(
@@ -104,18 +103,18 @@ def test_the_size_is_known_before(repository: Path) -> None:
 def test_a_reply_that_is_too_large_says_what_would_need_less(
     repository: Path, graph: GraphName, names: list[str], dtype: str | None, ways: str
 ) -> None:
-    _, outputs = planned(repository, graph, names, Selection(dtype=dtype))
+    plan = planned(repository, graph, names, OutputParameters(dtype=dtype))
 
     with pytest.raises(TooLargeError, match=f"ask for {ways}"):
-        check_size(11, outputs, 10)
+        check_size(plan, b"", 10)
 
 
 def test_a_stream_s_part_is_a_message(repository: Path) -> None:
-    signature, outputs = planned(repository, "fast", [])
-    (value,) = arrays(outputs)
+    plan = planned(repository, "fast", [])
+    (value,) = arrays(plan.outputs)
 
     part = pb.ModelStreamInferResponse.FromString(
-        b"".join(frame_stream([write_head(signature, outputs), write_id("7"), *frame_tensor(value)]))
+        join([plan.head, write_id("7"), *frame_tensor(value)], streamed=True)
     )
 
     assert part.infer_response.id == "7"
@@ -150,10 +149,10 @@ def test_any_id_comes_back(request_id: str) -> None:
 def test_arrays_begin_at_multiples_of_8(streamed: bool, request_id: str, sizes: list[int]) -> None:
     contents: list[Any] = [np.full(size, 7, np.uint8) for size in sizes]
     contents.insert(1, b"abc")
-    pieces = align([write_id(request_id), *(piece for one in contents for piece in frame_tensor(one))])
+    pieces = [write_id(request_id), *(piece for one in contents for piece in frame_tensor(one))]
     kind = pb.ModelStreamInferResponse if streamed else pb.ModelInferResponse
 
-    data = b"".join(frame_stream(pieces) if streamed else pieces)
+    data = join(pieces, streamed=streamed)
 
     message = kind.FromString(data)
     reply = message.infer_response if isinstance(message, pb.ModelStreamInferResponse) else message

@@ -1,4 +1,4 @@
-"""A request's form is checked once, and never taken for another's."""
+"""A request's head is checked once, and its template never taken for another's."""
 
 import dataclasses
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
-from polyhead_server.inference.templates import Form, Forms
-from polyhead_server.inference.wire import InferRequest, split_infer
+from polyhead_server.inference.templates import RequestTemplate, RequestTemplates, make_template
+from polyhead_server.inference.wire import InferRequest, parse, split_infer
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.registry import Model, Registry
@@ -17,8 +17,7 @@ from polyhead_server.serving.registry import Model, Registry
 
 def tiny(repository: Path) -> Model:
     """The fast model of `tiny`, without an engine."""
-    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
-    signature = signature_of(manifest, "fast")
+    signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "fast")
     return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, provider="CPU")
 
 
@@ -31,8 +30,8 @@ def registry(repository: Path) -> Registry:
 
 
 @pytest.fixture
-def forms(registry: Registry, repository: Path) -> Forms:
-    return Forms(registry, Settings(models=repository))
+def templates(registry: Registry) -> RequestTemplates:
+    return RequestTemplates(registry)
 
 
 def request(tokens: int = 3, *, data: bytes = b"", output: str = "output", raw: bool = True) -> InferRequest:
@@ -43,60 +42,79 @@ def request(tokens: int = 3, *, data: bytes = b"", output: str = "output", raw: 
         message.raw_input_contents.append(data)
     else:
         message.inputs[0].contents.fp32_contents.extend([0.5] * tokens * 16)
-    request = split_infer(message.SerializeToString())
-    assert request is not None
-    return request
+    return split_infer(message.SerializeToString())
 
 
-def learn(forms: Forms, registry: Registry, what: InferRequest) -> Form:
-    form = forms.check(what, what.message(), registry.find("tiny"))
-    forms.remember(what, form)
-    return form
+def learn(templates: RequestTemplates, registry: Registry, what: InferRequest) -> RequestTemplate:
+    message = parse(pb.ModelInferRequest, what.head)
+    template = make_template(message, len(what.raw), registry.find("tiny"), Settings(models=Path()))
+    templates.find(what)
+    templates.remember(what, template)
+    return template
 
 
-def test_requests_that_differ_in_data_and_id_have_one_form(forms: Forms, registry: Registry) -> None:
-    form = learn(forms, registry, request(data=b"one"))
+def test_requests_that_differ_in_data_and_id_have_one_template(
+    templates: RequestTemplates, registry: Registry
+) -> None:
+    template = learn(templates, registry, request(data=b"one"))
 
-    assert forms.recall(request(data=b"another")) is form
+    assert templates.find(request(data=b"another")) is template
 
 
 @pytest.mark.parametrize("other", [request(4), request(output="pooled"), request(raw=False)])
-def test_any_other_difference_is_another_form(forms: Forms, registry: Registry, other: InferRequest) -> None:
-    learn(forms, registry, request())
+def test_any_other_difference_makes_another_template(
+    templates: RequestTemplates, registry: Registry, other: InferRequest
+) -> None:
+    learn(templates, registry, request())
 
-    assert forms.recall(other) is None
+    assert templates.find(other) is None
 
 
-def test_the_number_of_raw_contents_is_part_of_it(forms: Forms, registry: Registry) -> None:
-    learn(forms, registry, request())
+def test_the_number_of_raw_contents_is_part_of_it(templates: RequestTemplates, registry: Registry) -> None:
+    learn(templates, registry, request())
     none = dataclasses.replace(request(), raw=[])
 
-    assert forms.recall(none) is None
+    assert templates.find(none) is None
 
 
-def test_a_form_ends_with_its_model(forms: Forms, registry: Registry, repository: Path) -> None:
-    learn(forms, registry, request())
+def test_a_template_ends_with_its_model(
+    templates: RequestTemplates, registry: Registry, repository: Path
+) -> None:
+    learn(templates, registry, request())
     registry.ready(tiny(repository))
 
-    assert forms.recall(request()) is None
+    assert templates.find(request()) is None
 
 
-def test_a_form_is_not_known_any_more_when_its_model_is_gone(forms: Forms, registry: Registry) -> None:
-    learn(forms, registry, request())
+def test_a_template_ends_when_another_version_becomes_the_newest(
+    templates: RequestTemplates, registry: Registry
+) -> None:
+    learn(templates, registry, request())
+    registry.declare("tiny", 2)
+    learn(templates, registry, request())
+    registry.forget("tiny", 2)
+
+    assert templates.find(request()) is None
+
+
+def test_a_template_is_not_known_any_more_when_its_model_is_gone(
+    templates: RequestTemplates, registry: Registry
+) -> None:
+    learn(templates, registry, request())
     registry.forget("tiny", 1)
 
-    assert forms.recall(request()) is None
+    assert templates.find(request()) is None
 
 
-def test_data_is_not_remembered(forms: Forms, registry: Registry) -> None:
-    learn(forms, registry, request(raw=False))
+def test_data_is_not_remembered(templates: RequestTemplates, registry: Registry) -> None:
+    learn(templates, registry, request(raw=False))
 
-    assert forms.recall(request(raw=False)) is None
+    assert templates.find(request(raw=False)) is None
 
 
-def test_only_so_many_are_remembered(forms: Forms, registry: Registry) -> None:
+def test_only_so_many_are_remembered(templates: RequestTemplates, registry: Registry) -> None:
     for tokens in range(1, 1100):
-        learn(forms, registry, request(tokens))
+        learn(templates, registry, request(tokens))
 
-    assert forms.recall(request(1)) is None
-    assert forms.recall(request(1099)) is not None
+    assert templates.find(request(1)) is None
+    assert templates.find(request(1099)) is not None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.inference.wire import LARGE, split_infer
+from polyhead_server.inference.wire import LARGE, parse, split_infer
 
 PADDING = pb.ModelInferRequest(raw_input_contents=[bytes(LARGE)]).SerializeToString()
 
@@ -44,7 +44,7 @@ def test_a_request_is_read_as_protobuf_reads_it(request: pb.ModelInferRequest) -
     rest = pb.ModelInferRequest.FromString(payload)
     rest.ClearField("id")
     rest.ClearField("raw_input_contents")
-    assert parts.message() == rest
+    assert parse(pb.ModelInferRequest, parts.head) == rest
 
 
 @given(requests, st.text(), st.lists(st.binary(max_size=300), max_size=4))
@@ -75,7 +75,7 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
             expected = pb.ModelInferRequest.FromString(payload)
         except DecodeError:
             with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelInferRequest message"):
-                split_infer(payload).message()
+                parse(pb.ModelInferRequest, split_infer(payload).head)
         else:
             parts = split_infer(payload)
             assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)

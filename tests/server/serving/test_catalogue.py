@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import text_format
 
 from polyhead_proto import messages as pb
-from polyhead_server.inference.inference import Inference
+from polyhead_server.inference import reply
 from polyhead_server.observability import counter_layout as at
 
 if TYPE_CHECKING:
@@ -266,11 +266,11 @@ def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: "Gate") 
 def test_the_copy_that_a_reply_is_made_with_is_part_of_its_time(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(_self: Inference, _pieces: Any) -> bytes:
+    def fail(_pieces: Any, **_: Any) -> bytes:
         raise MemoryError
 
     server = serve()
-    monkeypatch.setattr(Inference, "_join", fail)
+    monkeypatch.setattr(reply, "join", fail)
     with pytest.raises(grpc.RpcError) as caught:
         server.infer("tiny", {"x": np.zeros((1, 2, 16), np.float32)})
 

@@ -1,0 +1,270 @@
+"""Check the inputs of a request: what its head says of them, and their data.
+
+Every size is compared before an array is made, every value before it reaches the engine.
+Shape letters: B batch, T tokens, D d_model.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES, to_array, unpack_strings
+from polyhead_proto.names import TEXT
+from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
+from polyhead_server.inference.parameters import read_input_parameters
+from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.settings import Settings
+
+_CONTENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "BOOL": "bool_contents",
+        "INT32": "int_contents",
+        "INT64": "int64_contents",
+        "FP32": "fp32_contents",
+        "BYTES": "bytes_contents",
+    }
+)
+_ALL_CONTENTS = tuple(field.name for field in pb.InferTensorContents.DESCRIPTOR.fields)
+_FEW = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestInput:
+    """One input, without raw data. Copied from its message: protobuf's own fields take longer to read."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    size: int | None
+    """The bytes of its raw contents, where `binary_data_size` gives them."""
+    contents: pb.InferTensorContents | None
+    """Typed contents; None where they are raw."""
+
+
+def check_inputs(
+    message: pb.ModelInferRequest, raw_count: int, signature: Signature, settings: Settings
+) -> tuple[Sequence[RequestInput], Mapping[str, int]]:
+    """Check which inputs a request has, their datatypes and their shapes, each and against each other.
+
+    Returns:
+        The inputs in the order of the request, and the sizes of the axes that vary. T is missing where it
+        follows from a text: only the tokeniser knows it.
+
+    Raises:
+        InvalidRequestError: An input is wrong; says which, what it must be and what it was.
+    """
+    inputs = _by_name(message, raw_count, signature)
+    sizes: dict[str, int] = {}
+    for name in sorted(inputs, key=lambda name: name not in {signature.primary.name, TEXT}):
+        _check_shape(inputs[name], signature.inputs[name], sizes, signature, settings)
+    return list(inputs.values()), sizes
+
+
+def read_inputs(
+    inputs: Sequence[RequestInput],
+    sizes: Mapping[str, int],
+    raw: Sequence[bytes | memoryview],
+    *,
+    signature: Signature,
+    settings: Settings,
+) -> tuple[dict[str, NDArray[Any]], Sequence[str] | None]:
+    """Read and check the data of a request, whose inputs and sizes are those of `check_inputs`.
+
+    Returns:
+        The arrays by name, raw contents as views; and B texts, or None where there are none.
+
+    Raises:
+        InvalidRequestError: A value is wrong; says which, what it must be and what it was.
+        TooLargeError: There is more text than the server takes.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    texts: Sequence[str] | None = None
+    for position, given in enumerate(inputs):
+        content = raw[position] if given.contents is None else None
+        if given.size is not None and content is not None and len(content) != given.size:
+            raise InvalidRequestError(
+                f"parameter binary_data_size of {given.name} must be the {len(content)} bytes "
+                f"of its raw content, was {given.size}"
+            )
+        if given.name == TEXT:
+            texts = _read_texts(given, content, settings)
+        else:
+            arrays[given.name] = array = _read_array(given, content)
+            _check_values(given.name, array, signature.inputs[given.name], sizes)
+    return arrays, texts
+
+
+def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature) -> dict[str, RequestInput]:
+    """Return the inputs by name: all that are needed, none twice, none unknown."""
+    if raw_count and raw_count != len(message.inputs):
+        raise InvalidRequestError(
+            f"raw_input_contents must have one entry for each input ({len(message.inputs)}), had {raw_count}"
+        )
+    inputs: dict[str, RequestInput] = {}
+    for tensor in message.inputs:
+        name = tensor.name
+        if name not in signature.inputs:
+            raise InvalidRequestError(
+                f"input {quoted(name)} is not known to {signature.name}, "
+                f"which takes {listed(signature.inputs)}"
+            )
+        if name in inputs:
+            raise InvalidRequestError(f"input {name} must be given once, was given twice")
+        if raw_count and tensor.contents.ByteSize():  # some clients write an empty one
+            raise InvalidRequestError(f"{name} must not have contents: the request has raw_input_contents")
+        spec, shape = signature.inputs[name], tuple(tensor.shape)
+        size = read_input_parameters(tensor.parameters, name, text=spec.datatype == "BYTES")
+        if size is not None and not raw_count:
+            raise InvalidRequestError(
+                f"parameter binary_data_size of {name} must be left out, was {size}: its contents are not raw"
+            )
+        if spec.is_per_sequence and len(shape) == 2 and shape[1] == 1:
+            shape = shape[:1]  # (B, 1), as Triton's clients send it
+        inputs[name] = RequestInput(
+            name=name,
+            datatype=tensor.datatype,
+            shape=shape,
+            size=size,
+            contents=None if raw_count else tensor.contents,
+        )
+    for spec in signature.inputs.values():
+        if not spec.optional and spec.name not in inputs:
+            datatypes, axes = " or ".join((spec.datatype, *spec.also)), ", ".join(spec.axes)
+            raise InvalidRequestError(
+                f"input {spec.name} is missing: it must be given as {datatypes} ({axes})"
+            )
+    if TEXT in signature.inputs:
+        _check_alternatives(inputs, signature)
+    return inputs
+
+
+def _check_alternatives(inputs: Collection[str], signature: Signature) -> None:
+    """Check that there is either text or token ids: a text brings all that goes with them."""
+    ids = signature.primary.name
+    if TEXT not in inputs:
+        if ids not in inputs:
+            raise InvalidRequestError(f"either input text or input {ids} must be given, neither was")
+        return
+    for spec in signature.feeds:
+        if spec.name in inputs and signature.length in {*spec.axes, spec.fill}:
+            raise InvalidRequestError(
+                f"input {spec.name} must not be given together with text, which brings its own"
+            )
+
+
+def _check_shape(
+    given: RequestInput, spec: TensorSpec, sizes: dict[str, int], signature: Signature, settings: Settings
+) -> None:
+    """Check datatype and shape, also against the sizes of earlier inputs; note the sizes that are new."""
+    accepted = (spec.datatype, *spec.also)
+    if given.datatype not in accepted:
+        raise InvalidRequestError(
+            f"{spec.name} must have datatype {' or '.join(accepted)}, was {quoted(given.datatype)}"
+        )
+    axes, shape = spec.axes, given.shape
+    if len(shape) != len(axes):
+        if spec.is_per_sequence:
+            raise InvalidRequestError(f"{spec.name} must have shape (B) or (B, 1), was {_shown(shape)}")
+        raise InvalidRequestError(
+            f"{spec.name} must have {len(axes)} dimensions ({', '.join(axes)}), had {len(shape)}"
+        )
+    for position, (letter, size, fixed) in enumerate(zip(axes, shape, spec.shape, strict=True)):
+        where = f"dimension {position} ({letter}) of {spec.name}"
+        must = fixed if fixed != -1 else sizes.get(letter)
+        if must is not None and size != must:
+            raise InvalidRequestError(f"{where} must be {must}, was {size}")
+        if size < 1:
+            raise InvalidRequestError(f"{where} must be at least 1, was {size}")
+        longest = {"B": settings.max_batch_size, signature.length: signature.max_tokens}.get(letter)
+        if longest is not None and size > longest:
+            raise InvalidRequestError(f"{where} must be at most {longest}, was {size}")
+        if fixed == -1:
+            sizes[letter] = size
+
+
+def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[Any]:
+    """View raw contents as an array, or copy typed contents into one."""
+    if raw is None:
+        return np.array(_typed(given), DTYPES[given.datatype]).reshape(given.shape)
+    try:
+        array = to_array(given.name, given.datatype, given.shape, raw)
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from error
+    if given.datatype == "BOOL" and (largest := array.view(np.uint8).max(initial=0)) > 1:
+        raise InvalidRequestError(f"{given.name} must hold bytes of 0 or 1, one was {largest}")
+    return array
+
+
+def _read_texts(given: RequestInput, raw: bytes | memoryview | None, settings: Settings) -> Sequence[str]:
+    try:
+        elements = _typed(given) if raw is None else unpack_strings(given.name, given.shape, raw)
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from error
+    total = sum(map(len, elements))
+    if total > settings.max_text_bytes:
+        raise TooLargeError(
+            f"text must have at most {settings.max_text_bytes} bytes in one request, had {total}: "
+            "send fewer or shorter texts"
+        )
+    texts = []
+    for index, element in enumerate(elements):
+        try:
+            texts.append(element.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidRequestError(
+                f"{given.name}[{index}] must be valid UTF-8, "
+                f"was {element[error.start]:#04x} at byte {error.start}"
+            ) from error
+    return texts
+
+
+def _typed(given: RequestInput) -> Sequence[Any]:
+    """Return typed contents, which must lie in the field of the datatype and be as many as the shape says."""
+    name, datatype, contents = given.name, given.datatype, given.contents
+    field = _CONTENTS.get(datatype)
+    if field is None:
+        raise InvalidRequestError(f"{name} must be in raw_input_contents: {datatype} has no typed contents")
+    for other in _ALL_CONTENTS:
+        if other != field and len(getattr(contents, other)):
+            raise InvalidRequestError(
+                f"{name} must have its {datatype} values in contents.{field}, had {other}"
+            )
+    values: Sequence[Any] = getattr(contents, field)
+    expected = math.prod(given.shape)
+    if len(values) != expected:
+        raise InvalidRequestError(
+            f"{name} must have {expected} values for shape {_shown(given.shape)}, had {len(values)}"
+        )
+    return values
+
+
+def _check_values(name: str, array: NDArray[Any], spec: TensorSpec, sizes: Mapping[str, int]) -> None:
+    """Check values that index something: an index out of range must not reach the engine."""
+    if isinstance(spec.fill, str):
+        largest = sizes[spec.fill]
+    elif spec.below is not None:
+        largest = spec.below - 1
+    else:
+        return
+    if array.size <= _FEW:  # NumPy's reductions have a price of their own
+        values = array.ravel().tolist()
+        lowest, highest = min(values), max(values)
+    else:
+        lowest, highest = array.min(), array.max()
+    if lowest >= 0 and highest <= largest:
+        return
+    place = tuple(int(index) for index in np.argwhere((array < 0) | (array > largest))[0])
+    where = ", ".join(map(str, place))
+    limit = f"{spec.fill} ({largest})" if isinstance(spec.fill, str) else largest
+    raise InvalidRequestError(f"{name}[{where}] must be between 0 and {limit}, was {array[place]}")
+
+
+def _shown(shape: Sequence[int]) -> str:
+    """Return a shape as messages show it, not too long."""
+    return quoted(str(list(shape))).strip("'")

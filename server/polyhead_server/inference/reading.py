@@ -1,0 +1,184 @@
+"""Read a request: from the parts that its bytes were split into to what the engine and the reply need."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES, pack_strings
+from polyhead_proto.names import LENGTHS, TOKENS
+from polyhead_server.errors import InvalidRequestError, TooLargeError
+from polyhead_server.inference.account import RequestAccount
+from polyhead_server.inference.inputs import read_inputs
+from polyhead_server.inference.parts import plan_parts
+from polyhead_server.inference.reply import InferReply, check_size, plan_reply, write_id
+from polyhead_server.inference.templates import RequestTemplate, make_template
+from polyhead_server.inference.wire import InferRequest, parse
+from polyhead_server.repository.signature import Signature
+from polyhead_server.scheduling import Work
+from polyhead_server.serving.registry import Registry
+from polyhead_server.serving.tokeniser import check_total
+from polyhead_server.settings import Settings
+
+
+@dataclass(kw_only=True, slots=True)
+class Job:
+    """A request that has been read and checked."""
+
+    template: RequestTemplate
+    work: Work | None
+    """For the scheduler; None where no requested output needs the engine."""
+    reply: InferReply
+    """Without what the engine computes."""
+    room: int
+    """The most bytes that what is computed and what is written take at once."""
+
+
+def read(
+    request: InferRequest,
+    template: RequestTemplate | None,
+    account: RequestAccount,
+    streamed: bool,
+    *,
+    registry: Registry,
+    settings: Settings,
+) -> Job:
+    """Read and check a request, and plan its reply; may be called in any thread.
+
+    Args:
+        request: The request.
+        template: Of an earlier request with the same head; None: the head is parsed and checked here.
+        account: Is given the model and the timings.
+        streamed: The reply may have several parts, and is written as messages of a stream.
+        registry: The models.
+        settings: The server's limits.
+
+    Raises:
+        UnknownModelError: There is no such model.
+        UnavailableError: The model is not ready.
+        InvalidRequestError: Something about the request is wrong.
+        TooLargeError: There is too much to compute, or to send.
+    """
+    if template is None:
+        message = parse(pb.ModelInferRequest, request.head)
+        account.model = registry.find(message.model_name, message.model_version)
+        template = make_template(message, len(request.raw), account.model, settings)
+    account.model = model = template.model
+    signature, parameters = model.signature, template.parameters
+    if parameters.parts and not streamed:
+        raise InvalidRequestError(
+            "parameter parts of the request must be left out or false: "
+            "a reply in parts is for ModelStreamInfer"
+        )
+    sizes = template.sizes
+    feeds, texts = read_inputs(template.inputs, sizes, request.raw, signature=signature, settings=settings)
+    account.parse_ns = account.elapsed_ns
+    tokens: Sequence[Sequence[str]] | None = None
+    if texts is not None:
+        tokens = _tokenise(texts, feeds, template, settings)
+        account.tokenise_ns = account.elapsed_ns - account.parse_ns
+        sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
+    batch = account.batch = sizes["B"]
+    longest = max(size for letter, size in sizes.items() if letter != "B")
+    _check_work(batch, longest, signature, settings)
+    _complete(feeds, sizes, signature)
+    extras = _extras(feeds, tokens, template)
+    plan = template.plan or plan_reply(
+        template.outputs, sizes=sizes, signature=signature, tokens_bytes=len(extras.get(TOKENS, b""))
+    )
+    id_field, parts = write_id(request.request_id), None
+    if parameters.parts:
+        parts = plan_parts(
+            plan.outputs,
+            signature=signature,
+            id_field=id_field,
+            part_limit=settings.max_reply_bytes,
+            total_limit=settings.max_stream_reply_bytes,
+        )
+    else:
+        check_size(plan, id_field, settings.max_reply_bytes)
+    work = None
+    if plan.computed:
+        work = Work(
+            feeds=feeds,
+            outputs=plan.computed,
+            batch=batch,
+            tokens=batch * longest,
+            deadline=account.deadline,
+            timeout=parameters.timeout,
+            priority=parameters.priority,
+        )
+    reply = InferReply(
+        signature=signature, plan=plan, id_field=id_field, parts=parts, streamed=streamed, arrays=extras
+    )
+    room = plan.computed_bytes + min(plan.size, settings.max_reply_bytes)
+    return Job(template=template, work=work, reply=reply, room=room)
+
+
+def _tokenise(
+    texts: Sequence[str], feeds: dict[str, NDArray[Any]], template: RequestTemplate, settings: Settings
+) -> Sequence[Sequence[str]]:
+    """Add what the tokeniser makes of texts to the feeds; return the tokens, where they are requested."""
+    model = template.model
+    if model.tokeniser is None:
+        raise AssertionError("only models with a tokeniser take text")
+    made = model.tokeniser.encode(
+        texts,
+        truncate=template.parameters.truncate,
+        max_total=settings.max_request_tokens,
+        with_tokens=TOKENS in template.extras,
+    )
+    arrays: Mapping[str | None, NDArray[Any]] = {
+        "tokens": made.input_ids,
+        LENGTHS: made.lengths,
+        "types": made.token_type_ids,
+    }
+    feeds.update({spec.name: arrays[spec.role] for spec in model.signature.feeds if spec.role in arrays})
+    return made.tokens
+
+
+def _check_work(batch: int, tokens: int, signature: Signature, settings: Settings) -> None:
+    """Check what the engine would have to do.
+
+    Raises:
+        TooLargeError: There are too many tokens, or their attention takes too much memory.
+    """
+    check_total(batch, tokens, settings.max_request_tokens)
+    needed = signature.working_bytes(batch, tokens)
+    if needed > settings.max_working_bytes:
+        fast = ", or the fast model if its output is enough" if signature.graph != "fast" else ""
+        raise TooLargeError(
+            f"computing B {batch} × T {tokens} needs about {needed} bytes of memory, the limit is "
+            f"{settings.max_working_bytes}: send fewer or shorter sequences{fast}"
+        )
+
+
+def _complete(feeds: dict[str, NDArray[Any]], sizes: Mapping[str, int], signature: Signature) -> None:
+    """Fill in inputs that were left out, and convert the others to the graph's own datatypes."""
+    for spec in signature.feeds:
+        dtype = DTYPES[spec.datatype]
+        if (given := feeds.get(spec.name)) is not None:
+            feeds[spec.name] = given.astype(dtype, copy=False)
+        else:
+            fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill
+            feeds[spec.name] = np.full(spec.at(sizes), fill, dtype)
+
+
+def _extras(
+    feeds: Mapping[str, NDArray[Any]], tokens: Sequence[Sequence[str]] | None, template: RequestTemplate
+) -> dict[str, NDArray[Any] | bytes]:
+    """Return the requested outputs that follow from the inputs."""
+    extras: dict[str, NDArray[Any] | bytes] = {}
+    signature, tokeniser = template.model.signature, template.model.tokeniser
+    if template.extras and (ids := signature.feed("tokens")) and (lengths := signature.feed(LENGTHS)):
+        extras[LENGTHS] = feeds[lengths.name]
+        if TOKENS in template.extras and tokeniser is not None:
+            rows = tokens or tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])
+            width = feeds[ids.name].shape[1]
+            extras[TOKENS] = pack_strings(
+                text.encode() for row in rows for text in (*row, *[""] * (width - len(row)))
+            )
+    return extras
