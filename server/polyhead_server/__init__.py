@@ -5,13 +5,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polyhead_server.process import serve
-    from polyhead_server.runtime import Server, create_server
+    from polyhead_server.runtime import Runtime
     from polyhead_server.settings import Settings
+    from polyhead_server.transport.server import GrpcServer, create_server
 
-__all__ = ["Server", "Settings", "create_server", "serve"]
+__all__ = ["GrpcServer", "Runtime", "Settings", "create_server", "serve"]
 
 # Nothing heavy is imported before it is needed: `polyhead --help` loads every command.
-_WHERE = {"Server": "runtime", "create_server": "runtime", "serve": "process", "Settings": "settings"}
+_WHERE = {
+    "GrpcServer": "transport.server",
+    "Runtime": "runtime",
+    "Settings": "settings",
+    "create_server": "transport.server",
+    "serve": "process",
+}
 
 
 def __getattr__(name: str) -> object:

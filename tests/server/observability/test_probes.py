@@ -17,7 +17,7 @@ Ask = Callable[[str], int]
 def ask(serve: Any) -> Iterator[tuple[Any, Ask]]:
     """A server with room for one connection, and the status of a path on its metrics port."""
     server = serve(max_connections=1)
-    counters = server.server.registry.counters
+    counters = server.runtime.registry.counters
     exporter = Exporter(collectors(counters, {}), host="127.0.0.1", port=0, counters=counters)
 
     def status(path: str) -> int:

@@ -1,4 +1,4 @@
-"""The server as a whole: loading, refusing, draining, cancelling."""
+"""The server as its callers see it: loading, rejecting, draining, cancelling, reflection."""
 
 import asyncio
 import queue
@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -255,7 +256,7 @@ def test_work_whose_caller_left_is_never_run(serve: Any, gate: Gate) -> None:
         expired.result()
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     cancelled.cancel()
-    while server.server.lifecycle.accepted > 1:
+    while server.runtime.lifecycle.accepted > 1:
         server.call("ServerLive")
     last = start(server, X * 4)
     gate.may_run.release(4)
@@ -271,7 +272,7 @@ def test_a_caller_that_leaves_during_a_run_frees_the_next(serve: Any, gate: Gate
     leaving = start(server)
     gate.begun.acquire()
     leaving.cancel()
-    while server.server.lifecycle.accepted:
+    while server.runtime.lifecycle.accepted:
         server.call("ServerLive")
     staying = start(server, X * 2)
     gate.open()
@@ -294,7 +295,7 @@ def test_a_timeout_bounds_the_wait_and_priorities_order_it(serve: Any, gate: Gat
     for count, priority in enumerate((5, 0, 1), 2):
         request = server.request("tiny", {"x": X * (priority + 2)}, parameters={"priority": priority})
         waiting.append(start(server, request=request))
-        while server.server.lifecycle.accepted < count:
+        while server.runtime.lifecycle.accepted < count:
             server.call("ServerLive")
     gate.may_run.release(4)
 
@@ -319,7 +320,7 @@ def test_a_full_queue_refuses_at_once_and_liveness_stays(serve: Any, gate: Gate)
     accepted = [start(server)]
     gate.begun.acquire()
     accepted.append(start(server, np.ones((1, 9, 16), np.float32)))
-    while server.server.lifecycle.accepted < 2:
+    while server.runtime.lifecycle.accepted < 2:
         server.call("ServerLive")
     code, message, retry = refused(server)
     assert code is grpc.StatusCode.UNAVAILABLE
@@ -340,7 +341,7 @@ def test_a_drain_finishes_what_was_accepted_and_refuses_what_is_new(serve: Any, 
     gate.held = True
     accepted = [start(server, X * number) for number in range(1, 4)]
     gate.begun.acquire()
-    while server.server.lifecycle.accepted < 3:
+    while server.runtime.lifecycle.accepted < 3:
         server.call("ServerLive")
     statuses = watch(server)
     assert next(statuses) == SERVING
@@ -365,7 +366,7 @@ def test_a_drain_ends_with_its_grace_and_everyone_is_answered(serve: Any, gate: 
     running = start(server)
     gate.begun.acquire()
     waiting = start(server, X * 2)
-    while server.server.lifecycle.accepted < 2:
+    while server.runtime.lifecycle.accepted < 2:
         server.call("ServerLive")
     with ThreadPoolExecutor() as pool:
         draining = pool.submit(server.drain, 0)
@@ -413,3 +414,45 @@ def test_a_run_that_does_not_end_does_not_hold_up_the_end(serve: Any, gate: Gate
 
         with pytest.raises(grpc.RpcError):
             call.result()
+
+
+# ---- Reflection ------------------------------------------------------------------------------------
+
+
+def ask(server: Any, **question: str) -> Any:
+    method = server.channel.stream_stream(
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    answers: Iterator[Any] = method(iter([reflection_pb2.ServerReflectionRequest(**question)]), timeout=10)
+    (answer,) = answers
+    return answer
+
+
+def test_every_service_is_listed(server: Any) -> None:
+    services = ask(server, list_services="").list_services_response.service
+
+    assert {service.name for service in services} == {
+        "inference.GRPCInferenceService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+
+
+@pytest.mark.parametrize(
+    ("symbol", "message"),
+    [
+        ("inference.GRPCInferenceService", "ModelInferRequest"),
+        ("grpc.health.v1.Health", "HealthCheckRequest"),
+        ("grpc.reflection.v1alpha.ServerReflection", "ServerReflectionRequest"),
+    ],
+)
+def test_every_service_is_described(server: Any, symbol: str, message: str) -> None:
+    answer = ask(server, file_containing_symbol=symbol)
+    files = [
+        descriptor_pb2.FileDescriptorProto.FromString(file)
+        for file in answer.file_descriptor_response.file_descriptor_proto
+    ]
+
+    assert message in {each.name for file in files for each in file.message_type}
