@@ -49,23 +49,18 @@ class Runtime:
 
     Args:
         settings: The repository, the device and the limits.
-        choose: Chooses the device that models run on.
         counters: Where statistics are counted; None makes new ones.
 
     Raises:
         DeviceError: The requested device does not work.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        choose: Callable[[str], Device] = choose_device,
-        counters: SharedCounters | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, *, counters: SharedCounters | None = None) -> None:
         self.settings = settings
         self.device = replace(
-            choose(settings.device), packed=settings.weights == "packed", memory_limit=settings.gpu_memory
+            choose_device(settings.device),
+            packed=settings.weights == "packed",
+            memory_limit=settings.gpu_memory,
         )
         self.registry = Registry(self._changed, counters=counters)
         self.lifecycle = Lifecycle(self.registry, self._changed)

@@ -1,7 +1,6 @@
 """A gRPC server in front of a runtime."""
 
 import asyncio
-from collections.abc import Callable
 from threading import Thread
 
 import grpc
@@ -11,7 +10,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from polyhead_proto import FILE, SERVICE
 from polyhead_server.address import bind, format_address
-from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import Observation
 from polyhead_server.observability.shared_counters import SharedCounters
@@ -133,7 +131,6 @@ class GrpcServer:
 async def create_server(
     settings: Settings,
     *,
-    choose: Callable[[str], Device] = choose_device,
     counters: SharedCounters | None = None,
     reuse_port: bool = False,
     listen_when_loaded: bool = False,
@@ -142,7 +139,6 @@ async def create_server(
 
     Args:
         settings: How the server runs.
-        choose: Chooses the device that models run on.
         counters: Where statistics are counted; None makes new ones.
         reuse_port: Share the port with other processes.
         listen_when_loaded: Bind the port only when the models are loaded.
@@ -154,7 +150,7 @@ async def create_server(
         StartError: The port is taken, or settings contradict each other.
         DeviceError: The requested device does not work.
     """
-    runtime = Runtime(settings, choose=choose, counters=counters)
+    runtime = Runtime(settings, counters=counters)
     server = GrpcServer(runtime, reuse_port=reuse_port, listen_when_loaded=listen_when_loaded)
     return server, server.port
 

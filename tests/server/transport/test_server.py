@@ -23,7 +23,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server import Settings, create_server
 from polyhead_server.engine.engine import Engine
-from polyhead_server.errors import DeviceError, StartError
+from polyhead_server.errors import StartError
 
 X = np.ones((1, 3, 16), np.float32)
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -229,17 +229,6 @@ def test_two_servers_never_share_a_port(repository: Path, serve: Any) -> None:
 def test_an_address_of_another_machine_is_a_clear_error(repository: Path) -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:8001"):
         create(models=repository, host="192.0.2.1", port=8001)
-
-
-def test_a_missing_device_is_found_before_anything_listens(repository: Path) -> None:
-    def choose(device: str) -> Any:
-        raise DeviceError(f"--device {device} does not work here")
-
-    async def run() -> None:
-        await create_server(Settings(models=repository, port=0, device="cuda"), choose=choose)
-
-    with pytest.raises(DeviceError, match="--device cuda does not work here"):
-        asyncio.run(run())
 
 
 # ---- Deadlines and cancellation ----------------------------------------------------------------

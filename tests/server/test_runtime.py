@@ -1,0 +1,306 @@
+"""The runtime by itself: no port, no gRPC server."""
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.servers import quick_settings
+
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
+from polyhead_server import Runtime
+from polyhead_server.errors import (
+    DeviceError,
+    DrainingError,
+    InvalidRequestError,
+    StartError,
+    UnavailableError,
+    UnknownModelError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
+
+X = np.arange(48, dtype=np.float32).reshape(1, 3, 16) / 48
+LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
+
+
+def infer_request(x: Any = X, model: str = "tiny", output: str = "output") -> bytes:
+    return pb.ModelInferRequest(
+        model_name=model,
+        inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
+        outputs=[{"name": output}],
+        raw_input_contents=[x.tobytes()],
+    ).SerializeToString()
+
+
+def output_of(reply: bytes) -> Any:
+    return np.frombuffer(pb.ModelInferResponse.FromString(reply).raw_output_contents[0], np.float32)
+
+
+def with_runtime(models: Path, use: Callable[[Runtime], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    """Runs `use` with a runtime that has loaded, in an event loop of its own."""
+
+    async def test() -> None:
+        async with Runtime(quick_settings(models, **settings)) as runtime:
+            await runtime.loaded()
+            await use(runtime)
+
+    asyncio.run(test())
+
+
+async def ask(runtime: Runtime, procedure: str, request: Any = None) -> Any:
+    rpc = RPCS[procedure]
+    payload = (request or rpc.request()).SerializeToString()
+    return rpc.response.FromString(await runtime.call(procedure, payload))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - nothing signals these conditions
+        await asyncio.sleep(0.001)
+
+
+# ---- Requests ----------------------------------------------------------------------------------
+
+
+def test_it_is_built_asked_and_closed_inside_any_event_loop(repository: Path) -> None:
+    async def host() -> bytes:
+        async with Runtime(quick_settings(repository)) as runtime:
+            await runtime.loaded()
+            return await runtime.infer(infer_request())
+
+    assert output_of(asyncio.run(host())).shape == (X.size,)
+
+
+def test_the_example_in_the_documents_works(repository: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
+    names: dict[str, Any] = {}
+    exec(example.replace('"models"', repr(str(repository))), names)
+
+    assert output_of(asyncio.run(names["answer"](infer_request()))).shape == (X.size,)
+
+
+def test_every_procedure_is_answered(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        assert (await ask(runtime, "ServerLive")).live
+        assert (await ask(runtime, "ServerReady")).ready
+        assert (await ask(runtime, "ServerMetadata")).name == "polyhead"
+        assert (await ask(runtime, "ModelReady", pb.ModelReadyRequest(name="tiny"))).ready
+        assert (await ask(runtime, "ModelMetadata", pb.ModelMetadataRequest(name="tiny"))).name == "tiny"
+        config = await ask(runtime, "ModelConfig", pb.ModelConfigRequest(name="tiny"))
+        assert config.config.name == "tiny"
+        await runtime.infer(infer_request())
+        statistics = await ask(runtime, "ModelStatistics", pb.ModelStatisticsRequest(name="tiny"))
+        assert statistics.model_stats[0].inference_stats.success.count == 1
+        assert {model.state for model in (await ask(runtime, "RepositoryIndex")).models} == {"READY"}
+
+    with_runtime(repository, use)
+
+
+def test_models_are_loaded_and_unloaded_where_the_settings_allow_it(repository: Path) -> None:
+    load, unload = pb.RepositoryModelLoadRequest(model_name="tiny"), pb.RepositoryModelUnloadRequest
+
+    async def allowed(runtime: Runtime) -> None:
+        await ask(runtime, "RepositoryModelUnload", unload(model_name="tiny"))
+        with pytest.raises(UnavailableError, match="it was unloaded"):
+            await runtime.infer(infer_request())
+        await ask(runtime, "RepositoryModelLoad", load)
+        assert output_of(await runtime.infer(infer_request())).shape == (X.size,)
+
+    async def not_allowed(runtime: Runtime) -> None:
+        with pytest.raises(UnsupportedError, match="not loaded or unloaded by call"):
+            await ask(runtime, "RepositoryModelLoad", load)
+
+    with_runtime(repository, allowed, repository_mode="explicit")
+    with_runtime(repository, not_allowed)
+
+
+def test_errors_are_raised_as_they_are(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        with pytest.raises(UnknownModelError, match="'other' is not served here"):
+            await runtime.infer(infer_request(model="other"))
+        with pytest.raises(UnknownModelError):
+            await ask(runtime, "ModelMetadata", pb.ModelMetadataRequest(name="other"))
+        with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelConfigRequest message"):
+            await runtime.call("ModelConfig", b"\xff")
+        for procedure in ("ModelInfer", "Other"):
+            with pytest.raises(UnsupportedError, match=f"procedure must be one of .*, was '{procedure}'"):
+                await runtime.call(procedure, b"")
+        with pytest.raises(InvalidRequestError):
+            async for _ in runtime.stream(b"\xff"):
+                pass
+        assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
+
+    with_runtime(repository, use)
+
+
+def test_a_stream_answers_whole_or_in_parts_and_may_be_closed_early(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        whole = [pb.ModelStreamInferResponse.FromString(one) async for one in runtime.stream(infer_request())]
+        assert [one.infer_response.raw_output_contents[0] for one in whole] == [
+            output_of(await runtime.infer(infer_request())).tobytes()
+        ]
+
+        request = pb.ModelInferRequest.FromString(infer_request(LONG, "tiny.attention", "attention.0"))
+        request.parameters["parts"].bool_param = True
+        parts = [one async for one in runtime.stream(request.SerializeToString())]
+        assert len(parts) > 1
+
+        stream = runtime.stream(request.SerializeToString())
+        assert await anext(stream) == parts[0]
+        assert runtime.lifecycle.accepted == 1
+        await stream.aclose()
+        assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
+
+    with_runtime(repository, use, max_reply_bytes=2**20)
+
+
+def test_a_large_reply_counts_as_held_until_it_is_sent(repository: Path) -> None:
+    request = infer_request(LONG, "tiny.attention", "attention.0")
+    releases: list[Callable[[], None]] = []
+
+    async def use(runtime: Runtime) -> None:
+        reply = await runtime.infer(request, until_sent=releases.append)
+        assert runtime.budget.bytes >= len(reply)
+        releases.pop()()
+        assert runtime.budget.bytes == 0
+        await runtime.infer(request)
+        await runtime.infer(infer_request(), until_sent=releases.append)  # small
+        assert not releases
+        assert runtime.budget.bytes == 0
+
+    with_runtime(repository, use)
+
+
+def test_two_runtimes_serve_side_by_side(repository: Path) -> None:
+    async def host() -> None:
+        async with (
+            Runtime(quick_settings(repository)) as one,
+            Runtime(quick_settings(repository)) as other,
+        ):
+            await asyncio.gather(one.loaded(), other.loaded())
+            replies = await asyncio.gather(*(each.infer(infer_request()) for each in (one, other, other)))
+            assert len({output_of(reply).tobytes() for reply in replies}) == 1
+            for runtime, count in ((one, 1), (other, 2)):
+                statistics = await ask(runtime, "ModelStatistics", pb.ModelStatisticsRequest(name="tiny"))
+                assert statistics.model_stats[0].inference_stats.success.count == count
+            await one.close()
+            with pytest.raises(DrainingError):
+                await one.infer(infer_request())
+            assert output_of(await other.infer(infer_request())).shape == (X.size,)
+
+    asyncio.run(host())
+
+
+# ---- Start -------------------------------------------------------------------------------------
+
+
+def test_without_a_model_it_says_why(repository: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    (bad / "tiny" / "1").mkdir(parents=True)
+    (bad / "tiny" / "1" / "manifest.json").write_text("{}")
+
+    async def host(models: Path) -> None:
+        async with Runtime(quick_settings(models)) as runtime:
+            await runtime.loaded()
+
+    with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: manifest\.json is not valid"):
+        asyncio.run(host(bad))
+    with pytest.raises(StartError, match="--models must be a folder that can be read"):
+        asyncio.run(host(tmp_path / "none"))
+
+
+def test_a_device_that_does_not_work_is_found_first(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(device: str) -> Any:
+        raise DeviceError(f"--device {device} does not work here")
+
+    monkeypatch.setattr("polyhead_server.runtime.choose_device", choose)
+    with pytest.raises(DeviceError, match="--device cuda does not work here"):
+        Runtime(quick_settings(repository, device="cuda"))
+
+
+def test_who_waits_for_models_of_a_closed_runtime_learns_of_it(repository: Path) -> None:
+    async def host() -> None:
+        runtime = Runtime(quick_settings(repository))
+        with pytest.raises(RuntimeError, match="must be started"):
+            await runtime.loaded()
+        await runtime.start()
+        await runtime.start()  # which changes nothing
+        waiting = asyncio.create_task(runtime.loaded())
+        await asyncio.sleep(0)
+        await runtime.close()
+        with pytest.raises(StartError, match="closed before its models were loaded"):
+            await waiting
+
+    asyncio.run(host())
+
+
+# ---- Health ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "tiny.attention"])
+def test_a_watcher_sees_every_change_until_the_end(repository: Path, name: str) -> None:
+    async def host() -> None:
+        runtime = Runtime(quick_settings(repository))
+        await runtime.start()
+        statuses = runtime.watch(name)
+        assert await anext(statuses) is False
+        assert await anext(statuses) is True
+        assert runtime.serving(name)
+        await runtime.close()
+        assert [status async for status in statuses] == [False]
+        assert not runtime.serving(name)
+
+    asyncio.run(host())
+
+
+def test_a_name_that_is_not_served_has_no_status(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        assert runtime.serving("other") is None
+        assert await anext(runtime.watch("other")) is None
+
+    with_runtime(repository, use)
+
+
+# ---- End ---------------------------------------------------------------------------------------
+
+
+def test_closed_under_load_every_accepted_request_is_answered(repository: Path, gate: "Gate") -> None:
+    async def use(runtime: Runtime) -> None:
+        with gate.closed():
+            request = infer_request(LONG, "tiny.attention")
+            calls = [asyncio.create_task(runtime.infer(request)) for _ in range(20)]
+            await until(lambda: runtime.lifecycle.accepted == 20)
+            closing = asyncio.create_task(runtime.close())
+            await until(runtime.lifecycle.draining.is_set)
+            with pytest.raises(DrainingError):
+                await runtime.infer(request)
+            assert not closing.done()
+        replies = await asyncio.gather(*calls)
+        await closing
+        assert {output_of(reply).size for reply in replies} == {LONG.size}
+
+    with_runtime(repository, use)
+
+
+def test_what_is_not_done_when_a_drain_ends_is_rejected(repository: Path, gate: "Gate") -> None:
+    async def use(runtime: Runtime) -> None:
+        with gate.closed():
+            request = infer_request(LONG, "tiny.attention")
+            calls = [asyncio.create_task(runtime.infer(request)) for _ in range(20)]
+            await until(lambda: runtime.lifecycle.accepted == 20)
+            assert not await runtime.drain(0)
+            await until(lambda: sum(call.done() for call in calls) >= 10)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert any(isinstance(outcome, UnavailableError) for outcome in outcomes)
+        assert all(isinstance(outcome, bytes | UnavailableError) for outcome in outcomes)
+
+    with_runtime(repository, use)
