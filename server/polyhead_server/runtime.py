@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.devices import CPU, Device, choose_device
@@ -282,68 +282,55 @@ class Runtime:
         await self.close()
 
 
+@dataclass(frozen=True)
 class _Loader:
-    """Load the graphs of a version, and build a model with a scheduler from each.
+    """Load the graphs of a version, and build a model with a scheduler from each."""
 
-    Args:
-        settings: The limits.
-        device: Where the models run.
-        threads: Threads of one run on the CPU.
-        registry: Is notified when a scheduler breaks.
-        lost: Called, from any thread, when the device is lost to this process.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        device: Device,
-        threads: int,
-        registry: Registry,
-        lost: Callable[[], None],
-    ) -> None:
-        self._settings = settings
-        self._device = device
-        self._threads = threads
-        self._registry = registry
-        self._lost = lost
+    settings: Settings
+    device: Device
+    threads: int
+    """Of one run on the CPU."""
+    registry: Registry
+    lost: Callable[[], None]
+    """Called, from any thread, when the device is lost to this process."""
 
     def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         """Load each graph of a version. Blocks, so it runs in a thread."""
         tuning = Tuning(
-            seconds=self._settings.tuning_seconds,
-            workers=self._settings.workers,
-            cache=self._settings.cache_dir or default_folder(),
-            max_batch_tokens=self._settings.max_batch_tokens,
-            max_working_bytes=self._settings.max_working_bytes,
+            seconds=self.settings.tuning_seconds,
+            workers=self.settings.workers,
+            cache=self.settings.cache_dir or default_folder(),
+            max_batch_tokens=self.settings.max_batch_tokens,
+            max_working_bytes=self.settings.max_working_bytes,
         )
         return load(
             [version],
-            device=self._device,
-            threads=self._threads,
+            device=self.device,
+            threads=self.threads,
             tuning=tuning,
             runs=self._runs,
-            lost=self._lost,
+            lost=self.lost,
         )
 
     def build(self, loaded: Loaded) -> Model:
         """Build a model that can answer requests."""
         signature = loaded.signature
-        statistics = Statistics(self._registry.counters, signature.name, signature.version)
+        statistics = Statistics(self.registry.counters, signature.name, signature.version)
         scheduler = Scheduler(
             loaded.engine,
             name=signature.name,
             layout=layout_of(signature),
             costs=loaded.costs,
             limits=Limits(
-                max_queued_tokens=self._settings.max_queued_tokens,
-                max_wait_seconds=self._settings.max_wait_seconds,
+                max_queued_tokens=self.settings.max_queued_tokens,
+                max_wait_seconds=self.settings.max_wait_seconds,
                 runs=self._runs(loaded.engine.device),
             ),
             single_thread=loaded.single_thread,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
-            inline=self._device.provider == CPU,
+            inline=self.device.provider == CPU,
             observer=statistics,
-            on_broken=lambda: self._registry.fail(
+            on_broken=lambda: self.registry.fail(
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
             ),
         )
@@ -358,7 +345,7 @@ class _Loader:
 
     def _runs(self, device: Device) -> int:
         """Return how many batches of a model are computed at once."""
-        if self._settings.runs:
-            return self._settings.runs
+        if self.settings.runs:
+            return self.settings.runs
         # On a GPU, one run's copies overlap with another's computation.
-        return concurrent_runs(self._threads) if device.provider == CPU else 2
+        return concurrent_runs(self.threads) if device.provider == CPU else 2

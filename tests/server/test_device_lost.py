@@ -36,8 +36,8 @@ def test_the_caller_may_try_elsewhere_and_the_process_ends(
         monkeypatch.setattr(polyhead_server.process, "create_server", create)
         process = asyncio.create_task(serve(quick_settings(repository, metrics=False)))
         server, port = await made
-        await server.loaded()
-        assert server.runtime.lifecycle.ready
+        while not server.runtime.lifecycle.ready:  # noqa: ASYNC110 - `serve` starts it
+            await asyncio.sleep(0.01)
         monkeypatch.setattr(ort.InferenceSession, "run", fail)
         request = pb.ModelInferRequest(model_name="tiny.attention", raw_input_contents=[X.tobytes()])
         request.inputs.add(name="x", datatype="FP32", shape=X.shape)

@@ -15,9 +15,9 @@ from polyhead_proto import SERVICE
 from polyhead_server.errors import StartError, shorten
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.repository.files import read_regular
 from polyhead_server.settings import Settings
 from polyhead_server.transport.health import HEALTH
+from polyhead_server.transport.tls import read_file
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
 """Procedures that need no token. `List` names every model, so it needs one."""
@@ -29,7 +29,6 @@ _INFERENCE = frozenset({f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
-_LARGEST_FILE = 2**20
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -40,13 +39,7 @@ def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
     Raises:
         StartError: The file cannot be read, or holds something that cannot be a token.
     """
-    try:
-        content = read_regular(path, limit=_LARGEST_FILE, follow=True)
-    except OSError as error:
-        raise StartError(
-            f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
-        ) from error
-    tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
+    tokens = tuple(line.strip() for line in read_file(flag, path).splitlines() if line.strip())
     if not tokens:
         raise StartError(f"{flag} must hold a token, {path} is empty")
     for number, token in enumerate(tokens, 1):

@@ -4,6 +4,7 @@ Certificates are renewed more often than servers restart, so the files are check
 """
 
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -37,8 +38,8 @@ class Files:
         Raises:
             StartError: A file is missing or not valid.
         """
-        key, cert = _read("--tls-key", self.key), _read("--tls-cert", self.cert)
-        client_ca = None if self.client_ca is None else _read("--tls-client-ca", self.client_ca)
+        key, cert = read_file("--tls-key", self.key), read_file("--tls-cert", self.cert)
+        client_ca = None if self.client_ca is None else read_file("--tls-client-ca", self.client_ca)
         self._check()
         return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=client_ca)
 
@@ -71,7 +72,9 @@ class Certificates:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._lock = Lock()
-        self._version = files.version() if _readable(files) else ()
+        self._version: tuple[tuple[int, int], ...] = ()
+        with suppress(OSError):  # `read` raises what says more
+            self._version = files.version()
         self._current = files.read()
 
     @property
@@ -115,14 +118,15 @@ def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
     return Certificates(files).credentials
 
 
-def _read(flag: str, path: Path) -> bytes:
+def read_file(flag: str, path: Path) -> bytes:
+    """Read a file that a flag names.
+
+    Raises:
+        StartError: It cannot be read.
+    """
     try:
         return read_regular(path, limit=_LARGEST_FILE, follow=True)
     except OSError as error:
         raise StartError(
             f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
         ) from error
-
-
-def _readable(files: Files) -> bool:
-    return all(path is None or path.is_file() for path in (files.cert, files.key, files.client_ca))
