@@ -17,7 +17,7 @@ from polyhead_server.errors import StartError
 from polyhead_server.observability.metrics import Exporter, collectors
 from polyhead_server.observability.shared_counters import SharedCounters
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 class Metrics:
