@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from polyhead_server import Server, Settings, create_server
+from polyhead_server import GrpcServer, Settings, create_server
 
 COMMAND = (sys.executable, "-c", "from polyhead_server.command import app; app()")
 
@@ -22,7 +22,7 @@ COMMAND = (sys.executable, "-c", "from polyhead_server.command import app; app()
 class InThread:
     """A server in a thread of this process."""
 
-    server: Server
+    server: GrpcServer
     loop: asyncio.AbstractEventLoop
     address: str
 
@@ -49,10 +49,10 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
     thread = threading.Thread(target=loop.run_forever, name="server")
     thread.start()
 
-    async def start() -> tuple[Server, int]:
+    async def start() -> tuple[GrpcServer, int]:
         server, port = await create_server(settings)
-        await server.start()
         try:
+            await server.start()
             if wait:
                 await server.loaded()
         except BaseException:

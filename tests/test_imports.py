@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+SERVER = ROOT / "server" / "polyhead_server"
 
 ARROWS = {
     "model": set[str](),
@@ -31,18 +32,50 @@ FOREIGN = {
     "export": {"grpc"},
 }
 
+TOP = {"address", "errors", "settings"}
+"""Modules of the server that each of its rooms may import."""
+
+ROOMS = {
+    "observability": set[str](),
+    "repository": {"observability"},
+    "engine": {"repository", "observability"},
+    "scheduling": {"engine", "repository", "observability"},
+    "serving": {"scheduling", "engine", "repository", "observability"},
+    "inference": {"serving", "scheduling", "engine", "repository", "observability"},
+    "runtime": {"inference", "serving", "scheduling", "engine", "repository", "observability"},
+    "transport": {"runtime", "inference", "repository", "observability"},
+    "process": {"transport", "engine", "repository", "observability"},
+    "workers": {"process", "engine", "observability"},
+    "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
+}
+"""The server's rooms, folders or modules at its top, and what each may import. All may log and count."""
+
 
 def imported(package: str) -> Iterator[tuple[Path, str]]:
     """Every module that a package's files import: at the top, inside a function, or lazily by a stub."""
     folder = ROOT / package / f"polyhead_{package}"
     for path in [*folder.rglob("*.py"), *folder.rglob("*.pyi")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                yield from ((path, alias.name) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                # lazy-loader takes relative imports alone, and only from within the package.
-                assert node.level == (path.name == "__init__.pyi"), f"{path} imports {node.module}"
-                yield path, f"polyhead_{package}.{node.module}" if node.level else node.module or ""
+        yield from ((path, module) for module in imported_by(path, for_types=True))
+
+
+def imported_by(path: Path, *, for_types: bool) -> Iterator[str]:
+    """Every module that a file imports; those that only a type checker sees are left out on request."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    unseen = {
+        node
+        for block in nodes
+        if not for_types and isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in nodes:
+        if node in unseen:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # lazy-loader takes relative imports alone, and only from within the package.
+            assert node.level == (path.name == "__init__.pyi"), f"{path} imports {node.module}"
+            yield f"{path.parent.name}.{node.module}" if node.level else node.module or ""
 
 
 @pytest.mark.parametrize("package", ARROWS)
@@ -60,6 +93,23 @@ def test_packages_import_along_the_arrows(package: str) -> None:
 def test_packages_do_without_what_they_do_not_need(package: str) -> None:
     for path, module in imported(package):
         assert module.split(".")[0] not in FOREIGN[package], f"{path} imports {module}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_server_import_along_the_arrows(room: str) -> None:
+    allowed = {room, *TOP, *ROOMS[room]}
+    for path in [*(SERVER / room).rglob("*.py"), *SERVER.glob(f"{room}.py")]:
+        for module in imported_by(path, for_types=False):
+            package, _, inside = module.partition(".")
+            if package == SERVER.name:
+                assert inside.split(".")[0] in allowed, f"{path} imports {module}"
+
+
+def test_every_room_of_the_server_has_its_arrows() -> None:
+    rooms = {path.parent.name for path in SERVER.glob("*/__init__.py")}
+    modules = {path.stem for path in SERVER.glob("*.py")}
+
+    assert rooms | modules == {*ROOMS, *TOP, "__init__", "command"}
 
 
 @pytest.mark.parametrize("package", ARROWS)

@@ -42,6 +42,40 @@ def _why(host: str, port: int) -> str:
     return "gRPC could not bind it"
 
 
+def reserve_port(host: str, port: int) -> socket.socket:
+    """Bind a port for workers to share, so that no other process gets it while none of them listens.
+
+    Args:
+        host: The address.
+        port: The port; 0 lets the system choose.
+
+    Returns:
+        A socket that is bound and never listens.
+
+    Raises:
+        StartError: The port is taken, the address is not this machine's, or ports cannot be shared here.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise StartError("--workers must be 1 here: this system cannot share a port (SO_REUSEPORT)")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Without SO_REUSEPORT, so that a port that others share among themselves counts as taken.
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            address = probe.getsockname()
+        reserved = socket.socket(family, kind, protocol)
+    except (OSError, ValueError) as error:
+        raise StartError(f"cannot listen on {format_address(host, port)}: {explain(error)}") from error
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as error:
+        reserved.close()
+        raise StartError(f"cannot listen on {format_address(host, port)}: {error.strerror}") from error
+    return reserved
+
+
 def explain(error: OSError | ValueError) -> str:
     """Say why an address cannot be used. A `ValueError` means that it is not the name of a host."""
     return getattr(error, "strerror", None) or "it must be the name of a host or an IP address"

@@ -17,6 +17,8 @@ from polyhead_proto.names import LIMIT, PUSHBACK
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _MAX_MESSAGE = 1500
 _SLOW_RETRY_MS = 10_000
+# By then the port is closed, or another server has it.
+_DRAINING_RETRY_MS = 1000
 _EXHAUSTED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
@@ -82,6 +84,13 @@ class UnavailableError(RequestError):
         self.retry_after_ms = retry_after_ms
 
 
+class DrainingError(UnavailableError):
+    """The server drains: it accepts nothing new."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is draining: try another one", retry_after_ms=_DRAINING_RETRY_MS)
+
+
 class SlowError(UnavailableError):
     """Loading a model takes too long to wait for. It continues.
 
@@ -128,6 +137,7 @@ STATUS: Mapping[type[BaseException], StatusCode] = MappingProxyType(
         TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         ReplyTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         UnavailableError: StatusCode.UNAVAILABLE,
+        DrainingError: StatusCode.UNAVAILABLE,
         SlowError: StatusCode.UNAVAILABLE,
         DeviceLostError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,

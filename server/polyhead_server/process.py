@@ -1,4 +1,4 @@
-"""A server as a process: `serve` runs one until a signal and drains it, `run` gives its exit code."""
+"""A server as a process: `serve` runs one until a signal and drains it, `run` exits with its code."""
 
 import asyncio
 import os
@@ -13,117 +13,134 @@ from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.observability.metrics import serve_metrics
+from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository import remove_abandoned_copies, remove_private_copies
-from polyhead_server.runtime import ALONE, Place, create_server
 from polyhead_server.settings import Settings
+from polyhead_server.transport.server import GrpcServer, create_server
 
 LOST = 75
-"""The exit code where the device failed for good: start it again (`EX_TEMPFAIL` of sysexits.h)."""
+"""The exit code if the device failed for good: start the process again (`EX_TEMPFAIL` of sysexits.h)."""
 
-_LONGEST_LAST_STEPS = 10.0
-"""Seconds that a server without a device may take to end."""
+_LONGEST_END_SECONDS = 10.0
+"""How long a server without a device may take to end: a run may hang on the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leash:
-    """What ties a worker to the process above it."""
+class WorkerContext:
+    """What ties a worker to its supervisor and to the other workers on its port."""
 
-    place: Place
+    counters: SharedCounters
+    """Where all workers count."""
+    replacement: bool
+    """It replaces a worker that has ended, and listens when it has loaded: the others answer meanwhile."""
     lifeline: int
-    """A file that can be read once the process above has ended."""
-    ready: Callable[[], None]
+    """A file that becomes readable when the supervisor ends."""
+    on_ready: Callable[[], None]
     """Called when every model is loaded or has failed."""
 
 
-async def serve(settings: Settings, leash: Leash | None = None) -> int:
-    """Serves until SIGTERM or SIGINT, then drains. SIGINT ends it at once then; SIGTERM changes nothing.
+async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. Another SIGINT ends the drain at once; SIGTERM does not.
 
     Args:
-        settings: How it runs.
-        leash: For a worker among several; None serves alone.
+        settings: How the server runs.
+        worker: Its context if it is one of several workers.
 
     Returns:
-        The exit code: 0 when every accepted request was finished, `LOST` when the device failed, else 1.
+        The exit code: 0 if every accepted request was finished, `LOST` if the device failed, else 1.
 
     Raises:
-        StartError: It could not start, or has nothing to serve.
+        StartError: The server cannot start, or has nothing to serve.
     """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     with ExitStack() as stack:
-        server, _ = await create_server(settings, place=ALONE if leash is None else leash.place)
-        if leash is None:
+        if worker is None:
+            server, _ = await create_server(settings)
             warn_if_exposed(settings)
-            stack.enter_context(serve_metrics(settings, server.registry.counters, {0: os.getpid()}))
+            counters = server.runtime.registry.counters
+            stack.enter_context(serve_metrics(settings, counters, {0: os.getpid()}))
         else:
-            loop.add_reader(leash.lifeline, _abandoned, loop, leash.lifeline, stopped)
-            stack.callback(loop.remove_reader, leash.lifeline)
+            server, _ = await create_server(
+                settings,
+                counters=worker.counters,
+                reuse_port=True,
+                listen_when_loaded=worker.replacement,
+            )
+            loop.add_reader(worker.lifeline, _supervisor_ended, loop, worker.lifeline, stopped)
+            stack.callback(loop.remove_reader, worker.lifeline)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, stopped, number)
-        await server.start()
         trimming = asyncio.ensure_future(keep_trim())
         stack.callback(trimming.cancel)
-        stopping = asyncio.ensure_future(_first(stopped, server.lifecycle.lost))
-        loading = asyncio.ensure_future(server.loaded())
-        try:
-            await asyncio.wait((stopping, loading), return_when=asyncio.FIRST_COMPLETED)
-            if loading.done():
-                loading.result()
-                if leash is not None:
-                    leash.ready()
-            await stopping
-        except StartError:
-            await server.drain(0)
-            raise
-        finally:
-            loading.cancel()
-        if server.lifecycle.lost.is_set():
-            LOGGER.error("the device failed for good; this process ends, and is to be started again")
-            ending = asyncio.ensure_future(server.drain(0))
-            await asyncio.wait((ending,), timeout=_LONGEST_LAST_STEPS)  # a run may hang on the device
-            return LOST
-        LOGGER.info("draining: %d requests to finish", server.lifecycle.accepted)
-        finished = await server.drain(settings.drain_seconds)
-        LOGGER.info("stopped")
-        return 0 if finished else 1
+        await server.start()
+        on_ready = None if worker is None else worker.on_ready
+        await _run_until(server, stopped, on_ready)
+        return await _end(server, settings.drain_seconds)
 
 
-def run(settings: Settings, leash: Leash | None = None) -> NoReturn:
-    """Serves as a process of its own, and ends it with the exit code of `serve`.
+def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
+    """Serve as a process of its own, and exit with the code of `serve`.
 
     Raises:
-        StartError: It could not start, or has nothing to serve.
+        StartError: The server cannot start, or has nothing to serve.
     """
     give_memory_back()
     remove_abandoned_copies()
-    code = asyncio.run(serve(settings, leash))
-    # All is done. Taking the interpreter down around gRPC's and onnxruntime's threads takes a second,
-    # and aborts the process where a thread is still loading.
+    code = asyncio.run(serve(settings, worker))
+    # All work is done. To tear the interpreter down around gRPC's and onnxruntime's threads takes a second,
+    # and aborts the process if a thread is still loading.
     remove_private_copies()
     flush()
     os._exit(code)
 
 
-async def _first(*events: asyncio.Event) -> None:
-    """Waits for any of these."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+async def _run_until(server: GrpcServer, stopped: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+    """Wait until the server is to end: it was stopped, or its device is lost.
+
+    Raises:
+        StartError: There is nothing to serve; the server has ended.
+    """
+    loading = asyncio.ensure_future(server.loaded())
+    ends = [asyncio.ensure_future(event.wait()) for event in (stopped, server.runtime.lifecycle.lost)]
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((loading, *ends), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            loading.result()
+            if on_ready is not None:
+                on_ready()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    except StartError:
+        await server.drain(0)
+        raise
     finally:
-        for each in waiting:
-            each.cancel()
+        for task in (loading, *ends):
+            task.cancel()
+
+
+async def _end(server: GrpcServer, drain_seconds: float) -> int:
+    """Drain a server and return the exit code."""
+    lifecycle = server.runtime.lifecycle
+    if lifecycle.lost.is_set():
+        LOGGER.error("the device failed for good; this process ends, and is to be started again")
+        await asyncio.wait((asyncio.ensure_future(server.drain(0)),), timeout=_LONGEST_END_SECONDS)
+        return LOST
+    LOGGER.info("draining: %d requests to finish", lifecycle.accepted)
+    finished = await server.drain(drain_seconds)
+    LOGGER.info("stopped")
+    return 0 if finished else 1
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
     LOGGER.info("%s received", number.name)
-    # Whoever stops a process and its group sends SIGTERM twice, and a worker gets its supervisor's, too.
-    # What ends a drain is another Ctrl-C.
+    # Whoever stops a process and its group sends SIGTERM twice, and a worker also gets its supervisor's.
+    # Only another Ctrl-C ends a drain.
     loop.remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     stopped.set()
 
 
-def _abandoned(loop: asyncio.AbstractEventLoop, lifeline: int, stopped: asyncio.Event) -> None:
+def _supervisor_ended(loop: asyncio.AbstractEventLoop, lifeline: int, stopped: asyncio.Event) -> None:
     loop.remove_reader(lifeline)
     LOGGER.warning("the process above has ended")
     stopped.set()

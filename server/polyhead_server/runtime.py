@@ -1,24 +1,21 @@
-"""The server as a whole: `create_server` builds it; `polyhead_server.process` runs it."""
+"""The server without a port: a model repository, served as request bytes in and reply bytes out."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from threading import Thread
 
-import grpc
-
-from polyhead_server.address import bind, format_address
+from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.errors import StartError
 from polyhead_server.inference.inference import Inference
+from polyhead_server.inference.wire import LARGE, parse
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.repository import Scan, VersionFolder
 from polyhead_server.scheduling import Limits, Scheduler, layout_of
 from polyhead_server.scheduling.cache import default_folder
@@ -27,219 +24,311 @@ from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.loading import Failed, Loaded, load
+from polyhead_server.serving.procedures import Procedures
 from polyhead_server.serving.reconciler import Reconciler, look
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import guards
-from polyhead_server.transport.handlers import Service
-from polyhead_server.transport.health import Health
-from polyhead_server.transport.management import Management
-from polyhead_server.transport.options import server_options
-from polyhead_server.transport.reception import Reception
-from polyhead_server.transport.reflection import add_reflection
-from polyhead_server.transport.tls import server_credentials
 
-_LAST_ANSWERS_SECONDS = 1.0
 _CLOSING_SECONDS = 1.0
-# Calls that arrive while gRPC closes are cut off without a status of ours, so callers that had just been
-# answered get a moment to hear that the server drains.
-_FAREWELL_SECONDS = 0.25
+"""A run cannot be interrupted everywhere, so closing does not wait for one longer than this."""
+
+UntilSent = Callable[[Callable[[], None]], object]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A server's place among others, its fellow workers."""
+class Runtime:
+    """Serve a model repository to callers in this process. Lives on one event loop.
 
-    counters: SharedCounters | None = None
-    """Where all of them count; None is a counters of its own."""
-    shared: bool = False
-    """The others listen on its port, too."""
-    late: bool = False
-    """It joins them there when it has loaded: those that are ready answer meanwhile."""
+    ```python
+    async with Runtime(settings) as runtime:
+        await runtime.loaded()
+        reply = await runtime.infer(request)  # bytes of a ModelInferRequest, of a ModelInferResponse
+    ```
 
-
-ALONE = Place()
-
-
-class Server:
-    """A server that is bound to its port. `create_server` makes one.
+    Nothing here knows a port: `polyhead_server.transport` puts a gRPC server in front. Settings that concern
+    connections, tokens, workers, metrics and traces have no effect here.
 
     Args:
-        settings: How it runs.
-        device: Where the models run.
-        found: What lies in the repository.
-        registry: The models, none yet.
-        place: Its place among others.
+        settings: The repository, the device and the limits.
+        counters: Where statistics are counted; None makes new ones.
+
+    Raises:
+        DeviceError: The requested device does not work.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        device: Device,
-        found: Scan,
-        registry: Registry,
-        place: Place,
-    ) -> None:
-        self.registry = registry
-        self.lifecycle = Lifecycle(registry)
-        self._settings = settings
-        self._device = device
-        self._threads = settings.threads or available_cpus()
-        self._loop = asyncio.get_running_loop()
-        self._workers = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="messages")
-        self._health = Health(registry, self.lifecycle)
-        self._budget = Budget(settings.max_held_bytes, registry.unattributed)
-        self._gauges = Gauges(registry, self._budget, self.lifecycle)
-        registry.on_change = self.lifecycle.on_change = self._changed
-        self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._late = place.late
-        self._credentials = server_credentials(settings)
-        self._grpc = grpc.aio.server(
-            interceptors=(
-                *guards(settings, registry.unattributed),
-                Reception(settings, registry.unattributed),
-            ),
-            options=server_options(settings, reuse_port=place.shared),
+    def __init__(self, settings: Settings, *, counters: SharedCounters | None = None) -> None:
+        self.settings = settings
+        self.device = replace(
+            choose_device(settings.device),
+            packed=settings.weights == "packed",
+            memory_limit=settings.gpu_memory,
         )
-        inference = Inference(registry, settings, self._workers)
-        self.reconciler = Reconciler(
+        self.registry = Registry(self._changed, counters=counters)
+        self.lifecycle = Lifecycle(self.registry, self._changed)
+        self.budget = Budget(settings.max_held_bytes, self.registry.unattributed)
+        self._gauges = Gauges(self.registry, self.budget, self.lifecycle)
+        threads = settings.threads or available_cpus()
+        self._workers = ThreadPoolExecutor(threads + 1, thread_name_prefix="messages")
+        self._inference = Inference(self.registry, settings, self._workers)
+        loader = _Loader(settings, self.device, threads, self.registry, self._lose_device)
+        self._reconciler = Reconciler(
             settings.models,
             policy=settings.versions,
-            registry=registry,
-            load=self._load,
-            build=self._build,
-            retired=inference.forget,
+            registry=self.registry,
+            load=loader.load,
+            build=loader.build,
+            retired=self._inference.forget,
         )
-        self._found = found
-        self.reconciler.declare(found)
-        self._reconciling: asyncio.Task[None] | None = None
-        self._tracer = open_tracer()
-        service = Service(
-            registry,
-            self.lifecycle,
-            inference,
-            settings,
-            budget=self._budget,
-            observation=RequestLog(self._tracer),
-            management=Management(self.reconciler, settings),
-        )
-        self._grpc.add_generic_rpc_handlers((service.handler(), self._health.handler()))
-        add_reflection(self._grpc)
-        self.port = settings.port
-        if not self._late:
-            self._bind()
+        self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
+        self._change = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[list[None]] | None = None
+
+    # ---- Start -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Runtime":
+        await self.start()
+        return self
 
     async def start(self) -> None:
-        """Listens, and starts to load the models."""
-        if not self._late:
-            await self._grpc.start()
-            LOGGER.info("listening on %s; loading models", format_address(self._settings.host, self.port))
-        self._gauges.sample()
-        self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
-        self._reconciling.add_done_callback(self._stopped_reconciling)
-
-    async def loaded(self) -> None:
-        """Waits until every model is loaded or has failed.
+        """Read the repository's manifests and start to load its models. A second call does nothing.
 
         Raises:
-            StartError: All of them failed.
+            StartError: The repository is missing or empty.
         """
-        await asyncio.shield(self._loading)
+        if self._loading is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        found = await look(self.settings.models, may_be_empty=self.settings.repository_mode != "none")
+        self._reconciler.declare(found)
+        self._gauges.sample()
+        self._loading = asyncio.ensure_future(self._load(found))
+        self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
 
-    async def drain(self, seconds: float) -> bool:
-        """Refuses what is new, finishes what was accepted, and stops.
+    async def loaded(self) -> None:
+        """Wait until every model is loaded or has failed.
+
+        Raises:
+            StartError: All of them failed, or the runtime was closed.
+        """
+        if self._loading is None:
+            raise RuntimeError("a runtime must be started before it can load: enter it with `async with`")
+        await asyncio.wait((self._loading,))
+        if self._loading.cancelled():
+            raise StartError("the runtime was closed before its models were loaded")
+        self._loading.result()
+
+    async def _load(self, found: Scan) -> None:
+        """Load the models found, and then follow the repository if it is to be polled."""
+        await self._reconciler.reconcile(found)
+        if self.settings.repository_mode == "none":
+            await self._reconciler.wait_for_any()
+            if not self.registry.models() and not self.lifecycle.draining.is_set():
+                reasons = (f"{slot.name} {slot.version}: {slot.reason}" for slot in self.registry.slots())
+                raise StartError(f"no model could be loaded: {'; '.join(reasons)}")
+        self.lifecycle.finish_loading()
+        if self.settings.repository_mode == "poll":
+            self._polling = asyncio.ensure_future(self._reconciler.watch(self.settings.poll_seconds))
+
+    # ---- Requests ----------------------------------------------------------------------------------
+
+    async def infer(
+        self, request: bytes, *, deadline: float = math.inf, until_sent: UntilSent | None = None
+    ) -> bytes:
+        """Answer an inference request.
 
         Args:
-            seconds: How long accepted requests may take. What is not done by then is refused.
+            request: A `ModelInferRequest`.
+            deadline: When the caller stops waiting, in the event loop's time.
+            until_sent: Called with a function that must be called once the reply has been sent: the memory
+                of a large reply counts as held until then.
+
+        Returns:
+            A `ModelInferResponse`.
+
+        Raises:
+            RequestError: The caller gets the reason.
+            EngineError: The engine failed.
+        """
+        with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
+            reply = await self._inference.answer(request, self.deadline(deadline), held)
+            if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
+                until_sent(held.keep())
+            return reply
+
+    async def stream(self, request: bytes, *, deadline: float = math.inf) -> AsyncGenerator[bytes]:
+        """Answer an inference request with one message, or in parts if it asks for them.
+
+        Each part is made when it is asked for. Close the generator if you do not read to its end.
+
+        Args:
+            request: A `ModelInferRequest`.
+            deadline: When the caller stops waiting, in the event loop's time.
+
+        Yields:
+            `ModelStreamInferResponse` messages.
+
+        Raises:
+            RequestError: The caller gets the reason.
+            EngineError: The engine failed.
+        """
+        with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
+            async with aclosing(self._inference.stream(request, self.deadline(deadline), held)) as replies:
+                async for reply in replies:
+                    yield reply
+                    del reply  # hold one part at a time
+
+    async def call(self, procedure: str, request: bytes) -> bytes:
+        """Answer a request to any other unary procedure of the service.
+
+        Args:
+            procedure: Its name, such as `ModelMetadata`.
+            request: The procedure's request message.
+
+        Returns:
+            The procedure's response message.
+
+        Raises:
+            UnsupportedError: There is no such procedure.
+            RequestError: The caller gets the reason.
+        """
+        answer = self._procedures.find(procedure)
+        return (await answer(parse(RPCS[procedure].request, request))).SerializeToString()
+
+    def deadline(self, deadline: float = math.inf) -> float:
+        """Return when a request that arrives now must be answered: `deadline`, or our limit if earlier."""
+        return min(deadline, asyncio.get_running_loop().time() + self.settings.max_request_seconds)
+
+    # ---- Health ------------------------------------------------------------------------------------
+
+    def serving(self, name: str = "") -> bool | None:
+        """Return whether a model is ready for requests, or the whole server if the name is empty.
+
+        None means that there is no such model.
+        """
+        if not name:
+            return self.lifecycle.ready
+        if name not in self.registry.names():
+            return None
+        return self.registry.is_ready(name) and not self.lifecycle.draining.is_set()
+
+    async def watch(self, name: str = "") -> AsyncGenerator[bool | None]:
+        """Yield `serving(name)` now and after each change, until the runtime has drained."""
+        last: object = ...
+        while True:
+            change = self._change
+            if (status := self.serving(name)) != last:
+                yield status
+                last = status
+            if change is not self._change:
+                continue  # it changed while the reader was slow
+            if self._closing is not None:
+                return
+            await change.wait()
+
+    def _changed(self) -> None:
+        self._gauges.changed()
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    def _lose_device(self) -> None:
+        """Called in any thread."""
+        with suppress(RuntimeError):  # the loop has been closed
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self.lifecycle.lose_device)
+
+    # ---- End ---------------------------------------------------------------------------------------
+
+    async def drain(self, seconds: float) -> bool:
+        """Reject new requests and finish the accepted ones. Those that are not done in time are rejected.
+
+        Args:
+            seconds: How long accepted requests may take.
 
         Returns:
             Whether every accepted request was finished.
         """
         self.lifecycle.drain()
-        finished = True
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self.lifecycle.idle()
-                await asyncio.sleep(_FAREWELL_SECONDS)
-                await self.lifecycle.idle()
-        except TimeoutError:
-            finished = not self.lifecycle.accepted
-        if not finished:
-            LOGGER.warning("%d requests were not finished in %g s", self.lifecycle.accepted, seconds)
-        self._health.close()
-        if self._reconciling is not None:
-            self._reconciling.cancel()
-        closing = asyncio.gather(
-            self.reconciler.close(), *(model.scheduler.close() for model in self.registry.models())
-        )
-        # What was answered last may still be on its way out. Streams that nobody uses are not waited for.
-        left = deadline - loop.time() if self._budget.bytes else 0.0
-        await self._grpc.stop(max(left, _LAST_ANSWERS_SECONDS))
-        # A run cannot be interrupted everywhere, and a collector of traces may be gone.
-        await asyncio.wait((closing,), timeout=_CLOSING_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.lifecycle.wait_until_idle()
+        unfinished = self.lifecycle.accepted
+        if unfinished:
+            LOGGER.warning("%d requests were not finished in %g s", unfinished, seconds)
+        self._stop_models()
+        return not unfinished
+
+    async def close(self) -> None:
+        """Drain, unless that is done, for as long as the settings say; then stop all threads."""
+        if self._closing is None:
+            await self.drain(self.settings.drain_seconds)
+        await asyncio.wait((self._stop_models(),), timeout=_CLOSING_SECONDS)
         self._gauges.stop()
         self._workers.shutdown(wait=False)
-        if self._tracer is not None:
-            sending = Thread(target=self._tracer.close, name="traces", daemon=True)
-            sending.start()
-            await asyncio.to_thread(sending.join, _CLOSING_SECONDS)
-        return finished
 
-    def _bind(self) -> None:
-        self.port = bind(self._grpc, self._settings.host, self._settings.port, self._credentials)
+    def _stop_models(self) -> asyncio.Future[list[None]]:
+        """Stop loading, reject the requests that are left, and end every watch. Once."""
+        if self._closing is None:
+            for task in (self._loading, self._polling):
+                if task is not None:
+                    task.cancel()
+            schedulers = (model.scheduler.close() for model in self.registry.models())
+            self._closing = asyncio.gather(self._reconciler.close(), *schedulers)
+            self._changed()
+        return self._closing
 
-    def _changed(self) -> None:
-        self._health.changed()
-        self._gauges.changed()
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
-    async def _reconcile(self) -> None:
-        """Loads what there is, and then watches for changes."""
-        await self.reconciler.reconcile(self._found)
-        if self._settings.repository_mode == "none":
-            await self.reconciler.wait_for_any()
-        self._finish_loading()
-        if self._settings.repository_mode == "poll":
-            await self.reconciler.watch(self._settings.poll_seconds)
 
-    def _load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
-        """Runs in a thread."""
+@dataclass(frozen=True)
+class _Loader:
+    """Load the graphs of a version, and build a model with a scheduler from each."""
+
+    settings: Settings
+    device: Device
+    threads: int
+    """Of one run on the CPU."""
+    registry: Registry
+    lost: Callable[[], None]
+    """Called, from any thread, when the device is lost to this process."""
+
+    def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
+        """Load each graph of a version. Blocks, so it runs in a thread."""
+        tuning = Tuning(
+            seconds=self.settings.tuning_seconds,
+            workers=self.settings.workers,
+            cache=self.settings.cache_dir or default_folder(),
+            max_batch_tokens=self.settings.max_batch_tokens,
+            max_working_bytes=self.settings.max_working_bytes,
+        )
         return load(
             version,
-            device=self._device,
-            threads=self._threads,
-            tuning=_tuning(self._settings),
+            device=self.device,
+            threads=self.threads,
+            tuning=tuning,
             runs=self._runs,
-            lost=self._lost,
+            lost=self.lost,
         )
 
-    def _runs(self, device: Device) -> int:
-        """How many batches of a model are computed at once."""
-        return self._settings.runs or device.default_runs(self._threads)
-
-    def _lost(self) -> None:
-        """Called in any thread."""
-        with suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
-            self._loop.call_soon_threadsafe(self.lifecycle.lose_device)
-
-    def _build(self, result: Loaded) -> Model:
-        signature = result.signature
+    def build(self, loaded: Loaded) -> Model:
+        """Build a model that can answer requests."""
+        signature = loaded.signature
         statistics = Statistics(self.registry.counters, signature.name, signature.version)
         scheduler = Scheduler(
-            result.engine,
+            loaded.engine,
             name=signature.name,
             layout=layout_of(signature),
-            costs=result.costs,
+            costs=loaded.costs,
             limits=Limits(
-                max_queued_tokens=self._settings.max_queued_tokens,
-                max_wait_seconds=self._settings.max_wait_seconds,
-                runs=self._runs(result.engine.device),
+                max_queued_tokens=self.settings.max_queued_tokens,
+                max_wait_seconds=self.settings.max_wait_seconds,
+                runs=self._runs(loaded.engine.device),
             ),
-            single_thread=result.single_thread,
-            # On a GPU the smallest work waits for the largest that runs there, and the event loop with it.
-            inline=self._device.host_threads,
+            single_thread=loaded.single_thread,
+            # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
+            inline=self.device.host_threads,
             observer=statistics,
             on_broken=lambda: self.registry.fail(
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
@@ -248,91 +337,13 @@ class Server:
         return Model(
             signature=signature,
             scheduler=scheduler,
-            tokeniser=result.tokeniser,
-            provider=result.engine.device.provider,
-            on_gpu=not result.engine.device.host_memory,
-            close=result.close,
+            tokeniser=loaded.tokeniser,
+            provider=loaded.engine.device.provider,
+            on_gpu=not loaded.engine.device.host_memory,
+            close=loaded.close,
             statistics=statistics,
         )
 
-    def _finish_loading(self) -> None:
-        if self._loading.done():
-            return
-        models = self.registry.models()
-        may_be_empty = self._settings.repository_mode != "none" or self.lifecycle.draining.is_set()
-        if not models and not may_be_empty:
-            reasons = "; ".join(
-                f"{slot.name} {slot.version}: {slot.reason}" for slot in self.registry.slots()
-            )
-            self._loading.set_exception(StartError(f"no model could be loaded: {reasons}"))
-            self._loading.exception()  # whoever waits gets it; nobody has to
-            return
-        self._opening = asyncio.ensure_future(self._open(models))
-
-    def _stopped_reconciling(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) and not self._loading.done():
-            self._loading.set_exception(error)
-
-    async def _open(self, models: list[Model]) -> None:
-        """Joins the others on the port, where it has not yet, and says that it is ready."""
-        if self._late:
-            try:
-                self._bind()
-                await self._grpc.start()
-            except StartError as error:
-                self._loading.set_exception(error)
-                return
-        self._loading.set_result(None)
-        self.lifecycle.loaded()
-        LOGGER.info(
-            "serving %s on %s with %s (%s)",
-            ", ".join(f"{model.signature.name} v{model.signature.version}" for model in models),
-            format_address(self._settings.host, self.port),
-            self._device.provider,
-            self._device.reason,
-        )
-
-
-async def create_server(
-    settings: Settings, *, choose: Callable[[str], Device] = choose_device, place: Place = ALONE
-) -> tuple[Server, int]:
-    """Builds a server that is bound to its port, and neither listens nor loads yet.
-
-    Args:
-        settings: How it runs.
-        choose: Decides where models run; tests have their own.
-        place: Its place among others.
-
-    Returns:
-        The server and its port, which was chosen where the settings say 0.
-
-    Raises:
-        StartError: The repository is missing or empty, the port is taken.
-        DeviceError: The device that was asked for does not work.
-    """
-    if settings.repository_mode == "explicit" and settings.management_token_file is None:
-        raise StartError(
-            "--repository-mode explicit must come with --management-token-file: "
-            "who may load and unload models needs a token"
-        )
-    found = await look(settings.models, may_be_empty=settings.repository_mode != "none")
-    device = choose(settings.device)
-    device = replace(
-        device,
-        packed=settings.weights == "packed",
-        memory_limit=settings.gpu_memory,
-    )
-    server = Server(
-        settings, device=device, found=found, registry=Registry(counters=place.counters), place=place
-    )
-    return server, server.port
-
-
-def _tuning(settings: Settings) -> Tuning:
-    return Tuning(
-        seconds=settings.tuning_seconds,
-        workers=settings.workers,
-        cache=settings.cache_dir or default_folder(),
-        max_batch_tokens=settings.max_batch_tokens,
-        max_working_bytes=settings.max_working_bytes,
-    )
+    def _runs(self, device: Device) -> int:
+        """Return how many batches of a model are computed at once."""
+        return self.settings.runs or device.default_runs(self.threads)

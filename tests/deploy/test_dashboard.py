@@ -39,11 +39,11 @@ QUERIES = [
 def told(repository: Path) -> Iterator[dict[str, set[str]]]:
     """The labels of every sample that a real server tells, with the kind of its metric."""
     with serving(quick_settings(repository)) as one:
-        one.server.lifecycle.draining.set()
-        with pytest.raises(UnavailableError), one.server.lifecycle.accept():
+        one.server.runtime.lifecycle.draining.set()
+        with pytest.raises(UnavailableError), one.server.runtime.lifecycle.accept():
             pass  # so that there is a drop
         samples: dict[str, set[str]] = {}
-        for family in Metrics(one.server.registry.counters, {0: 1}).collect():
+        for family in Metrics(one.server.runtime.registry.counters, {0: 1}).collect():
             for sample in family.samples:
                 samples.setdefault(sample.name, {f"type={family.type}"}).update(sample.labels)
         yield samples

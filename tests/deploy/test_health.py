@@ -23,7 +23,7 @@ def port_of(address: str) -> str:
 def test_it_says_whether_the_server_is_ready(repository: Path) -> None:
     with serving(quick_settings(repository)) as one:
         ready = check(port_of(one.address))
-        one.loop.call_soon_threadsafe(one.server.lifecycle.drain)
+        one.loop.call_soon_threadsafe(one.server.runtime.lifecycle.drain)
         draining = check(port_of(one.address))
     gone = check(port_of(one.address))
 

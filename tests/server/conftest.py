@@ -19,7 +19,7 @@ from tests.servers import InThread, quick_settings, serving
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_server import Server, Settings
+from polyhead_server import GrpcServer, Runtime, Settings
 from polyhead_server.engine.engine import Engine
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
@@ -41,9 +41,14 @@ class Running:
         return self.one.address
 
     @property
-    def server(self) -> Server:
+    def server(self) -> GrpcServer:
         """The server itself."""
         return self.one.server
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the server serves."""
+        return self.one.server.runtime
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -13,7 +13,7 @@ from tests.servers import quick_settings
 import polyhead_server.process
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server import Server, create_server
+from polyhead_server import GrpcServer, create_server
 from polyhead_server.process import LOST, serve
 
 X = np.ones((1, 3, 16), np.float32)
@@ -27,17 +27,17 @@ def test_the_caller_may_try_elsewhere_and_the_process_ends(
     repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        made: asyncio.Future[tuple[Server, int]] = asyncio.get_running_loop().create_future()
+        made: asyncio.Future[tuple[GrpcServer, int]] = asyncio.get_running_loop().create_future()
 
-        async def create(*arguments: Any, **options: Any) -> tuple[Server, int]:
+        async def create(*arguments: Any, **options: Any) -> tuple[GrpcServer, int]:
             made.set_result(await create_server(*arguments, **options))
             return made.result()
 
         monkeypatch.setattr(polyhead_server.process, "create_server", create)
         process = asyncio.create_task(serve(quick_settings(repository, metrics_port="off")))
         server, port = await made
-        await server.loaded()
-        assert server.lifecycle.ready
+        while not server.runtime.lifecycle.ready:  # noqa: ASYNC110 - `serve` starts it
+            await asyncio.sleep(0.01)
         monkeypatch.setattr(ort.InferenceSession, "run", fail)
         request = pb.ModelInferRequest(model_name="tiny.attention", raw_input_contents=[X.tobytes()])
         request.inputs.add(name="x", datatype="FP32", shape=X.shape)
@@ -51,7 +51,7 @@ def test_the_caller_may_try_elsewhere_and_the_process_ends(
         assert "the device failed" in str(caught.value.details())
         assert "CUDA" not in str(caught.value.details())
         assert await asyncio.wait_for(process, 60) == LOST
-        assert not server.lifecycle.ready
+        assert not server.runtime.lifecycle.ready
 
     asyncio.run(test())
 

@@ -11,7 +11,6 @@ import pytest
 from tests.server.conftest import Running, everything_on, running
 from tests.servers import quick_settings
 
-from polyhead_server import create_server
 from polyhead_server.engine.devices import CPU, CUDA, choose_device
 
 Options = dict[str, str]
@@ -37,7 +36,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
 
     monkeypatch.setattr(ort, "InferenceSession", Session)
     choose = partial(choose_device, problem=lambda _number: None)
-    monkeypatch.setattr("tests.servers.create_server", partial(create_server, choose=choose))
+    monkeypatch.setattr("polyhead_server.runtime.choose_device", choose)
     return seen
 
 

@@ -1,7 +1,6 @@
 """A server on a provider that no code knows by name: its sessions say so, and compute on the CPU."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from tests.server.conftest import Running, everything_on, running
 from tests.servers import quick_settings
 
 from polyhead_proto import messages as pb
-from polyhead_server import create_server
 from polyhead_server.doctor.graphs import inspect
 from polyhead_server.engine.devices import CPU, Device
 from polyhead_server.observability.metrics import Metrics
@@ -38,7 +36,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
             return everything_on(PROVIDER)
 
     monkeypatch.setattr(ort, "InferenceSession", Session)
-    monkeypatch.setattr("tests.servers.create_server", partial(create_server, choose=lambda _device: DEVICE))
+    monkeypatch.setattr("polyhead_server.runtime.choose_device", lambda _device: DEVICE)
     return seen
 
 
@@ -56,7 +54,7 @@ def test_it_is_served_and_named(server: Running, other: Running, opened: list[li
     expected, result = server.infer("tiny", feeds), other.infer("tiny", feeds)
     metadata = other.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny"))
     config = other.call("ModelConfig", pb.ModelConfigRequest(name="tiny")).config
-    metrics = Metrics(other.server.registry.counters, {}, [0])
+    metrics = Metrics(other.runtime.registry.counters, {}, [0])
     samples = [sample for family in metrics.collect() for sample in family.samples]
 
     np.testing.assert_allclose(result["output"], expected["output"], atol=2e-6)

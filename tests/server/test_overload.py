@@ -71,10 +71,10 @@ def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: "Gate", 
     (statistics,) = server.call("ModelStatistics", pb.ModelStatisticsRequest(name=MODEL)).model_stats
     assert statistics.inference_stats.success.count == statistics.inference_count == len(answered) + 1
     assert statistics.inference_stats.fail.count == len(refused)
-    totals = server.server.registry.counters.total(MODEL, 1)
+    totals = server.runtime.registry.counters.total(MODEL, 1)
     assert totals[at.CODE["OK"]] == len(answered) + 1
     assert totals[at.CODE["UNAVAILABLE"]] == totals[at.DROP["queue_full"]] == len(refused)
-    assert server.server.lifecycle.accepted == 0
+    assert server.runtime.lifecycle.accepted == 0
     for channel in channels:
         channel.close()
 
@@ -120,10 +120,10 @@ def test_a_burst_is_answered_or_refused_by_the_server_and_never_cut_off(serve: A
     for call in calls:
         if call.code() is grpc.StatusCode.UNAVAILABLE:
             assert int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
-    totals = server.server.registry.counters.total(MODEL, 1)
+    totals = server.runtime.registry.counters.total(MODEL, 1)
     assert totals[at.CODE["OK"]] == codes["OK"]
     assert totals[at.CODE["UNAVAILABLE"]] == codes["UNAVAILABLE"]
-    assert server.server.lifecycle.accepted == 0
+    assert server.runtime.lifecycle.accepted == 0
 
 
 def test_calls_that_are_opened_and_reset_take_nothing_from_others(serve: Any) -> None:

@@ -1,415 +1,306 @@
-"""The server as a whole: loading, refusing, draining, cancelling."""
+"""The runtime by itself: no port, no gRPC server."""
 
 import asyncio
-import queue
-import shutil
-import socket
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import re
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
+from tests.servers import quick_settings
 
-import polyhead_server.runtime
-import polyhead_server.serving.loading
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server import Settings, create_server
-from polyhead_server.engine.engine import Engine
-from polyhead_server.errors import DeviceError, StartError
+from polyhead_server import Runtime
+from polyhead_server.errors import (
+    DeviceError,
+    DrainingError,
+    InvalidRequestError,
+    StartError,
+    UnavailableError,
+    UnknownModelError,
+    UnsupportedError,
+)
 
-X = np.ones((1, 3, 16), np.float32)
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
 
-
-def watch(server: Any, service: str = "") -> Iterator[Any]:
-    """The statuses of a service, as they come."""
-    method = server.channel.unary_stream(
-        "/grpc.health.v1.Health/Watch",
-        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-        response_deserializer=health_pb2.HealthCheckResponse.FromString,
-    )
-    for response in method(health_pb2.HealthCheckRequest(service=service), timeout=60):
-        yield response.status
+X = np.arange(48, dtype=np.float32).reshape(1, 3, 16) / 48
+LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
 
 
-def start(server: Any, x: Any = X, *, request: Any = None, **options: Any) -> Any:
-    """Begins an inference, and returns its future."""
-    rpc = RPCS["ModelInfer"]
-    method = server.channel.unary_unary(
-        rpc.path,
-        request_serializer=rpc.request.SerializeToString,
-        response_deserializer=rpc.response.FromString,
-    )
-    return method.future(request or server.request("tiny", {"x": x}), **({"timeout": 60} | options))
+def infer_request(x: Any = X, model: str = "tiny", output: str = "output") -> bytes:
+    return pb.ModelInferRequest(
+        model_name=model,
+        inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
+        outputs=[{"name": output}],
+        raw_input_contents=[x.tobytes()],
+    ).SerializeToString()
 
 
-def refused(server: Any, model: str = "tiny") -> tuple[Any, Any, Any]:
-    """The status, message and retry header of a request."""
-    with pytest.raises(grpc.RpcError) as caught:
-        server.infer(model, {"x": X})
-    error: Any = caught.value
-    return error.code(), error.details(), dict(error.trailing_metadata()).get("grpc-retry-pushback-ms")
+def output_of(reply: bytes) -> Any:
+    return np.frombuffer(pb.ModelInferResponse.FromString(reply).raw_output_contents[0], np.float32)
 
 
-class Gate:
-    """Holds runs of the engine until it is opened."""
+def with_runtime(models: Path, use: Callable[[Runtime], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    """Runs `use` with a runtime that has loaded, in an event loop of its own."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = threading.Semaphore(0)
-        self.may_run = threading.Semaphore(0)
-        self.held = False
-        self.values: list[float] = []
-        real = Engine.run
+    async def test() -> None:
+        async with Runtime(quick_settings(models, **settings)) as runtime:
+            await runtime.loaded()
+            await use(runtime)
 
-        def run(engine: Engine, feeds: Any, outputs: Any) -> Any:
-            if self.held:
-                self.values.append(float(feeds["x"].flat[0]))
-                self.begun.release()
-                self.may_run.acquire()
-            return real(engine, feeds, outputs)
-
-        monkeypatch.setattr(Engine, "run", run)
-        # Held runs are not small: they must not run on the event loop.
-        monkeypatch.setattr("polyhead_server.scheduling.inline.CHEAP_SECONDS", 0.0)
-
-    def open(self) -> None:
-        self.held = False
-        self.may_run.release(100)
+    asyncio.run(test())
 
 
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    one = Gate(monkeypatch)
-    yield one
-    one.open()
+async def ask(runtime: Runtime, procedure: str, request: Any = None) -> Any:
+    rpc = RPCS[procedure]
+    payload = (request or rpc.request()).SerializeToString()
+    return rpc.response.FromString(await runtime.call(procedure, payload))
 
 
-# ---- Loading -----------------------------------------------------------------------------------
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - nothing signals these conditions
+        await asyncio.sleep(0.001)
 
 
-@pytest.fixture
-def held_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Loading waits until the event is set."""
-    event = threading.Event()
-    real = polyhead_server.serving.loading.load
-
-    def load(*arguments: Any, **options: Any) -> Iterator[Any]:
-        event.wait(60)
-        yield from real(*arguments, **options)
-
-    monkeypatch.setattr(polyhead_server.runtime, "load", load)
-    yield event
-    event.set()
+# ---- Requests ----------------------------------------------------------------------------------
 
 
-def loaded(server: Any) -> None:
-    asyncio.run_coroutine_threadsafe(server.server.loaded(), server.loop).result(60)
+def test_it_is_built_asked_and_closed_inside_any_event_loop(repository: Path) -> None:
+    async def host() -> bytes:
+        async with Runtime(quick_settings(repository)) as runtime:
+            await runtime.loaded()
+            return await runtime.infer(infer_request())
+
+    assert output_of(asyncio.run(host())).shape == (X.size,)
 
 
-def test_it_listens_before_it_has_loaded(serve: Any, held_loading: threading.Event) -> None:
-    server = serve(wait=False)
+def test_the_example_in_the_documents_works(repository: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
+    names: dict[str, Any] = {}
+    exec(example.replace('"models"', repr(str(repository))), names)
 
-    assert server.call("ServerLive").live
-    assert not server.call("ServerReady").ready
-    assert not server.call("ModelReady", pb.ModelReadyRequest(name="tiny")).ready
-    assert {one.state for one in server.call("RepositoryIndex").models} == {"LOADING"}
-    assert not server.call("RepositoryIndex", pb.RepositoryIndexRequest(ready=True)).models
-    code, message, retry = refused(server)
-    assert (code, message) == (
-        grpc.StatusCode.UNAVAILABLE,
-        "model tiny is loading: try again later, or wait until its health is SERVING",
-    )
-    assert int(retry) > 0
-    assert refused(server, "other")[0] is grpc.StatusCode.NOT_FOUND
-
-    held_loading.set()
-    loaded(server)
-
-    assert server.call("ServerReady").ready
-    assert server.call("ModelReady", pb.ModelReadyRequest(name="tiny")).ready
-    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+    assert output_of(asyncio.run(names["answer"](infer_request()))).shape == (X.size,)
 
 
-@pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "tiny.attention"])
-def test_a_watcher_sees_loading_serving_draining(
-    serve: Any, held_loading: threading.Event, service: str
-) -> None:
-    server = serve(wait=False)
-    statuses = watch(server, service)
-    assert next(statuses) == NOT_SERVING
-    held_loading.set()
-    assert next(statuses) == SERVING
+def test_every_procedure_is_answered(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        assert (await ask(runtime, "ServerLive")).live
+        assert (await ask(runtime, "ServerReady")).ready
+        assert (await ask(runtime, "ServerMetadata")).name == "polyhead"
+        assert (await ask(runtime, "ModelReady", pb.ModelReadyRequest(name="tiny"))).ready
+        assert (await ask(runtime, "ModelMetadata", pb.ModelMetadataRequest(name="tiny"))).name == "tiny"
+        config = await ask(runtime, "ModelConfig", pb.ModelConfigRequest(name="tiny"))
+        assert config.config.name == "tiny"
+        await runtime.infer(infer_request())
+        statistics = await ask(runtime, "ModelStatistics", pb.ModelStatisticsRequest(name="tiny"))
+        assert statistics.model_stats[0].inference_stats.success.count == 1
+        assert {model.state for model in (await ask(runtime, "RepositoryIndex")).models} == {"READY"}
 
-    assert server.drain(10)
-
-    assert list(statuses) == [NOT_SERVING]
-
-
-def test_one_bad_family_does_not_stop_the_good_ones(repository: Path, tmp_path: Path, serve: Any) -> None:
-    models = shutil.copytree(repository, tmp_path / "models")
-    (models / "tiny-masked" / "1" / "weights.bin").unlink()
-    (models / "tiny-tokens" / "1" / "manifest.json").write_text('{"format": 99}')
-
-    server = serve(models=models)
-
-    states = {one.name: (one.state, one.reason) for one in server.call("RepositoryIndex").models}
-    assert states["tiny"] == states["tiny.attention"] == ("READY", "")
-    assert states["tiny-masked"] == ("UNAVAILABLE", "weights.bin is missing")
-    assert states["tiny-tokens"][0] == "UNAVAILABLE"
-    assert "update polyhead" in states["tiny-tokens"][1]
-    assert server.call("ServerReady").ready
-    assert not server.call("ModelReady", pb.ModelReadyRequest(name="tiny-masked")).ready
-    assert next(watch(server)) == SERVING
-    assert next(watch(server, "tiny-masked")) == NOT_SERVING
-    assert refused(server, "tiny-masked") == (
-        grpc.StatusCode.UNAVAILABLE,
-        "model tiny-masked cannot be served: weights.bin is missing",
-        "-1",
-    )
-    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+    with_runtime(repository, use)
 
 
-def test_when_every_family_is_bad_it_says_why(repository: Path, tmp_path: Path, serve: Any) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(repository / "tiny", models / "tiny")
-    (models / "tiny" / "1" / "weights.bin").unlink()
+def test_models_are_loaded_and_unloaded_where_the_settings_allow_it(repository: Path) -> None:
+    load, unload = pb.RepositoryModelLoadRequest(model_name="tiny"), pb.RepositoryModelUnloadRequest
 
-    with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: weights\.bin is missing"):
-        serve(models=models)
+    async def allowed(runtime: Runtime) -> None:
+        await ask(runtime, "RepositoryModelUnload", unload(model_name="tiny"))
+        with pytest.raises(UnavailableError, match="it was unloaded"):
+            await runtime.infer(infer_request())
+        await ask(runtime, "RepositoryModelLoad", load)
+        assert output_of(await runtime.infer(infer_request())).shape == (X.size,)
 
+    async def not_allowed(runtime: Runtime) -> None:
+        with pytest.raises(UnsupportedError, match="not loaded or unloaded by call"):
+            await ask(runtime, "RepositoryModelLoad", load)
 
-def test_versions_are_served_side_by_side(repository: Path, tmp_path: Path, serve: Any) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(repository / "tiny", models / "tiny")
-    shutil.copytree(models / "tiny" / "1", models / "tiny" / "10")
-    manifest = models / "tiny" / "10" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"version": 1,', '"version": 10,'))
-
-    server = serve(models=models, versions="all")
-
-    metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny"))
-    assert list(metadata.versions) == ["1", "10"]
-    assert server.infer("tiny", {"x": X}).reply.model_version == "10"
-    assert server.infer("tiny", {"x": X}, model_version="1").reply.model_version == "1"
+    with_runtime(repository, allowed, repository_mode="explicit")
+    with_runtime(repository, not_allowed)
 
 
-# ---- Starting ----------------------------------------------------------------------------------
+def test_errors_are_raised_as_they_are(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        with pytest.raises(UnknownModelError, match="'other' is not served here"):
+            await runtime.infer(infer_request(model="other"))
+        with pytest.raises(UnknownModelError):
+            await ask(runtime, "ModelMetadata", pb.ModelMetadataRequest(name="other"))
+        with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelConfigRequest message"):
+            await runtime.call("ModelConfig", b"\xff")
+        for procedure in ("ModelInfer", "Other"):
+            with pytest.raises(UnsupportedError, match=f"procedure must be one of .*, was '{procedure}'"):
+                await runtime.call(procedure, b"")
+        with pytest.raises(InvalidRequestError):
+            async for _ in runtime.stream(b"\xff"):
+                pass
+        assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
+
+    with_runtime(repository, use)
 
 
-def create(**settings: Any) -> None:
-    async def run() -> None:
-        await create_server(Settings(**{"port": 0, "device": "cpu", **settings}))
+def test_a_stream_answers_whole_or_in_parts_and_may_be_closed_early(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        whole = [pb.ModelStreamInferResponse.FromString(one) async for one in runtime.stream(infer_request())]
+        assert [one.infer_response.raw_output_contents[0] for one in whole] == [
+            output_of(await runtime.infer(infer_request())).tobytes()
+        ]
 
-    asyncio.run(run())
+        request = pb.ModelInferRequest.FromString(infer_request(LONG, "tiny.attention", "attention.0"))
+        request.parameters["parts"].bool_param = True
+        parts = [one async for one in runtime.stream(request.SerializeToString())]
+        assert len(parts) > 1
+
+        stream = runtime.stream(request.SerializeToString())
+        assert await anext(stream) == parts[0]
+        assert runtime.lifecycle.accepted == 1
+        await stream.aclose()
+        assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
+
+    with_runtime(repository, use, max_reply_bytes=2**20)
 
 
-def test_a_port_that_is_taken_is_a_clear_error(repository: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(
-            StartError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+def test_a_large_reply_counts_as_held_until_it_is_sent(repository: Path) -> None:
+    request = infer_request(LONG, "tiny.attention", "attention.0")
+    releases: list[Callable[[], None]] = []
+
+    async def use(runtime: Runtime) -> None:
+        reply = await runtime.infer(request, until_sent=releases.append)
+        assert runtime.budget.bytes >= len(reply)
+        releases.pop()()
+        assert runtime.budget.bytes == 0
+        await runtime.infer(request)
+        await runtime.infer(infer_request(), until_sent=releases.append)  # small
+        assert not releases
+        assert runtime.budget.bytes == 0
+
+    with_runtime(repository, use)
+
+
+def test_two_runtimes_serve_side_by_side(repository: Path) -> None:
+    async def host() -> None:
+        async with (
+            Runtime(quick_settings(repository)) as one,
+            Runtime(quick_settings(repository)) as other,
         ):
-            create(models=repository, port=port)
+            await asyncio.gather(one.loaded(), other.loaded())
+            replies = await asyncio.gather(*(each.infer(infer_request()) for each in (one, other, other)))
+            assert len({output_of(reply).tobytes() for reply in replies}) == 1
+            for runtime, count in ((one, 1), (other, 2)):
+                statistics = await ask(runtime, "ModelStatistics", pb.ModelStatisticsRequest(name="tiny"))
+                assert statistics.model_stats[0].inference_stats.success.count == count
+            await one.close()
+            with pytest.raises(DrainingError):
+                await one.infer(infer_request())
+            assert output_of(await other.infer(infer_request())).shape == (X.size,)
+
+    asyncio.run(host())
 
 
-def test_two_servers_never_share_a_port(repository: Path, serve: Any) -> None:
-    with pytest.raises(StartError, match="Address already in use"):
-        create(models=repository, port=serve().server.port)
+# ---- Start -------------------------------------------------------------------------------------
 
 
-def test_an_address_of_another_machine_is_a_clear_error(repository: Path) -> None:
-    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:8001"):
-        create(models=repository, host="192.0.2.1", port=8001)
+def test_without_a_model_it_says_why(repository: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    (bad / "tiny" / "1").mkdir(parents=True)
+    (bad / "tiny" / "1" / "manifest.json").write_text("{}")
+
+    async def host(models: Path) -> None:
+        async with Runtime(quick_settings(models)) as runtime:
+            await runtime.loaded()
+
+    with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: manifest\.json is not valid"):
+        asyncio.run(host(bad))
+    with pytest.raises(StartError, match="--models must be a folder that can be read"):
+        asyncio.run(host(tmp_path / "none"))
 
 
-def test_a_missing_device_is_found_before_anything_listens(repository: Path) -> None:
+def test_a_device_that_does_not_work_is_found_first(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def choose(device: str) -> Any:
         raise DeviceError(f"--device {device} does not work here")
 
-    async def run() -> None:
-        await create_server(Settings(models=repository, port=0, device="cuda"), choose=choose)
-
+    monkeypatch.setattr("polyhead_server.runtime.choose_device", choose)
     with pytest.raises(DeviceError, match="--device cuda does not work here"):
-        asyncio.run(run())
+        Runtime(quick_settings(repository, device="cuda"))
 
 
-# ---- Deadlines and cancellation ----------------------------------------------------------------
+def test_who_waits_for_models_of_a_closed_runtime_learns_of_it(repository: Path) -> None:
+    async def host() -> None:
+        runtime = Runtime(quick_settings(repository))
+        with pytest.raises(RuntimeError, match="must be started"):
+            await runtime.loaded()
+        await runtime.start()
+        await runtime.start()  # which changes nothing
+        waiting = asyncio.create_task(runtime.loaded())
+        await asyncio.sleep(0)
+        await runtime.close()
+        with pytest.raises(StartError, match="closed before its models were loaded"):
+            await waiting
+
+    asyncio.run(host())
 
 
-def test_work_whose_caller_left_is_never_run(serve: Any, gate: Gate) -> None:
-    server = serve()
-    gate.held = True
-    first = start(server, X)
-    gate.begun.acquire()
-    cancelled = start(server, X * 2)
-    expired = start(server, X * 3, timeout=0.3)
-    with pytest.raises(grpc.RpcError) as caught:
-        expired.result()
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    cancelled.cancel()
-    while server.server.lifecycle.accepted > 1:
-        server.call("ServerLive")
-    last = start(server, X * 4)
-    gate.may_run.release(4)
-
-    assert first.result().outputs
-    assert last.result().outputs
-    assert gate.values == [1, 4]
+# ---- Health ------------------------------------------------------------------------------------
 
 
-def test_a_caller_that_leaves_during_a_run_frees_the_next(serve: Any, gate: Gate) -> None:
-    server = serve()
-    gate.held = True
-    leaving = start(server)
-    gate.begun.acquire()
-    leaving.cancel()
-    while server.server.lifecycle.accepted:
-        server.call("ServerLive")
-    staying = start(server, X * 2)
-    gate.open()
+@pytest.mark.parametrize("name", ["", "tiny.attention"])
+def test_a_watcher_sees_every_change_until_the_end(repository: Path, name: str) -> None:
+    async def host() -> None:
+        runtime = Runtime(quick_settings(repository))
+        await runtime.start()
+        statuses = runtime.watch(name)
+        assert await anext(statuses) is False
+        assert await anext(statuses) is True
+        assert runtime.serving(name)
+        await runtime.close()
+        assert [status async for status in statuses] == [False]
+        assert not runtime.serving(name)
 
-    assert staying.result().outputs
-    statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny")).model_stats[0]
-    assert statistics.inference_stats.success.count == 1
-    assert statistics.inference_stats.fail.count == 1
-
-
-def test_a_timeout_bounds_the_wait_and_priorities_order_it(serve: Any, gate: Gate) -> None:
-    server = serve(max_batch_tokens=1)
-    gate.held = True
-    running = start(server)
-    gate.begun.acquire()
-    with pytest.raises(grpc.RpcError) as caught:
-        server.infer("tiny", {"x": X}, parameters={"timeout": 20_000})
-    error: Any = caught.value
-    waiting = []
-    for count, priority in enumerate((5, 0, 1), 2):
-        request = server.request("tiny", {"x": X * (priority + 2)}, parameters={"priority": priority})
-        waiting.append(start(server, request=request))
-        while server.server.lifecycle.accepted < count:
-            server.call("ServerLive")
-    gate.may_run.release(4)
-
-    assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert "waited for its turn longer than its timeout" in error.details()
-    assert all(future.result().outputs for future in [running, *waiting])
-    assert gate.values == [1, 3, 2, 7]
+    asyncio.run(host())
 
 
-@pytest.mark.parametrize("tokens", [1, 2000], ids=["on the event loop", "in a thread"])
-def test_an_idle_server_takes_a_request_however_short_its_timeout(serve: Any, tokens: int) -> None:
-    server = serve()
+def test_a_name_that_is_not_served_has_no_status(repository: Path) -> None:
+    async def use(runtime: Runtime) -> None:
+        assert runtime.serving("other") is None
+        assert await anext(runtime.watch("other")) is None
 
-    for _ in range(50):
-        x = np.zeros((1, tokens, 16), np.float32)
-        assert server.infer("tiny", {"x": x}, parameters={"timeout": 1})["output"].shape == x.shape
-
-
-def test_a_full_queue_refuses_at_once_and_liveness_stays(serve: Any, gate: Gate) -> None:
-    server = serve(max_queued_tokens=10)
-    gate.held = True
-    accepted = [start(server)]
-    gate.begun.acquire()
-    accepted.append(start(server, np.ones((1, 9, 16), np.float32)))
-    while server.server.lifecycle.accepted < 2:
-        server.call("ServerLive")
-    code, message, retry = refused(server)
-    assert code is grpc.StatusCode.UNAVAILABLE
-    assert "queue is full: 9 tokens wait, 3 more would pass 10" in message
-    assert int(retry) > 0
-    assert server.call("ServerLive").live
-    assert server.call("ServerReady").ready
-    gate.open()
-
-    assert all(one.result().outputs for one in accepted)
+    with_runtime(repository, use)
 
 
-# ---- Draining ----------------------------------------------------------------------------------
+# ---- End ---------------------------------------------------------------------------------------
 
 
-def test_a_drain_finishes_what_was_accepted_and_refuses_what_is_new(serve: Any, gate: Gate) -> None:
-    server = serve()
-    gate.held = True
-    accepted = [start(server, X * number) for number in range(1, 4)]
-    gate.begun.acquire()
-    while server.server.lifecycle.accepted < 3:
-        server.call("ServerLive")
-    statuses = watch(server)
-    assert next(statuses) == SERVING
-    with ThreadPoolExecutor() as pool:
-        draining = pool.submit(server.drain, 30)
-        assert next(statuses) == NOT_SERVING
-        code, message, retry = refused(server)
-        assert (code, int(retry) > 0) == (grpc.StatusCode.UNAVAILABLE, True)
-        assert "draining" in message
-        assert server.call("ServerLive").live
-        assert not server.call("ServerReady").ready
-        assert not draining.done()
-        gate.open()
+def test_closed_under_load_every_accepted_request_is_answered(repository: Path, gate: "Gate") -> None:
+    async def use(runtime: Runtime) -> None:
+        with gate.closed():
+            request = infer_request(LONG, "tiny.attention")
+            calls = [asyncio.create_task(runtime.infer(request)) for _ in range(20)]
+            await until(lambda: runtime.lifecycle.accepted == 20)
+            closing = asyncio.create_task(runtime.close())
+            await until(runtime.lifecycle.draining.is_set)
+            with pytest.raises(DrainingError):
+                await runtime.infer(request)
+            assert not closing.done()
+        replies = await asyncio.gather(*calls)
+        await closing
+        assert {output_of(reply).size for reply in replies} == {LONG.size}
 
-        assert draining.result(30)
-    assert all(one.result().outputs for one in accepted)
+    with_runtime(repository, use)
 
 
-def test_a_drain_ends_with_its_grace_and_everyone_is_answered(serve: Any, gate: Gate) -> None:
-    server = serve()
-    gate.held = True
-    running = start(server)
-    gate.begun.acquire()
-    waiting = start(server, X * 2)
-    while server.server.lifecycle.accepted < 2:
-        server.call("ServerLive")
-    with ThreadPoolExecutor() as pool:
-        draining = pool.submit(server.drain, 0)
-        with pytest.raises(grpc.RpcError) as caught:
-            waiting.result()
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        gate.open()
+def test_what_is_not_done_when_a_drain_ends_is_rejected(repository: Path, gate: "Gate") -> None:
+    async def use(runtime: Runtime) -> None:
+        with gate.closed():
+            request = infer_request(LONG, "tiny.attention")
+            calls = [asyncio.create_task(runtime.infer(request)) for _ in range(20)]
+            await until(lambda: runtime.lifecycle.accepted == 20)
+            assert not await runtime.drain(0)
+            await until(lambda: sum(call.done() for call in calls) >= 10)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert any(isinstance(outcome, UnavailableError) for outcome in outcomes)
+        assert all(isinstance(outcome, bytes | UnavailableError) for outcome in outcomes)
 
-        assert not draining.result(30)
-    with pytest.raises(grpc.RpcError) as caught:
-        running.result()
-    assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-    assert gate.values == [1]
-
-
-def test_a_drain_twice_is_a_drain(serve: Any) -> None:
-    server = serve()
-
-    assert server.drain(5)
-    assert server.drain(5)
-
-
-def test_a_stream_that_nobody_uses_does_not_hold_up_the_end(serve: Any) -> None:
-    server = serve()
-    method = server.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-    questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    answers = method(iter(questions.get, None))
-    questions.put(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
-    next(answers)
-
-    assert server.drain(60)  # the test's own patience is shorter
-
-    questions.put(None)
-
-
-def test_a_run_that_does_not_end_does_not_hold_up_the_end(serve: Any, gate: Gate) -> None:
-    server = serve()
-    request = server.request("tiny.attention", {"x": np.ones((1, 300, 16), np.float32)}, outputs=["output"])
-    gate.held = True
-    with ThreadPoolExecutor(1) as callers:
-        call = callers.submit(server.call, "ModelInfer", request)
-        gate.begun.acquire()
-
-        assert not server.drain(0)
-
-        with pytest.raises(grpc.RpcError):
-            call.result()
+    with_runtime(repository, use)

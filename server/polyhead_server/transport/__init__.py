@@ -1,1 +1,1 @@
-"""Talks gRPC: who may call, what is read and written, how errors become statuses."""
+"""The gRPC server: access, TLS, reading and writing messages, errors as statuses."""

@@ -1,7 +1,7 @@
-"""Who may call what: bearer tokens, and a token of its own for management.
+"""Access control: bearer tokens, and separate ones for management.
 
-Without tokens nothing here runs. With them everything is closed but health checks: probes must be able to ask
-without a secret, and hear no more than the state of a name that they know already.
+Without tokens nothing here runs. With them everything but health checks needs one: probes must work without a
+secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
@@ -15,38 +15,31 @@ from polyhead_proto import SERVICE
 from polyhead_server.errors import StartError, shorten
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.repository.files import read_regular
 from polyhead_server.settings import Settings
 from polyhead_server.transport.health import HEALTH
+from polyhead_server.transport.tls import read_file
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
-"""Procedures that need no token. `List` names every model, so it does."""
+"""Procedures that need no token. `List` names every model, so it needs one."""
 
 MANAGEMENT = frozenset({f"/{SERVICE}/RepositoryModelLoad", f"/{SERVICE}/RepositoryModelUnload"})
-"""Procedures that only a management token opens."""
+"""Procedures that need a management token."""
 
 _INFERENCE = frozenset({f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"})
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
-_LARGEST_FILE = 2**20
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
-    """Reads a file of tokens, one a line; several let a token be replaced while both are in use.
+    """Read a file of tokens, one per line. Two allow a token to be replaced while both are in use.
 
     Raises:
-        StartError: The file cannot be read, or a token is none.
+        StartError: The file cannot be read, or holds something that cannot be a token.
     """
-    try:
-        content = read_regular(path, limit=_LARGEST_FILE, follow=True)
-    except OSError as error:
-        raise StartError(
-            f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
-        ) from error
-    tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
+    tokens = tuple(line.strip() for line in read_file(flag, path).splitlines() if line.strip())
     if not tokens:
         raise StartError(f"{flag} must hold a token, {path} is empty")
     for number, token in enumerate(tokens, 1):
@@ -59,12 +52,12 @@ def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """Lets a call through, or refuses it before its handler is even looked up.
+    """Reject calls without the right token before their handler is looked up.
 
     Args:
-        tokens: They open everything but management; none leaves that open to everybody.
-        management: They open everything; none leaves management to the settings that turn it on.
-        statistics: Counts inferences that are refused.
+        tokens: Open everything but management. If there are none, no token is needed for that.
+        management: Open everything. If there are none, no token is needed for management.
+        statistics: Counts rejected inferences.
     """
 
     def __init__(
@@ -79,7 +72,7 @@ class Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Called by gRPC for every call."""
+        """Return the handler of a call. gRPC asks for each."""
         refused = self._refusal(handler_call_details)
         if refused is None:
             return await continuation(handler_call_details)
@@ -110,15 +103,20 @@ class Guard(grpc.aio.ServerInterceptor):
 
 
 def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence[Guard]:
-    """The interceptors that the settings ask for: none where there are no tokens.
+    """Return the interceptors that the settings ask for; none if there are no tokens.
 
     Args:
-        settings: They name the files of tokens.
-        statistics: Counts inferences that are refused.
+        settings: Name the files of tokens.
+        statistics: Counts rejected inferences.
 
     Raises:
-        StartError: A file of tokens cannot be used.
+        StartError: A file of tokens cannot be used, or callers could manage models without a token.
     """
+    if settings.repository_mode == "explicit" and settings.management_token_file is None:
+        raise StartError(
+            "--repository-mode explicit must come with --management-token-file: "
+            "who may load and unload models needs a token"
+        )
     tokens, management = (
         () if path is None else read_tokens(flag, path)
         for flag, path in (
@@ -137,7 +135,7 @@ def _bearer(metadata: Any) -> bytes | None:
 
 
 def _is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:
-    """Compares with every token, in a time that does not tell how much of one is right."""
+    """Compare with every token, in a time that does not reveal how much of one is right."""
     return sum(hmac.compare_digest(given, token) for token in tokens) > 0
 
 
@@ -145,5 +143,5 @@ def _refuse(code: grpc.StatusCode, message: str) -> Handler:
     async def abort(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await context.abort(code, message)
 
-    # Fits every kind of call: it never reads a request, nor writes a reply.
+    # This kind of handler fits every call, since it neither reads a request nor writes a reply.
     return grpc.stream_stream_rpc_method_handler(abort)

@@ -1,189 +1,185 @@
-"""`ModelStreamInfer`: requests of a stream are answered in their order, and several are worked on at once.
+"""`ModelStreamInfer`: several requests of a stream are worked on at once, and answered in their order.
 
-A request that fails does not end the stream: its answer holds the error. At most `MOST` requests have been
-read and not answered, so that a slow reader holds up its own stream.
+A request that fails does not end the stream: its reply holds the error. At most `MAX_IN_PROGRESS` requests
+have been read and not answered, so that a slow reader holds up its own stream only.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import aclosing, suppress
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from typing import TypeAlias
 
 import grpc
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import FINAL, WANTS_STATUS
-from polyhead_server.errors import ErrorReply, InvalidRequestError
-from polyhead_server.inference.inference import Inference
+from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestError
 from polyhead_server.inference.wire import split_infer
-from polyhead_server.serving.budget import Reservation
-from polyhead_server.serving.lifecycle import Lifecycle
+from polyhead_server.observability.request_log import RequestLog
+from polyhead_server.runtime import Runtime
+from polyhead_server.transport.call import Context, caller_deadline, reject
+from polyhead_server.transport.reading import StreamRequests
 
-Context = grpc.aio.ServicerContext[Any, Any]
 Task: TypeAlias = asyncio.Task[None]
 
-MOST = 32
+MAX_IN_PROGRESS = 32
 """Requests of one stream that are worked on at once."""
 
+# Late work is rejected wherever it waits. Only a reader that stands still has to be cut off, and that later.
+_GRACE_SECONDS = 1.0
 
-class Turn:
-    """When an answer may be written: after the one before it.
+
+class ReplySlot:
+    """The place of a reply in its stream: after the reply before it.
 
     Args:
-        before: What writes that one; None for the first.
+        before: The task that writes the reply before; None for the first.
     """
 
     def __init__(self, before: Task | None) -> None:
         self._before = before
 
-    async def come(self) -> None:
-        """Returns once it has come.
+    async def wait(self) -> None:
+        """Wait until the reply may be written.
 
         Raises:
-            CancelledError: The one before has ended the stream; it never comes.
+            CancelledError: The task before has ended the stream.
         """
         before = self._before
         if before is None:
             return
         if not before.done():
-            came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            before.add_done_callback(partial(_wake, came))
-            await came
-        if _ended_badly(before):
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            before.add_done_callback(lambda _: None if done.done() else done.set_result(None))
+            await done
+        if _has_failed(before):
             raise asyncio.CancelledError
         self._before = None
 
 
-def _ended_badly(task: Task) -> bool:
+class InferStream:
+    """Answer the requests of one call.
+
+    Args:
+        runtime: Answers a request.
+        observation: Records every inference.
+        requests: The call's requests.
+        context: The call.
+    """
+
+    def __init__(
+        self, runtime: Runtime, observation: RequestLog, requests: StreamRequests, context: Context
+    ) -> None:
+        self._runtime = runtime
+        self._observed: Callable[[Context], AbstractContextManager[object]] = (
+            observation.request if observation.wanted else nullcontext
+        )
+        self._requests = requests
+        self._context = context
+        self._deadline = caller_deadline(context)
+        self._tasks: deque[Task] = deque()
+        self._last: Task | None = None
+        self._failed: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
+        """Done when the stream cannot go on."""
+
+    async def run(self) -> None:
+        """Answer requests until the caller sends no more.
+
+        Raises:
+            DrainingError: The server drains. Every request accepted before is answered.
+        """
+        reading = asyncio.ensure_future(self._read())
+        draining = asyncio.ensure_future(self._runtime.lifecycle.draining.wait())
+        try:
+            # Wait once for all requests, not for each: that would cost more than to read one.
+            await asyncio.wait((reading, draining, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            self._check()
+            if all_read := reading.done():
+                reading.result()
+            reading.cancel()
+            if self._last is not None:
+                await self._wait_for(self._last)
+            if not all_read:
+                raise DrainingError
+        finally:
+            unfinished = (reading, draining, *self._tasks)
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+
+    async def _read(self) -> None:
+        """Begin to answer one request after the other."""
+        async for payload in self._requests:
+            self._last = asyncio.create_task(self._answer(payload, ReplySlot(self._last)))
+            del payload  # it belongs to the task: the next request may be long in coming
+            self._last.add_done_callback(self._ended)
+            self._tasks.append(self._last)
+            while self._tasks and self._tasks[0].done():
+                self._tasks.popleft()
+            if len(self._tasks) >= MAX_IN_PROGRESS:
+                await self._wait_for(self._tasks[0])
+
+    def _ended(self, task: Task) -> None:
+        if _has_failed(task) and not self._failed.done():
+            self._failed.set_result(task)
+
+    def _check(self) -> None:
+        """Raise the error that ends the stream, if there is one."""
+        if self._failed.done():
+            self._failed.result().result()
+
+    async def _wait_for(self, task: Task) -> None:
+        await asyncio.wait((task, self._failed), return_when=asyncio.FIRST_COMPLETED)
+        self._check()
+
+    async def _answer(self, payload: bytes, slot: ReplySlot) -> None:
+        """Answer one request. An exception ends the stream, after the replies before it."""
+        with self._observed(self._context), self._requests.working():
+            deadline = self._runtime.deadline(self._deadline)
+            timer = _cancel_at(deadline + _GRACE_SECONDS)
+            try:
+                await self._write_replies(payload, deadline, slot)
+            except Exception as error:
+                if isinstance(error, DrainingError) or self._wants_status():
+                    await slot.wait()
+                    raise
+                await self._write(failed_reply(reject(self._context, error), payload), slot)
+            finally:
+                timer.cancel()
+
+    def _wants_status(self) -> bool:
+        """Return whether an error is to end the stream with a status, as Triton's clients may ask."""
+        return WANTS_STATUS in (self._context.invocation_metadata() or ())
+
+    async def _write_replies(self, payload: bytes, deadline: float, slot: ReplySlot) -> None:
+        async with aclosing(self._runtime.stream(payload, deadline=deadline)) as replies:
+            async for reply in replies:
+                await self._write(reply, slot)  # which returns when gRPC's flow control lets it
+                del reply  # hold one part at a time
+
+    async def _write(self, reply: bytes, slot: ReplySlot) -> None:
+        with self._requests.writing():
+            await slot.wait()
+            await send(self._context, reply)
+
+
+def _has_failed(task: Task) -> bool:
     return task.cancelled() or task.exception() is not None
 
 
-def _wake(waiter: "asyncio.Future[None]", _before: Task) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-class Pipeline:
-    """The requests of a stream that have been read and are not answered yet.
-
-    Args:
-        answer: Answers one request in its turn. What it raises ends the stream.
-    """
-
-    def __init__(self, answer: Callable[[bytes, Turn], Coroutine[Any, Any, None]]) -> None:
-        self._answer = answer
-        self._tasks: deque[Task] = deque()
-        self._last: Task | None = None
-        self.failed: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
-        """Done when the stream cannot go on."""
-
-    def begin(self, payload: bytes) -> None:
-        """Begins to answer a request."""
-        self._last = asyncio.get_running_loop().create_task(self._answer(payload, Turn(self._last)))
-        self._last.add_done_callback(self._ended)
-        self._tasks.append(self._last)
-
-    def check(self) -> None:
-        """Raises what ends the stream."""
-        if self.failed.done():
-            self.failed.result().result()
-
-    async def room(self) -> None:
-        """Waits until another request may be read."""
-        while self._tasks and self._tasks[0].done():
-            self._tasks.popleft()
-        if len(self._tasks) >= MOST:
-            await self._wait_for(self._tasks[0])
-
-    async def finish(self) -> None:
-        """Waits until every answer is written."""
-        if self._last is not None:
-            await self._wait_for(self._last)
-
-    async def close(self) -> None:
-        """Drops what is not answered."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _wait_for(self, task: Task) -> None:
-        await asyncio.wait((task, self.failed), return_when=asyncio.FIRST_COMPLETED)
-        self.check()
-
-    def _ended(self, task: Task) -> None:
-        if _ended_badly(task) and not self.failed.done():
-            self.failed.set_result(task)
-
-
-async def answer_stream(
-    requests: AsyncIterator[bytes],
-    lifecycle: Lifecycle,
-    answer: Callable[[bytes, Turn], Coroutine[Any, Any, None]],
-) -> None:
-    """Answers the requests of a stream until it ends, and returns when all answers are written.
-
-    Args:
-        requests: They are asked for one by one, and not while `MOST` are worked on.
-        lifecycle: Says when the server drains.
-        answer: Answers one request in its turn. What it raises ends the stream.
-
-    Raises:
-        UnavailableError: The server drains. Everything that was begun before has its answer.
-    """
-    pipeline = Pipeline(answer)
-    reading = asyncio.ensure_future(_begin_all(requests, pipeline))
-    draining = asyncio.ensure_future(lifecycle.draining.wait())
-    try:
-        # Waited for once, not for every request: that costs more than reading one.
-        await asyncio.wait((reading, draining, pipeline.failed), return_when=asyncio.FIRST_COMPLETED)
-        pipeline.check()
-        all_read = reading.done()
-        if all_read:
-            reading.result()
-        else:
-            reading.cancel()
-        await pipeline.finish()
-        if not all_read:
-            raise lifecycle.refuse()
-    finally:
-        reading.cancel()
-        draining.cancel()
-        await pipeline.close()
-        await asyncio.gather(reading, draining, return_exceptions=True)
-
-
-async def _begin_all(requests: AsyncIterator[bytes], pipeline: Pipeline) -> None:
-    """Begins to answer one request after the other, until the caller has no more."""
-    async for payload in requests:
-        pipeline.begin(payload)
-        del payload  # the pipeline's alone: the next one may be long in coming
-        await pipeline.room()
-
-
-async def answer_in_stream(
-    inference: Inference,
-    payload: bytes,
-    deadline: float,
-    held: Reservation,
-    write: Callable[[bytes], Awaitable[None]],
-) -> None:
-    """Writes the answer to one request, which may have several parts; what goes wrong is raised.
-
-    A part is made when the one before has been taken: `write` returns when gRPC's flow control lets it.
-    """
-    async with aclosing(inference.stream(payload, deadline, held)) as replies:
-        async for message in replies:
-            await write(message)
-            del message  # memory for one part at a time
+def _cancel_at(time: float) -> asyncio.TimerHandle:
+    """Cancel the current task at a time, unless the caller cancels the timer before."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - only tasks call this
+    return asyncio.get_running_loop().call_at(time, task.cancel)
 
 
 async def send(context: Context, message: bytes) -> None:
-    """Sends a message of a stream.
+    """Send a message of a stream.
 
     Raises:
-        CancelledError: The caller has left; of that, a failed write may tell before gRPC does.
+        CancelledError: The caller has left; a failed write may show that before gRPC does.
     """
     try:
         await context.write(message)
@@ -191,18 +187,13 @@ async def send(context: Context, message: bytes) -> None:
         raise asyncio.CancelledError from error
 
 
-def wants_status(context: Context) -> bool:
-    """The caller wants an error as the stream's status, as Triton's clients say it, not in a message."""
-    return WANTS_STATUS in (context.invocation_metadata() or ())
-
-
-def refuse_in_stream(refusal: ErrorReply, payload: bytes) -> bytes:
-    """One request's error, with its id so that the caller knows which it was."""
+def failed_reply(error: ErrorReply, payload: bytes) -> bytes:
+    """Write the reply that holds a request's error, with the request's id."""
     request_id = ""
     with suppress(InvalidRequestError):
         request_id = split_infer(payload).request_id
     return pb.ModelStreamInferResponse(
-        error_message=f"{refusal.code.name}: {refusal.message}",
+        error_message=f"{error.code.name}: {error.message}",
         infer_response=pb.ModelInferResponse(
             id=request_id, parameters={FINAL: pb.InferParameter(bool_param=True)}
         ),

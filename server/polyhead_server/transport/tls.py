@@ -1,9 +1,10 @@
-"""TLS: the server's certificate, and those of its clients.
+"""TLS: the server's certificate, and the authorities of its clients' certificates.
 
-Certificates are renewed more often than servers restart, so every new connection looks at the files.
+Certificates are renewed more often than servers restart, so the files are checked for every new connection.
 """
 
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -20,36 +21,36 @@ _LARGEST_FILE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where certificates lie, all in PEM."""
+    """Paths of the certificates, all in PEM."""
 
     cert: Path
     key: Path
     client_ca: Path | None
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Changes when a file does."""
+        """Return a value that changes when a file does."""
         states = [path.stat() for path in (self.cert, self.key, self.client_ca) if path is not None]
         return tuple((state.st_mtime_ns, state.st_ino) for state in states)
 
     def read(self) -> grpc.ServerCertificateConfiguration:
-        """Reads and checks the files.
+        """Read and check the files.
 
         Raises:
-            StartError: One is missing, or not what it must be.
+            StartError: A file is missing or not valid.
         """
-        key, cert = _read("--tls-key", self.key), _read("--tls-cert", self.cert)
-        client_ca = None if self.client_ca is None else _read("--tls-client-ca", self.client_ca)
+        key, cert = read_file("--tls-key", self.key), read_file("--tls-cert", self.cert)
+        client_ca = None if self.client_ca is None else read_file("--tls-client-ca", self.client_ca)
         self._check()
         return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=client_ca)
 
     def _check(self) -> None:
-        """GRPC would only refuse every connection; OpenSSL says what is wrong."""
+        """Let OpenSSL say what is wrong: gRPC would only reject every connection."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         what = (
             f"--tls-cert and --tls-key must be a certificate and its key, {self.cert} and {self.key} are not"
         )
         try:
-            # An empty pass phrase, so that nobody is asked for one.
+            # An empty pass phrase, so that OpenSSL does not ask for one on the terminal.
             context.load_cert_chain(self.cert, self.key, password="")
             if self.client_ca is not None:
                 what = f"--tls-client-ca must hold certificates of authorities, {self.client_ca} does not"
@@ -59,10 +60,10 @@ class Files:
 
 
 class Certificates:
-    """The certificates in use. gRPC asks for them from threads of its own.
+    """Hold the certificates in use. gRPC asks for them from threads of its own.
 
     Args:
-        files: Where they lie.
+        files: Their paths.
 
     Raises:
         StartError: They cannot be used.
@@ -71,12 +72,14 @@ class Certificates:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._lock = Lock()
-        self._version = files.version() if _readable(files) else ()
+        self._version: tuple[tuple[int, int], ...] = ()
+        with suppress(OSError):  # `read` raises what says more
+            self._version = files.version()
         self._current = files.read()
 
     @property
     def credentials(self) -> grpc.ServerCredentials:
-        """For a port to listen with."""
+        """Return the credentials for a port to listen with."""
         return grpc.dynamic_ssl_server_credentials(
             self._current,
             self.renewed,  # type: ignore[arg-type]  # None is documented: no change
@@ -84,7 +87,7 @@ class Certificates:
         )
 
     def renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The certificates, where they have changed; None where they have not, or cannot be used."""
+        """Return the certificates if they have changed and can be used, else None."""
         with self._lock:
             try:
                 version = self._files.version()
@@ -100,10 +103,10 @@ class Certificates:
 
 
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """What the port listens with; None for plain text.
+    """Return the credentials for the port to listen with; None is plain text.
 
     Raises:
-        StartError: The settings contradict each other, or a file cannot be used.
+        StartError: Only a part of the settings is given, or a file cannot be used.
     """
     if settings.tls_cert is None or settings.tls_key is None:
         if not settings.tls_cert is settings.tls_key is settings.tls_client_ca:
@@ -115,14 +118,15 @@ def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
     return Certificates(files).credentials
 
 
-def _read(flag: str, path: Path) -> bytes:
+def read_file(flag: str, path: Path) -> bytes:
+    """Read a file that a flag names.
+
+    Raises:
+        StartError: It cannot be read.
+    """
     try:
         return read_regular(path, limit=_LARGEST_FILE, follow=True)
     except OSError as error:
         raise StartError(
             f"{flag} must be a file that can be read, {path} is not: {error.strerror}"
         ) from error
-
-
-def _readable(files: Files) -> bool:
-    return all(path is None or path.is_file() for path in (files.cert, files.key, files.client_ca))

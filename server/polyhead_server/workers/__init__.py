@@ -1,1 +1,1 @@
-"""Several processes that serve on one port, and the one above that keeps them running."""
+"""Several processes that serve on one port, and the supervisor that keeps them running."""

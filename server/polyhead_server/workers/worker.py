@@ -1,59 +1,90 @@
-"""A worker: `python -m polyhead_server.workers.worker`, started by the process above.
+"""A worker: `python -m polyhead_server.workers.worker`, started by the supervisor.
 
-Its standard input brings the assignment, and ends when the process above does. Its standard output tells that
-process when it is ready; whatever else is printed goes to standard error.
+Its standard input brings the assignment, and ends when the supervisor does. Its standard output reports to
+the supervisor when it is ready; whatever else is printed goes to standard error. The supervisor imports this
+module, so nothing heavy is imported at its top.
 """
 
 import os
 import sys
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
 
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER, configure
-from polyhead_server.workers.assignment import READY, Assignment
+from polyhead_server.settings import Settings
+
+READY = b"ready\n"
+"""What a worker reports when it has loaded."""
 
 _STDIN, _STDOUT, _STDERR = range(3)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What the supervisor sends a worker."""
+
+    settings: Settings
+    worker: int
+    """Its number, from 0."""
+    files: tuple[int, ...]
+    """Every worker's file of counters."""
+    replacement: bool
+    """It replaces a worker that has ended, and listens only when it has loaded."""
+
+    def to_line(self) -> bytes:
+        """Return the assignment as a line of JSON."""
+        return _ADAPTER.dump_json(self) + b"\n"
+
+    @staticmethod
+    def from_line(line: bytes) -> "Assignment":
+        """Read what `to_line` returned."""
+        return _ADAPTER.validate_json(line)
+
+
+_ADAPTER = TypeAdapter(Assignment)
+
+
 def main() -> int:
-    """Serves until it is told to stop, and returns the exit code."""
+    """Serve until the supervisor says so, and return the exit code."""
     line = _read_line(_STDIN)
-    told = os.dup(_STDOUT)
+    reports = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
-    if not line:  # the process above ended before it could say anything
+    if not line:  # the supervisor has ended
         return 1
     assignment = Assignment.from_line(line)
     configure(assignment.settings.log_level, assignment.settings.log_format, worker=assignment.worker)
 
     from polyhead_server.observability.shared_counters import SharedCounters
-    from polyhead_server.process import Leash, run
-    from polyhead_server.runtime import Place
+    from polyhead_server.process import WorkerContext, run
 
-    place = Place(
+    def report() -> None:
+        os.write(reports, READY)
+        os.close(reports)
+
+    context = WorkerContext(
         counters=SharedCounters(assignment.files, assignment.worker),
-        shared=True,
-        late=assignment.late,
+        replacement=assignment.replacement,
+        lifeline=_STDIN,
+        on_ready=report,
     )
     try:
-        return run(assignment.settings, Leash(place=place, lifeline=_STDIN, ready=lambda: _tell(told, READY)))
+        return run(assignment.settings, context)
     except StartError as error:
         LOGGER.error("cannot serve: %s", error)
         return 1
 
 
 def _read_line(file: int) -> bytes:
-    """Reads up to the first end of a line, and nothing beyond."""
+    """Read to the end of the first line. The supervisor writes no more than that."""
     line = b""
     while not line.endswith(b"\n"):
-        byte = os.read(file, 1 << 16)
-        if not byte:
+        part = os.read(file, 1 << 16)
+        if not part:
             return b""
-        line += byte
+        line += part
     return line
-
-
-def _tell(file: int, word: bytes) -> None:
-    os.write(file, word)
-    os.close(file)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def test_requests_runs_and_failures_show(serve: Any) -> None:
         assert caught.value.code() is code
     statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny")).model_stats[0]
 
-    metrics = Metrics(server.server.registry.counters)
+    metrics = Metrics(server.runtime.registry.counters)
 
     assert metrics("polyhead_requests_total", code="OK") == 3
     assert metrics("polyhead_requests_total", code="INVALID_ARGUMENT") == 1
@@ -94,11 +94,11 @@ def test_requests_runs_and_failures_show(serve: Any) -> None:
 
 def test_drops_show_with_their_reason(serve: Any) -> None:
     server = serve()
-    server.server.lifecycle.draining.set()
+    server.runtime.lifecycle.draining.set()
     with pytest.raises(grpc.RpcError):
         server.infer("tiny", {"x": np.ones((1, 2, 16), np.float32)})
 
-    metrics = Metrics(server.server.registry.counters)
+    metrics = Metrics(server.runtime.registry.counters)
 
     assert metrics("polyhead_drops_total", "", reason="draining") == 1
     assert metrics("polyhead_requests_total", "", code="UNAVAILABLE") == 1
@@ -106,12 +106,12 @@ def test_drops_show_with_their_reason(serve: Any) -> None:
 
 def test_the_documentation_lists_exactly_what_is_told(serve: Any) -> None:
     server = serve()
-    server.server.lifecycle.draining.set()
+    server.runtime.lifecycle.draining.set()
     with pytest.raises(grpc.RpcError):
         server.infer("tiny", {"x": np.ones((1, 2, 16), np.float32)})
     told = {
         f"{name}_total" if family.type == "counter" else name: family
-        for name, family in Metrics(server.server.registry.counters).families.items()
+        for name, family in Metrics(server.runtime.registry.counters).families.items()
     }
 
     table = re.findall(r"^\| `((?:polyhead|process)_\w+)` \| (\w+) \| (.*?) \|", OPERATIONS.read_text(), re.M)
@@ -172,7 +172,7 @@ def ask(serve: Any) -> Iterator[tuple[Any, Ask]]:
         except urllib.error.HTTPError as error:
             return error.code
 
-    with serve_metrics(settings(), server.server.registry.counters, {}) as port:
+    with serve_metrics(settings(), server.runtime.registry.counters, {}) as port:
         yield server, status
 
 

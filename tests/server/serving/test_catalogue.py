@@ -229,7 +229,7 @@ def test_a_request_for_no_model_counts_nowhere(serve: Any) -> None:
 
 def test_a_request_for_a_model_that_has_gone_counts_as_nobody_s(serve: Any) -> None:
     server = serve()
-    registry = server.server.registry
+    registry = server.runtime.registry
     x = np.zeros((1, 2, 16), np.float32)
     server.infer("tiny", {"x": x})
 
@@ -255,10 +255,10 @@ def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: "Gate") 
             with pytest.raises(grpc.RpcError) as caught:
                 server.call("ModelInfer", request, timeout=0.3)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        while server.server.lifecycle.accepted:
+        while server.runtime.lifecycle.accepted:
             server.call("ServerLive")
 
-    totals = server.server.registry.counters.total("tiny.attention", 1)
+    totals = server.runtime.registry.counters.total("tiny.attention", 1)
     assert 1 <= totals[at.CODE["DEADLINE_EXCEEDED"]] <= 6  # one may pass before anybody looks at the request
     assert totals[at.CODE["CANCELLED"]] == 0
 
@@ -275,7 +275,7 @@ def test_the_copy_that_a_reply_is_made_with_is_part_of_its_time(
         server.infer("tiny", {"x": np.zeros((1, 2, 16), np.float32)})
 
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    totals = server.server.registry.counters.total("tiny", 1)
+    totals = server.runtime.registry.counters.total("tiny", 1)
     assert (totals[at.CODE["OK"]], totals[at.CODE["RESOURCE_EXHAUSTED"]]) == (0, 1)
 
 

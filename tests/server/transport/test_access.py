@@ -154,6 +154,6 @@ def test_a_refused_inference_is_counted(locked: Any) -> None:
     with pytest.raises(grpc.RpcError):
         locked.call("ServerLive")
 
-    counted = locked.server.registry.unattributed.page
+    counted = locked.runtime.registry.unattributed.page
     assert counted[at.CODE["UNAUTHENTICATED"]] == counted[at.CODE["PERMISSION_DENIED"]] == 1
     assert counted[at.FAILED] == 2

@@ -34,7 +34,7 @@ def call(server: Any) -> socket.socket:
 
 def held(server: Any) -> int:
     """The bytes that the server holds for its callers, as metrics tell it."""
-    return int(server.server.registry.counters.total("", 0)[at.HELD_BYTES])
+    return int(server.runtime.registry.counters.total("", 0)[at.HELD_BYTES])
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -46,7 +46,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_whole_reply_is_held_until_its_reader_has_it_or_leaves(serve: Any) -> None:
     server = serve()
     with closing(call(server)):
-        until(lambda: held(server) > REPLY_BYTES and not server.server.lifecycle.accepted)
+        until(lambda: held(server) > REPLY_BYTES and not server.runtime.lifecycle.accepted)
     until(lambda: held(server) == 0)
 
     reply = server.infer("tiny.attention", {"x": LONG}, outputs={"attention.0": {"heads": "0"}})

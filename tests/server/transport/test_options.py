@@ -141,7 +141,7 @@ def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
         live(b"", timeout=30)
         with gate.closed():
             held = [infer.future(request.SerializeToString(), timeout=60) for _ in range(2)]
-            while server.server.lifecycle.accepted < 2:
+            while server.runtime.lifecycle.accepted < 2:
                 elsewhere(b"", timeout=30)
             third = live.future(b"", timeout=60)
             if streams > 2:

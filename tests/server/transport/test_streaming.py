@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyhead_proto import RPCS
-from polyhead_server.transport.streaming import MOST, Turn, send
+from polyhead_server.transport.streaming import MAX_IN_PROGRESS, ReplySlot, send
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
@@ -72,21 +72,27 @@ def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order
     server = serve()
     requests = [
         server.request("tiny.attention", {"x": LONG}, outputs=["output"], id=str(number))
-        for number in range(MOST + 8)
+        for number in range(MAX_IN_PROGRESS + 8)
     ]
     requests[3] = server.request("tiny", {"y": X}, id="3")
     with gate.closed():
         replies = stream(server, iter(requests), timeout=60)
-        while server.server.lifecycle.accepted < MOST:
+        while (
+            server.runtime.lifecycle.accepted < MAX_IN_PROGRESS - 1
+        ):  # one has failed, and waits for its slot
             server.call("ServerLive")
         for _ in range(50):  # time in which it would go on reading
             server.call("ServerLive")
-        assert server.server.lifecycle.accepted == MOST
+        assert server.runtime.lifecycle.accepted == MAX_IN_PROGRESS - 1
 
     got = list(replies)
 
-    assert [reply.infer_response.id for reply in got] == [str(number) for number in range(MOST + 8)]
-    assert [bool(reply.error_message) for reply in got] == [number == 3 for number in range(MOST + 8)]
+    assert [reply.infer_response.id for reply in got] == [
+        str(number) for number in range(MAX_IN_PROGRESS + 8)
+    ]
+    assert [bool(reply.error_message) for reply in got] == [
+        number == 3 for number in range(MAX_IN_PROGRESS + 8)
+    ]
     alone = server.infer("tiny.attention", {"x": LONG}, outputs=["output"])
     np.testing.assert_allclose(
         np.frombuffer(got[-1].infer_response.raw_output_contents[0], np.float32),
@@ -154,10 +160,10 @@ def test_nothing_is_written_after_what_ended_the_stream() -> None:
     async def test() -> None:
         failing = asyncio.get_running_loop().create_task(fail())
         with pytest.raises(asyncio.CancelledError):
-            await Turn(failing).come()  # which waits for it
+            await ReplySlot(failing).wait()  # which waits for it
         assert isinstance(failing.exception(), ValueError)
         with pytest.raises(asyncio.CancelledError):
-            await Turn(failing).come()  # which comes later
+            await ReplySlot(failing).wait()  # which comes later
 
     asyncio.run(test())
 

@@ -262,7 +262,7 @@ def test_what_a_cancelled_reader_has_not_taken_is_dropped(serve: Any, produced: 
 
     replies.cancel()
 
-    while server.server.lifecycle.accepted:
+    while server.runtime.lifecycle.accepted:
         server.call("ServerLive")
     assert produced.parts < math.ceil(LONG_BYTES / PART)
     assert produced.alive() == 0
@@ -291,7 +291,7 @@ def test_a_slow_reader_costs_the_computed_outputs_and_little_more(serve: Any) ->
 
 def held(server: Any) -> int:
     """The bytes that the server holds for its callers, as metrics tell it."""
-    (page,) = (values for key, values in server.server.registry.counters.totals().items() if key == ("", 0))
+    (page,) = (values for key, values in server.runtime.registry.counters.totals().items() if key == ("", 0))
     return int(page[at.HELD_BYTES])
 
 
@@ -321,7 +321,7 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
     error: Any = caught.value
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
-    totals = server.server.registry.counters.total("tiny.attention", 1)
+    totals = server.runtime.registry.counters.total("tiny.attention", 1)
     assert totals[at.DROP["memory"]] == totals[at.CODE["UNAVAILABLE"]] == 4
 
     for replies in standing:
@@ -336,10 +336,10 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(serve: Any, produced
     replies = stream(server, iter([in_parts(server, LONG)]), timeout=None)
     next(replies)
 
-    until(lambda: server.server.lifecycle.accepted == 0 and held(server) == 0)
+    until(lambda: server.runtime.lifecycle.accepted == 0 and held(server) == 0)
 
     assert produced.alive() == 0
-    totals = server.server.registry.counters.total("tiny.attention", 1)
+    totals = server.runtime.registry.counters.total("tiny.attention", 1)
     assert totals[at.CODE["DEADLINE_EXCEEDED"]] == 1
     assert totals[at.CODE["CANCELLED"]] == 0
     replies.cancel()

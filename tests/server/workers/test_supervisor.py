@@ -24,9 +24,11 @@ from tests.servers import Callers, quick_settings
 
 from polyhead_client import Client, Unavailable
 from polyhead_proto import messages as pb
+from polyhead_server import Settings
+from polyhead_server.address import reserve_port
 from polyhead_server.observability.shared_counters import SharedCounters
-from polyhead_server.workers.port import reserve
-from polyhead_server.workers.supervisor import Supervisor
+from polyhead_server.workers.supervisor import Supervisor, settings_of
+from polyhead_server.workers.worker import Assignment
 
 if TYPE_CHECKING:
     from tests.server.workers.conftest import Start, Workers
@@ -297,7 +299,7 @@ def test_when_the_system_gives_no_process_it_is_asked_again(
 
     async def test() -> None:
         with ExitStack() as stack:
-            port = stack.enter_context(reserve("127.0.0.1", 0)).getsockname()[1]
+            port = stack.enter_context(reserve_port("127.0.0.1", 0)).getsockname()[1]
             counters = SharedCounters.create(1, worker=None)
             stack.callback(counters.close)
             supervisor = Supervisor(replace(quick_settings(repository), port=port, workers=1), counters)
@@ -318,3 +320,27 @@ def test_when_the_system_gives_no_process_it_is_asked_again(
 def wait_until_ready(address: str) -> None:
     with Client(address) as client:
         client.wait_until_ready(timeout=60)
+
+
+# ---- Workers spread over GPUs ----------------------------------------------------------------------
+
+
+SETTINGS = Settings(models=Path("m"), device="cuda", workers=6)
+
+
+def test_every_gpu_has_as_many_workers() -> None:
+    devices = [settings_of(worker, SETTINGS, (0, 2, 3)).device for worker in range(6)]
+
+    assert devices == ["cuda:0", "cuda:2", "cuda:3"] * 2
+
+
+def test_without_gpus_each_worker_decides() -> None:
+    assert settings_of(1, SETTINGS, ()) == SETTINGS
+
+
+def test_nothing_else_changes_on_the_way_to_a_worker() -> None:
+    mine = settings_of(1, SETTINGS, (4, 5))
+    assert mine == replace(SETTINGS, device="cuda:5", workers=3)  # that share this GPU
+    assignment = Assignment(settings=mine, worker=1, files=(3, 4), replacement=False)
+
+    assert Assignment.from_line(assignment.to_line()).settings == mine

@@ -1,4 +1,4 @@
-"""What a worker is told."""
+"""The assignment of a worker."""
 
 import dataclasses
 import subprocess
@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 from polyhead_server import Settings
-from polyhead_server.workers.assignment import Assignment
+from polyhead_server.workers.worker import Assignment
 
 
 def test_an_assignment_arrives_as_it_was_sent() -> None:
     settings = Settings(
         models=Path("models with blanks"), port=5, tls_cert=Path("ü.pem"), metrics_port=0, drain_seconds=1.5
     )
-    sent = Assignment(settings=settings, worker=3, files=(7, 9), late=True)
+    sent = Assignment(settings=settings, worker=3, files=(7, 9), replacement=True)
 
     line = sent.to_line()
 

@@ -28,8 +28,8 @@ MIB = 2**20
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyhead_server.transport.reception.PROMPT_SECONDS", 0.2)
-    monkeypatch.setattr("polyhead_server.transport.reception._LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("polyhead_server.transport.reading.PROMPT_SECONDS", 0.2)
+    monkeypatch.setattr("polyhead_server.transport.reading._CHECK_SECONDS", 0.02)
 
 
 class Silent:
@@ -116,7 +116,7 @@ def test_who_waits_for_an_answer_is_not_late_with_the_next_request(silent: Any, 
         streams = [call(STREAM) for _ in range(8)]
         for one in streams:
             one.requests.put(request)
-        while server.server.lifecycle.accepted < 8:
+        while server.runtime.lifecycle.accepted < 8:
             server.call("ServerLive")
         time.sleep(1)
         assert all(one.call.is_active() for one in streams)
@@ -173,7 +173,7 @@ def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(
     async def read(*_arguments: object) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr("polyhead_server.transport.reception.Waits.read", read)
+    monkeypatch.setattr("polyhead_server.transport.reading.BoundedReader.read", read)
     with pytest.raises(grpc.RpcError) as caught:
         server.infer("tiny", X)
 
@@ -190,14 +190,14 @@ def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -
 
     assert late.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "the request must come within 0.5 s" in late.call.details()
-    totals = server.server.registry.counters.total("", 0)
+    totals = server.runtime.registry.counters.total("", 0)
     assert totals[at.CODE["DEADLINE_EXCEEDED"]] == 1
 
 
 def test_who_is_refused_is_counted(silent: Any) -> None:
     server, call = silent()
     first_done([call(INFER), call(INFER), call(INFER)])
-    counters = server.server.registry.counters
+    counters = server.runtime.registry.counters
     while counters.total("", 0)[at.CODE["UNAVAILABLE"]] < 2:
         time.sleep(0.01)
     assert counters.total("", 0)[at.DROP["memory"]] == 2

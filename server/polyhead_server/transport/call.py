@@ -1,0 +1,56 @@
+"""What every call has: a deadline, and errors that become its status."""
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import grpc
+
+from polyhead_proto.names import REQUEST_ID
+from polyhead_server.errors import ErrorReply, error_reply
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.request_log import CURRENT, request_id
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def caller_deadline(context: Context) -> float:
+    """Return the deadline that the caller has set, in the event loop's time; infinite if there is none.
+
+    Ask when the call arrives: gRPC derives it from the wall clock, which may be set in the meantime.
+    """
+    now = asyncio.get_running_loop().time()  # first, so that the result is never later than gRPC's own
+    remaining = context.time_remaining()
+    return math.inf if remaining is None else now + remaining
+
+
+def reject(context: Context, error: Exception) -> ErrorReply:
+    """Turn an error into what its caller gets. Log those that are the server's fault."""
+    name = request_id(context)
+    reply = error_reply(error, name)
+    if (record := CURRENT.get()) is not None:
+        record.code, record.message = reply.code.name, reply.message
+    if reply.code is grpc.StatusCode.INTERNAL:
+        LOGGER.error("request %s failed", name, exc_info=error, extra={"request_id": name})
+    elif record is None:
+        LOGGER.debug(
+            "request %s rejected: %s: %s",
+            name,
+            reply.code.name,
+            reply.message,
+            extra={"request_id": name},
+        )
+    return replace(reply, trailers=(*reply.trailers, (REQUEST_ID, name)))
+
+
+async def abort(context: Context, error: Exception) -> NoReturn:
+    """End a call with the status of an error.
+
+    Raises:
+        AbortError: Always, for gRPC.
+    """
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    reply = reject(context, error)
+    await context.abort(reply.code, reply.message, reply.trailers)
