@@ -23,7 +23,7 @@ from rich.table import Table
 
 from encoders import ENCODERS, equal_lengths, export_missing, request_bytes
 from load import Load, closed_loop, send_at
-from polyhead_load import Plan
+from polyhead_load import LoadPlan
 from polyhead_load.schedule import schedule
 from polyhead_load.sweep.fingerprint import fingerprint
 from polyhead_load.sweep.intervals import Interval, paired_ratio
@@ -37,7 +37,7 @@ if not console.is_terminal:
     console.width = 140
 
 
-def generated(plan: Plan) -> list[float]:
+def generated(plan: LoadPlan) -> list[float]:
     """Return the latencies that the generator measures, in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="polyhead-agreement-") as name:
         folder = Path(name)
@@ -51,7 +51,7 @@ def generated(plan: Plan) -> list[float]:
     return latencies
 
 
-def others(plan: Plan, requests: Sequence[bytes]) -> list[float]:
+def others(plan: LoadPlan, requests: Sequence[bytes]) -> list[float]:
     """Return the latencies that the other generator measures, likewise."""
     if plan.rate is None:
         run = closed_loop(plan.address, requests, in_flight=1, seconds=plan.seconds)
@@ -64,7 +64,7 @@ def others(plan: Plan, requests: Sequence[bytes]) -> list[float]:
     return list(load.latencies_ms)
 
 
-def compared(plan: Plan, requests: Sequence[bytes], rounds: int) -> list[tuple[float, float]]:
+def compared(plan: LoadPlan, requests: Sequence[bytes], rounds: int) -> list[tuple[float, float]]:
     """Return the p50 of the generator and of the other, in each round."""
     found: list[tuple[float, float]] = []
     for number in range(rounds):
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     requests = request_bytes(encoder, equal_lengths(encoder, 16))
     cells: dict[str, list[tuple[float, float]]] = {}
     with polyhead_server(chosen.models, serve_arguments) as served:
-        single = Plan(
+        single = LoadPlan(
             address=served.address,
             model=encoder.name,
             tokens=encoder.tokens,

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polyhead_load.errors import LoadError
-    from polyhead_load.plan import Lengths, Plan
+    from polyhead_load.plan import Lengths, LoadPlan
 
-__all__ = ["Lengths", "LoadError", "Plan"]
+__all__ = ["Lengths", "LoadError", "LoadPlan"]
 
 # Found when they are used: the command line looks into this package without needing its extra.
-_MODULES = {"errors": ["LoadError"], "plan": ["Lengths", "Plan"]}
+_MODULES = {"errors": ["LoadError"], "plan": ["Lengths", "LoadPlan"]}
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
