@@ -107,12 +107,7 @@ OnAnswer: TypeAlias = Callable[[Answer], None]
 
 
 class LoadConnection:
-    """A channel to a server.
-
-    Args:
-        address: `host:port`, or `unix:/path`.
-        timeout: Seconds that a request may take.
-        access: TLS and token.
+    """A channel to a server at `host:port` or `unix:/path`, where each request may take `timeout` seconds.
 
     Raises:
         InvalidRequest: `access` contradicts itself.

@@ -21,17 +21,11 @@ class Arrival(NamedTuple):
 
 
 def poisson(rate: float, seed: int, *, seconds: float = math.inf, stream: int = _MEASURED) -> Iterator[float]:
-    """Yield arrival times of a Poisson process, in seconds from 0.
+    """Yield arrival times of a Poisson process, in seconds from 0; streams of one seed are independent.
 
     A finite time has as many arrivals as the rate says, rounded: the process given that number, which is
     uniform order statistics. Gaps and bursts are the same, and only the total does not vary. It would, by
     11 % in 4 s at 20/s, so that 50 % of a capacity would be 45 or 55 % of it.
-
-    Args:
-        rate: Arrivals a second.
-        seed: Determines the times.
-        seconds: The end; may be infinite.
-        stream: Independent streams of the same seed.
     """
     random = np.random.default_rng([seed, stream])
     if math.isfinite(seconds):
@@ -53,18 +47,10 @@ def schedule(
     index: int = 0,
     count: int = 1,
 ) -> Iterator[Arrival]:
-    """Yield the arrivals of one of `count` processes that share a load.
+    """Yield the arrivals of one of `count` processes that share a load of `rate` requests a second.
 
     Each arrival of the one schedule goes to one of them at random. So each has Poisson arrivals, independent
     of the others', and it does not matter that they start at slightly different times.
-
-    Args:
-        rate: Arrivals a second, of all processes together.
-        seconds: The end of the measured arrivals; may be infinite.
-        warm_up_seconds: How long others come before them.
-        seed: Determines the schedule.
-        index: The process.
-        count: The number of processes.
     """
     warm_up = poisson(rate, seed, seconds=warm_up_seconds, stream=_WARM_UP)
     for number, time in _share(warm_up, seed, index, count):

@@ -91,11 +91,6 @@ class Dispatcher(UsersDispatcher):
     """locust's dispatcher, with an open or a closed loop as the options of each run say.
 
     locust makes one for each run, when its options are known. An open loop has one user in each process.
-
-    Args:
-        options: Of the run; from the web interface, those of its form.
-        worker_nodes: The processes.
-        user_classes: All that there are.
     """
 
     def __init__(self, options: Namespace, worker_nodes: Any, user_classes: list[type[User]]) -> None:

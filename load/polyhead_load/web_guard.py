@@ -21,12 +21,7 @@ _FORM_OPTIONS = frozenset({"host", "user_classes", "run_time", "spawn_rate", "pr
 
 
 class WebGuard:
-    """Holds runs to the server and the secrets with which locust was started.
-
-    Args:
-        options: Those of the command line.
-        host: The server that is called.
-    """
+    """Holds runs to the server and the secrets with which locust was started."""
 
     def __init__(self, options: Namespace, host: str | None) -> None:
         self._host = host or DEFAULT_TARGET

@@ -304,17 +304,9 @@ def _panels(
     title: Callable[[str], str] = str,
     height: float = _HEIGHT,
 ) -> Figure | None:
-    """Draw a grid of panels: a row for each facet with valid runs under the loads, and the columns.
+    """Draw a grid of panels: a row for each facet with a valid run under `loads`, and the columns.
 
-    Args:
-        layout: What is drawn.
-        loads: Facets without a valid run under any of these are left out.
-        columns: Passed to `draw_panel` and, as `title` spells them, shown above the panels.
-        draw_panel: Draws one panel.
-        x: Title of the horizontal axes.
-        y: Title of the vertical ones.
-        title: Spells a column.
-        height: Of a panel, in inches.
+    `x` and `y` are the axes' titles, `title` spells a column, `height` is a panel's in inches.
     """
     facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
     if not facets:

@@ -94,12 +94,7 @@ def provide(
 ) -> Provided:
     """Find the families of a sweep in the repository, and export those that are missing.
 
-    Args:
-        sweep: Names the families, and describes their encoders.
-        models: The model repository; made where it is missing.
-        on_step: Called with a few words before each export.
-        export: Runs `polyhead export`.
-        available: Returns the bytes of free memory; None asks the system.
+    `on_step` is called with a few words before each export; `available` returns the bytes of free memory.
     """
     available = available or available_bytes
     families: dict[str, SweepFamily] = {}

@@ -29,11 +29,7 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def fingerprint(command: Sequence[str]) -> dict[str, Any]:
-    """Return machine, versions and the exact command, without what is unknown.
-
-    Args:
-        command: What started the measurement.
-    """
+    """Return machine, versions and the exact command, without what is unknown."""
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     facts = {
         "command": " ".join(command),

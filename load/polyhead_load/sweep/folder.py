@@ -146,11 +146,7 @@ class Journal:
 
 
 class RunFolder:
-    """The folder of one run.
-
-    Args:
-        path: The folder; `begin` makes it.
-    """
+    """The folder of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -179,11 +175,7 @@ class RunFolder:
             os.close(folder)
 
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run, or resume the one in the folder.
-
-        Args:
-            sweep: What is to be measured.
-            facts: The machine and the families. Those of the first session stay.
+        """Start a run, or resume the one in the folder; the facts of its first session stay.
 
         Returns:
             The facts that the folder holds now.

@@ -30,12 +30,7 @@ def void_reasons(
 ) -> tuple[str, ...]:
     """Return why a run is void; empty where it is valid.
 
-    Args:
-        run: What the generator recorded.
-        plan: What it was to send.
-        gates: The limits.
-        foreign: Cores that other processes kept busy; None where unknown.
-        steal: Cores that the machine's host took away; None where unknown.
+    `foreign` and `steal` are the cores that other processes and the machine's host used; None where unknown.
     """
     if not len(run.records.planned):
         return (f"no request was planned within {plan.seconds:g} s: give a higher rate, or more seconds",)

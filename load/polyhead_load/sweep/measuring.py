@@ -90,15 +90,6 @@ def measure(
 ) -> Measurement:
     """Measure a cell once.
 
-    Args:
-        run: Which attempt at which cell.
-        plan: What the generator is to send.
-        sweep: Says how long to warm up, and what makes a run void.
-        server: The server to call.
-        folder: Where the records go.
-        generate: Runs the generator.
-        warm: Warms up.
-
     Raises:
         PolyheadError: The warm-up failed.
         SweepError: The records cannot be written.

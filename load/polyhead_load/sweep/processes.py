@@ -59,11 +59,6 @@ def polyhead(*arguments: str | Path) -> None:
 def generate(plan: LoadPlan, folder: Path, *, command: Sequence[str] = _GENERATOR) -> GeneratorRun:
     """Run the generator.
 
-    Args:
-        plan: What to send.
-        folder: Where it writes; made here.
-        command: What to start.
-
     Raises:
         ProcessError: It failed, or did not end.
         SweepError: There is no room for its files.

@@ -13,12 +13,7 @@ from polyhead_load.sweep.folder import Measurement
 
 
 class SweepProgress:
-    """A bar on a terminal, a line for each block elsewhere.
-
-    Args:
-        console: Where to write.
-        clock: Returns the time in seconds.
-    """
+    """A bar on a terminal, a line for each block elsewhere."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console

@@ -31,15 +31,8 @@ StartServer = Callable[[Group], AbstractContextManager[MeasuredServer]]
 class SweepRunner:
     """Measures what a run's folder does not hold yet.
 
-    Args:
-        sweep: What is to be measured.
-        folder: The run's folder.
-        groups: Families that are served together. Families in no group are not measured.
-        start: Starts a server for a group.
-        own: Whether a server that has ended can be started again.
-        generate: Runs the generator.
-        progress: Shows the progress.
-        warm: Warms up.
+    Families in none of the groups are not measured. `own` says that a server that has ended can be started
+    again.
     """
 
     def __init__(

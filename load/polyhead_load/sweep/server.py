@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -35,23 +34,28 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-class MeasuredServer(Protocol):
-    """What a sweep needs of a server."""
+class MeasuredServer:
+    """A server that a sweep calls; of one that it has not started, CPU time and memory are unknown."""
 
-    address: str
-    access: Access
+    def __init__(self, address: str, access: Access = OPEN_ACCESS) -> None:
+        self.address = address
+        self.access = access
 
     def alive(self) -> bool:
-        """Return whether it runs."""
+        """Return whether it answers."""
+        with self.access.client(self.address, timeout=5) as client:
+            return client.live()
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds used so far; None where unknown."""
+        """Return the CPU seconds used so far by all its processes; None where unknown."""
+        return None
 
     def memory_mib(self) -> float | None:
-        """Return its resident memory; None where unknown."""
+        """Return the resident memory of all its processes; None where unknown."""
+        return None
 
 
-class RunningServer:
+class RunningServer(MeasuredServer):
     """A server that somebody else has started, perhaps on another machine.
 
     Raises:
@@ -59,8 +63,7 @@ class RunningServer:
     """
 
     def __init__(self, address: str, access: Access = OPEN_ACCESS) -> None:
-        self.address = address
-        self.access = access
+        super().__init__(address, access)
         with access.client(address, timeout=5) as client:
             try:
                 self.version = client.metadata().version
@@ -70,26 +73,12 @@ class RunningServer:
                     "to have the sweep start its own"
                 ) from error
 
-    def alive(self) -> bool:
-        """Return whether it answers."""
-        with self.access.client(self.address, timeout=5) as client:
-            return client.live()
 
-    def cpu_seconds(self) -> float | None:
-        """Return None."""
-        return None
-
-    def memory_mib(self) -> float | None:
-        """Return None."""
-        return None
-
-
-class OwnServer:
+class OwnServer(MeasuredServer):
     """A `polyhead serve` process on a free port of the loopback interface."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", address: str) -> None:
-        self.address = address
-        self.access = OPEN_ACCESS
+        super().__init__(address)
         self._process = process
         self._watched = psutil.Process(process.pid)
 
@@ -103,7 +92,7 @@ class OwnServer:
         return self._process.poll() is None
 
     def cpu_seconds(self) -> float | None:
-        """Add up the process and its workers."""
+        """Add up the server and its workers."""
         try:
             times = [process.cpu_times() for process in self._processes()]
         except psutil.Error:
@@ -111,7 +100,7 @@ class OwnServer:
         return sum(each.user + each.system for each in times)
 
     def memory_mib(self) -> float | None:
-        """Add up the process and its workers."""
+        """Add up the server and its workers."""
         try:
             return sum(process.memory_info().rss for process in self._processes()) / 2**20
         except psutil.Error:
@@ -126,11 +115,6 @@ def own_server(
     families: Collection[SweepFamily], log: Path, flags: Sequence[str] = ()
 ) -> Iterator[OwnServer]:
     """Serve some families and nothing else.
-
-    Args:
-        families: What to serve.
-        log: File to append the server's log to.
-        flags: More flags for the server.
 
     Raises:
         SweepError: It does not start.

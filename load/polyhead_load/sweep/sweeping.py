@@ -31,16 +31,7 @@ def run_sweep(
     command: Sequence[str],
     progress: SweepProgress,
 ) -> RunFolder:
-    """Measure what `out` does not hold yet.
-
-    Args:
-        sweep: What to measure.
-        out: The run's folder.
-        models: The model repository, for a server of the sweep's own.
-        address: A running server; None starts one.
-        access: TLS and token for that server.
-        command: The command line, for the report.
-        progress: Shows the progress.
+    """Measure what `out` does not hold yet, at a running server or at one of its own for `models`.
 
     Raises:
         SweepError: It cannot begin, or go on.

@@ -33,18 +33,13 @@ class WarmUp:
 
 
 def warm_up(client: Client, plan: LoadPlan, most_seconds: float, spread: float = 0.1) -> WarmUp:
-    """Send a plan's requests one after the other until three windows agree.
+    """Send a plan's requests one after the other until three windows agree, or `most_seconds` have passed.
 
     A window is 0.3 s (less where `most_seconds` is below 1.8) and at least two requests; all together have
-    50 requests, or took half of `most_seconds`. The medians of the last three windows have to agree, as in
-    perf_analyzer, but by latency alone. Of a distribution of lengths, each that the generator may send is
-    called once before; the windows are at the median.
-
-    Args:
-        client: Connected to the plan's server.
-        plan: What to call.
-        most_seconds: When to give up; three windows are tried in any case.
-        spread: Largest relative difference between the windows' medians.
+    50 requests, or took half of `most_seconds`. The medians of the last three windows may differ by the
+    relative `spread`, as in perf_analyzer, but by latency alone. Three windows are tried in any case. Of a
+    distribution of lengths, each that the generator may send is called once before; the windows are at the
+    median.
 
     Raises:
         PolyheadError: A call failed.

@@ -14,7 +14,6 @@ from tests.load.sweep.synthetic import make_records, make_run, new_folder, small
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_client import Client
-from polyhead_client.options import OPEN_ACCESS
 from polyhead_load import LoadPlan
 from polyhead_load.errors import SweepError
 from polyhead_load.records import GeneratorRun
@@ -24,6 +23,7 @@ from polyhead_load.sweep.measuring import WarmUpFunction
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.runner import Group, SweepRunner
+from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp
 
@@ -43,19 +43,15 @@ class Watching(SweepProgress):
         self.cell_runs.append(run)
 
 
-class FakeServer:
+class FakeServer(MeasuredServer):
     """A real server's address, with a life of its own."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self.access = OPEN_ACCESS
+        super().__init__(address)
         self.lives = True
 
     def alive(self) -> bool:
         return self.lives
-
-    def cpu_seconds(self) -> float | None:
-        return None
 
     def memory_mib(self) -> float | None:
         return 100.0
