@@ -213,7 +213,7 @@ class Session:
         unanswered = [one for one in self._in_flight if one.planned >= 0]
         if unanswered:
             _LOG.warning(
-                "%d requests were still in flight when the run ended: they are recorded as unanswered",
+                "%d requests were still under way when the run ended: they are in the records, as unanswered",
                 len(unanswered),
             )
         for one in unanswered:
