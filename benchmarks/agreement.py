@@ -21,7 +21,7 @@ from rich.table import Table
 
 from encoders import ENCODERS, export_missing, request_bytes
 from load_generator import closed_loop, open_loop
-from polyhead_load import Plan
+from polyhead_load import LoadPlan
 from polyhead_load.schedule import schedule
 from polyhead_load.sweep.intervals import paired_ratio
 from report import console, with_fingerprint
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     export_missing([encoder], chosen.models)
     requests = request_bytes(encoder, [encoder.tokens] * 16)
     with serve(chosen.models, flags) as server:
-        closed = Plan(
+        closed = LoadPlan(
             address=server.address,
             model=encoder.name,
             tokens=encoder.tokens,
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"each ratio must be within {_TOLERANCE:.0%} of 1, on a quiet machine; one is not")
 
 
-def _compare(plan: Plan, requests: Sequence[bytes], rounds: int) -> Pairs:
+def _compare(plan: LoadPlan, requests: Sequence[bytes], rounds: int) -> Pairs:
     """Measure with both generators in turn."""
     pairs: Pairs = []
     for number in range(rounds):
@@ -96,7 +96,7 @@ def _compare(plan: Plan, requests: Sequence[bytes], rounds: int) -> Pairs:
     return pairs
 
 
-def _polyhead_p50_ms(plan: Plan) -> float:
+def _polyhead_p50_ms(plan: LoadPlan) -> float:
     """Run a plan with polyhead's generator."""
     with tempfile.TemporaryDirectory(prefix="polyhead-agreement-") as name:
         file = Path(name) / "plan.json"
@@ -109,7 +109,7 @@ def _polyhead_p50_ms(plan: Plan) -> float:
             return float(1e3 * np.median(records["done"] - records["planned"]))
 
 
-def _other_p50_ms(plan: Plan, requests: Sequence[bytes]) -> float:
+def _other_p50_ms(plan: LoadPlan, requests: Sequence[bytes]) -> float:
     """Run a plan with the independent generator."""
     if plan.rate is None:
         run = closed_loop(plan.address, requests, in_flight=1, seconds=plan.seconds)

@@ -1,3 +1,3 @@
 from .errors import LoadError as LoadError
 from .plan import Lengths as Lengths
-from .plan import Plan as Plan
+from .plan import LoadPlan as LoadPlan

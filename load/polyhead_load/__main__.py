@@ -1,4 +1,4 @@
-"""`python -m polyhead_load ...` is locust with our locustfile, and with our options in its --help."""
+"""Run locust with our locustfile, and our options in its --help: `python -m polyhead_load ...`."""
 
 import sys
 
@@ -8,6 +8,6 @@ from polyhead_load.command import LOCUSTFILE
 from polyhead_load.runs import register
 
 if __name__ == "__main__":
-    register()  # before the locustfile does: locust answers --help without looking into it
+    register()  # the locustfile does too, but locust answers --help without reading it
     sys.argv[:1] = ["locust", "-f", str(LOCUSTFILE)]
     main()

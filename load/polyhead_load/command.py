@@ -36,9 +36,9 @@ def load(
     if file:
         sys.stdout.write(f"{LOCUSTFILE}\n")
         return
-    import locust  # noqa: F401 - says which extra is missing, where one is
+    import locust  # noqa: F401 - fails here, with the name of the extra, where it is not installed
 
     command = [sys.executable, "-m", "polyhead_load", *arguments]
     sys.stdout.flush()
-    # locust has the process from here on: its signals, its exit code.
-    os.execv(sys.executable, command)  # noqa: S606 - there is no shell that could be fooled
+    # locust takes over the process, with its signals and its exit code.
+    os.execv(sys.executable, command)  # noqa: S606 - no shell is involved

@@ -1,8 +1,8 @@
-"""The one channel of a process, over which everything is sent.
+"""The one channel of a process, over which every request is sent.
 
-Answers are timed as they arrive, as bytes. The polyhead client writes the requests (`requests.py`); it does
-not send them: it would decode the reply, which costs time that is not the server's, call again
-where it should report a refusal, and hold a thread for each call.
+Answers are timed as they arrive, as bytes. The polyhead client builds the requests (`requests.py`) but does
+not send them: it would decode the reply, which costs time that is not the server's, call again where it
+should report a refusal, and hold a thread for each call.
 
 gevent runs many users in one thread: while one waits, another runs. gRPC waits in C, where gevent cannot see
 it, so each *blocking* call holds one of the ten threads of gevent's pool until it is answered. Beside ten
@@ -29,30 +29,29 @@ from polyhead_client.errors import PolyheadError
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_client.status import translated
 from polyhead_load.errors import LoadError
-from polyhead_load.likeness import Likeness
 from polyhead_load.records import OK
-from polyhead_load.reply_head import NO_HEAD, Head, Tensor, joined, read_head
+from polyhead_load.replies import NO_HEAD, ReplyCheck, ReplyHead, ReplyTensor, join_parts, read_head
 
 _UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
 
 _OPTIONS = (
     # A refusal is a result here, not something to hide by trying again.
     ("grpc.enable_retries", 0),
-    # Not the connection of another channel to the same server.
+    # Do not share the connection of another channel to the same server.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 _THREADS = 1100
-"""A thread of the pool is started when there is work for it, so a large limit costs nothing. Replies
-in parts hold one each: there are enough for the default of --max-in-flight."""
+"""Limit of the pool's threads, which start when there is work for them. Each reply in parts holds one; the
+default of --max-in-flight is 1,000."""
 
 
 @cache
 def cooperate() -> None:
-    """Make gRPC cooperate with gevent, once in a process and before its first channel.
+    """Make gRPC cooperate with gevent. Call it before a process opens its first channel.
 
     Raises:
-        LoadError: The standard library waits in its own manner; `import locust` changes that.
+        LoadError: gevent has not patched the standard library; `import locust` does that.
     """
     if not monkey.is_module_patched("threading"):
         raise LoadError(
@@ -68,24 +67,24 @@ class Request:
     """A request, ready to be sent."""
 
     name: str
-    """What it is, for people."""
+    """What it asks for, in one line."""
     wanted: Call | Stream
-    """As the client has written it."""
+    """As the client has built it."""
     number: int
-    """Its own, within its pool."""
+    """Its number within its pool."""
     tokens: int | None
     """T; None for texts, of which only the server knows it."""
-    likeness: Likeness
-    """What replies to the requests of its pool are like."""
+    check: ReplyCheck
+    """Shared by all requests of its pool."""
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Return its size."""
         return len(self.wanted.data)
 
-    def answered(self, tensors: Sequence[Tensor]) -> str | None:
-        """Say in what a reply is unlike those before it, or None."""
-        return self.likeness.fault(self.number, self.tokens, tensors)
+    def fault(self, tensors: Sequence[ReplyTensor]) -> str | None:
+        """Return how a reply differs from those before it, or None."""
+        return self.check.fault(self.number, self.tokens, tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,25 +94,19 @@ class Answer:
     done: float
     """When it ended, by `time.perf_counter`."""
     code: int
-    """gRPC's status, a number."""
+    """gRPC's status, as a number."""
     details: str = ""
-    """What the server says of an error."""
+    """The server's message with an error."""
     bytes: int = 0
     """The size of the reply."""
-    head: Head = NO_HEAD
-    """What the reply says beside its tensors' contents."""
+    head: ReplyHead = NO_HEAD
 
 
 OnAnswer: TypeAlias = Callable[[Answer], None]
 
 
-class Connection:
-    """A channel to a server.
-
-    Args:
-        address: `host:port`, or `unix:/path`.
-        timeout: Seconds that a request may take.
-        access: What the server asks of its callers.
+class LoadConnection:
+    """A channel to a server at `host:port` or `unix:/path`, where each request may take `timeout` seconds.
 
     Raises:
         InvalidRequest: `access` contradicts itself.
@@ -122,14 +115,14 @@ class Connection:
 
     def __init__(self, address: str, *, timeout: float, access: Access = OPEN_ACCESS) -> None:
         cooperate()
-        self._address = address
+        self.address = address
         self._timeout = timeout
         self._metadata = call_metadata(access.token())
         self._channel = open_channel(address, access.credentials(), _OPTIONS)
-        self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._procedure = cache(self._channel.unary_unary)
 
     def start(self, request: Request, on_answer: OnAnswer) -> None:
-        """Send a request and return; `on_answer` is called when it has ended, however it has."""
+        """Send a request and return; `on_answer` is called when it has ended, with or without success."""
         wanted = request.wanted
         if isinstance(wanted, Stream):
             gevent.spawn(self._stream, wanted, on_answer)
@@ -137,34 +130,25 @@ class Connection:
         future = self._procedure(wanted.rpc.path).future(
             wanted.data, timeout=self._timeout, metadata=self._metadata
         )
-        future.add_done_callback(partial(_answered, wanted, on_answer))
+        future.add_done_callback(partial(_on_done, wanted, on_answer))
 
     def fetch(self, wanted: Call | Stream) -> list[bytes]:
-        """Fetch a result that is not measured; other greenlets run meanwhile.
-
-        Returns:
-            The messages of the reply.
+        """Return the messages of a reply that is not measured; other greenlets run meanwhile.
 
         Raises:
             PolyheadError: The call failed.
         """
-        return [self.ask(wanted)] if isinstance(wanted, Call) else list(self._parts(wanted))
-
-    def ask(self, wanted: Call) -> bytes:
-        """Call a procedure that is not measured.
-
-        Raises:
-            PolyheadError: The call failed.
-        """
+        if isinstance(wanted, Stream):
+            return list(self._parts(wanted))
         timeout = self._timeout
-        with translated(target=self._address, rpc=wanted.rpc.name, timeout=timeout, request_id=""):
-            return self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout, metadata=self._metadata)
+        with translated(target=self.address, rpc=wanted.rpc.name, timeout=timeout, request_id=""):
+            return [self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout, metadata=self._metadata)]
 
     def close(self) -> None:
-        """Close the channel; what is under way is cancelled."""
+        """Close the channel, and cancel what is in flight."""
         self._channel.close()
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> "LoadConnection":
         return self
 
     def __exit__(
@@ -172,21 +156,16 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _procedure(self, path: str) -> "grpc.UnaryUnaryMultiCallable[bytes, bytes]":
-        if (procedure := self._procedures.get(path)) is None:
-            procedure = self._procedures[path] = self._channel.unary_unary(path)
-        return procedure
-
     def _parts(self, wanted: Stream) -> Iterator[bytes]:
         again = Stream(rpc=wanted.rpc, data=wanted.data, deadline=Deadline.after(self._timeout))
-        stream = open_stream(self._channel, again, target=self._address, metadata=self._metadata)
+        stream = open_stream(self._channel, again, target=self.address, metadata=self._metadata)
         with stream.translated():
             yield from stream.call
 
     def _stream(self, wanted: Stream, on_answer: OnAnswer) -> None:
         """Receive a reply in parts, and discard them."""
         size, head = 0, NO_HEAD
-        tensors: list[Tensor] = []
+        tensors: list[ReplyTensor] = []
         try:
             for message in self._parts(wanted):
                 size += len(message)
@@ -198,10 +177,10 @@ class Connection:
             on_answer(Answer(done=done, code=code, details=error.details or "", bytes=size))
             return
         done = time.perf_counter()
-        on_answer(Answer(done=done, code=OK, bytes=size, head=Head(head.timings, joined(tensors))))
+        on_answer(Answer(done=done, code=OK, bytes=size, head=head._replace(tensors=join_parts(tensors))))
 
 
-def _answered(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
+def _on_done(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
     done = time.perf_counter()
     code = future.code()
     if code is not grpc.StatusCode.OK:

@@ -1,4 +1,4 @@
-"""What is sent: lengths, vectors, token ids and sentences, the same for the same seed.
+"""Make up lengths, vectors, token ids and sentences, the same for the same seed.
 
 Shape letters: B batch, T tokens, D d_model.
 """
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from polyhead_load.plan import Lengths
 
 SPECIAL_TOKENS = 2
-"""What tokenisers put around a text: [CLS] and [SEP]."""
+"""Tokens that tokenisers add to a text: [CLS] and [SEP]."""
 
-# Frequent enough that the usual English vocabularies have each as one token.
+# Each is one token in the usual English vocabularies.
 _WORDS = (
     "the of and to in is was for on that with as by at from it an were are which this be or had first not "
     "but after one also their his her they has he she we you who all two into time no there year can more "
@@ -26,13 +26,13 @@ _WORDS = (
 def draw_lengths(tokens: int | Lengths, count: int, random: np.random.Generator) -> list[int]:
     """Draw `count` lengths, in random order.
 
-    One from each of `count` equally likely ranges of the distribution, so that already a few have its
-    mean and its tail.
+    Draw one from each of `count` equally likely ranges of the distribution (stratified sampling), so that
+    even a few have its mean and its tail.
     """
     if isinstance(tokens, int):
         return [tokens] * count
     normal = NormalDist()
-    # Within each range by chance, but never at 0 or 1, where a logarithm has no end.
+    # Never 0 or 1, where the quantile is infinite.
     quantiles = np.clip((np.arange(count) + random.random(count)) / count, 1e-9, 1 - 1e-9)
     factors = np.exp(tokens.sigma * np.array([normal.inv_cdf(quantile) for quantile in quantiles.tolist()]))
     lengths = np.clip(np.round(tokens.median * factors), tokens.low, tokens.high)
@@ -40,18 +40,18 @@ def draw_lengths(tokens: int | Lengths, count: int, random: np.random.Generator)
 
 
 def texts(lengths: list[int], random: np.random.Generator) -> list[str]:
-    """Return a text of about so many tokens each, the special ones included."""
+    """Return a text of about each length, special tokens included."""
     words = np.array(_WORDS.split())
     return [" ".join(random.choice(words, max(1, length - SPECIAL_TOKENS))) for length in lengths]
 
 
 def token_ids(lengths: list[int], vocabulary: int, random: np.random.Generator) -> Any:
-    """Return token ids: one array [B, T] where all are of one length, else a list of B arrays [T_i]."""
+    """Return token ids: one array [B, T] for one length, else a list of B arrays [T_i]."""
     return _together([random.integers(vocabulary, size=length) for length in lengths])
 
 
 def vectors(lengths: list[int], d_model: int, random: np.random.Generator) -> Any:
-    """Return vectors: one array [B, T, D] where all are of one length, else a list of B arrays [T_i, D]."""
+    """Return vectors: one array [B, T, D] for one length, else a list of B arrays [T_i, D]."""
     return _together([random.standard_normal((length, d_model), dtype=np.float32) for length in lengths])
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong."""
+"""Errors of the load generator and the sweep."""
 
 
 class LoadError(Exception):
@@ -6,7 +6,7 @@ class LoadError(Exception):
 
 
 class SweepError(LoadError):
-    """The sweep cannot begin, or cannot go on; the message says why and what to do.
+    """The sweep cannot begin or go on; the message says why and what to do.
 
-    What goes wrong in one cell makes that cell void.
+    What goes wrong in one cell makes that run void instead.
     """

@@ -1,6 +1,6 @@
-"""Runs one plan in a process of its own: `python -m polyhead_load.generate --plan PLAN.json --out FOLDER`.
+"""Run one plan in a process of its own: `python -m polyhead_load.generate --plan PLAN.json --out FOLDER`.
 
-Writes FOLDER/records.npz and FOLDER/generator.json. docs/load.md says what they hold.
+Writes FOLDER/records.npz and FOLDER/generator.json, which docs/load.md describes.
 """
 
 import math
@@ -11,7 +11,7 @@ from cyclopts import App
 from gevent import monkey
 
 from polyhead_load.errors import LoadError
-from polyhead_load.plan import Plan
+from polyhead_load.plan import LoadPlan
 
 app = App(name="polyhead_load.generate", help="Put one load on a server, and record every request.")
 
@@ -25,36 +25,32 @@ def generate(*, plan: Path, out: Path) -> int:
     plan
         A file with the plan, JSON.
     out
-        The folder for the records; it is made where there is none.
+        The folder for the records; made where it is missing.
 
     Returns
     -------
     The exit status: 0 where the load was put on, however it was answered.
     """
     try:
-        run(Plan.read(plan), out)
+        run(LoadPlan.read(plan), out)
     except (LoadError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
-def run(plan: Plan, folder: Path) -> None:
+def run(plan: LoadPlan, folder: Path) -> None:
     """Put the load on, wait for the last answer, and write the records.
-
-    Args:
-        plan: The load.
-        folder: Where the records go.
 
     Raises:
         LoadError: The server does not take such requests, cannot be reached, or answers with something else;
-            where the load was put on, the records are written all the same.
+            in that last case the records are written all the same.
         OSError: The records cannot be written.
     """
-    # These need the standard library as gevent has it.
+    # These need the standard library as gevent patches it.
     from locust.env import Environment
 
-    from polyhead_load.records import Recorder
+    from polyhead_load.records import Window, write_run
     from polyhead_load.session import Session
     from polyhead_load.users import ClosedLoop, OpenLoop, PolyheadUser
 
@@ -62,15 +58,14 @@ def run(plan: Plan, folder: Path) -> None:
         raise LoadError(f"seconds must be finite, was {plan.seconds}: the run would never end")
     folder.mkdir(parents=True, exist_ok=True)
     environment = Environment(user_classes=[OpenLoop if plan.mode == "open" else ClosedLoop])
-    recorder = Recorder()
-    session = Session([plan], request_event=environment.events.request, recorder=recorder)
+    session = Session([plan], request_event=environment.events.request, record=True)
     PolyheadUser.session = session
     runner = environment.create_local_runner()
     users = plan.users if plan.mode == "closed" else 1
     runner.spawn_users({environment.user_classes[0].__name__: users}, wait=True)
-    window = session.close()
+    window = session.close() or Window(started_unix=0, seconds=0, cpu_seconds=0)
     runner.quit()
-    recorder.write(folder, window)
+    write_run(folder, session.records, window)
     if session.fault is not None:
         raise LoadError(session.fault)
 

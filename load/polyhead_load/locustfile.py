@@ -1,6 +1,6 @@
 """A locustfile for polyhead servers: `polyhead load ...`, or `locust -f "$(polyhead load --file)" ...`.
 
-docs/load.md explains its options. Without --rate it is a closed loop of --users, with it an open one.
+docs/load.md explains its options. Without --rate it is a closed loop of --users, with it an open loop.
 """
 
 from polyhead_load.runs import register

@@ -1,11 +1,12 @@
-"""The options that polyhead adds to locust's, on the command line and in the web interface.
+"""Add polyhead's options to locust's, on the command line and in the web interface.
 
-From the web interface every value comes as text, and an empty one where nothing was filled in.
+From the web interface every value comes as text, empty where nothing was filled in.
 """
 
 import math
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,14 +14,14 @@ from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import Access, parse_indices
 from polyhead_load.errors import LoadError
-from polyhead_load.plan import Lengths, Plan
+from polyhead_load.plan import Lengths, LoadPlan
 
 if TYPE_CHECKING:
     from locust.argument_parser import LocustArgumentParser
 
 T = TypeVar("T")
 
-# What locust asks of an option that its web interface shows.
+# Attributes that locust expects of an option.
 _SHOWN = {"include_in_web_ui": True, "is_secret": False, "is_required": False, "is_multiple": False}
 _ENVIRONMENT = "POLYHEAD_LOAD_"
 _LENGTHS = ("median", "sigma", "low", "high")
@@ -29,13 +30,13 @@ WEB_HOST = "127.0.0.1"
 """Where locust's web interface listens by default."""
 
 ACCESS = ("server_tls", "server_ca", "client_cert", "client_key", "token_file")
-"""The options of a locked server. Only who starts locust gives them."""
+"""Options for secured servers, which the web interface must not set."""
 
 
 def add_options(parser: "LocustArgumentParser") -> None:
-    """Add the options, each of which may also be given as POLYHEAD_LOAD_<OPTION>.
+    """Add the options, each also as an environment variable POLYHEAD_LOAD_<OPTION>.
 
-    Changes one default of locust's: its web interface, which has no authentication, listens on loopback.
+    Also make locust's web interface, which has no authentication, listen on loopback by default.
     """
     parser.set_defaults(web_host=WEB_HOST)
     for action in parser._actions:
@@ -93,22 +94,17 @@ def is_open(options: Namespace) -> bool:
     return bool(options.rate)
 
 
-def models_of(options: Namespace) -> list[str]:
-    """Return the families that are named; none is the only one that is served."""
-    return [name for name in (options.model or "").split(",") if name]
-
-
-def plan_of(options: Namespace, *, address: str | None, model: str) -> Plan:
-    """Return the plan that options describe, without an end.
+def plans_of(options: Namespace, *, address: str | None) -> list[LoadPlan]:
+    """Return the plans that options describe, without an end: one for each model, in turn.
 
     Raises:
         LoadError: An option is wrong; the message names it.
     """
     rate = _read("rate", options.rate, float)
-    return Plan(
+    plan = LoadPlan(
         address=address or DEFAULT_TARGET,
         access=_access(options),
-        model=model,
+        model="",
         attention=_read("attention", options.attention, _attention),
         heads=options.heads or None,
         queries=options.queries or None,
@@ -124,6 +120,8 @@ def plan_of(options: Namespace, *, address: str | None, model: str) -> Plan:
         max_in_flight=options.max_in_flight,
         timeout_seconds=options.timeout,
     )
+    models = [name for name in (options.model or "").split(",") if name]
+    return [replace(plan, model=model) for model in models or [""]]
 
 
 def _read(name: str, spelled: str | None, read: Callable[[str], T]) -> T | None:
@@ -166,9 +164,5 @@ def _tokens(spelled: str) -> int | Lengths:
         raise LoadError(
             f"--tokens must be T or {','.join(f'{name}=..' for name in _LENGTHS)}, was {spelled!r}"
         )
-    return Lengths(
-        median=float(given["median"]),
-        sigma=float(given["sigma"]),
-        low=int(given["low"]),
-        high=int(given["high"]),
-    )
+    median, sigma = float(given["median"]), float(given["sigma"])
+    return Lengths(median=median, sigma=sigma, low=int(given["low"]), high=int(given["high"]))

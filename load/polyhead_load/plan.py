@@ -1,4 +1,4 @@
-"""What load to put on: one plan is one run of the generator, and one cell of a sweep.
+"""Describe a load: one plan is one run of the generator, and one run of a sweep's cell.
 
 Shape letters: B batch, T tokens.
 """
@@ -13,24 +13,23 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from polyhead_client.options import OPEN_ACCESS, Access, parse_indices
 from polyhead_load.errors import LoadError
 
-ONLY_FAMILY = ""
-"""As a model: the only family that is served."""
+_STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
     """A distribution of sequence lengths, in tokens."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["lognormal"] = "lognormal"
     median: float
     sigma: float
     """Standard deviation of the logarithm; sentences have about 0.6."""
     low: int
-    """What would be shorter is as long as this."""
+    """Shorter lengths are raised to this."""
     high: int
-    """What would be longer is as long as this."""
+    """Longer lengths are cut to this."""
 
     def __post_init__(self) -> None:
         _require("tokens.median", "more than 0, and finite", self.median, 0 < self.median < math.inf)
@@ -40,15 +39,15 @@ class Lengths:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A load: what is asked for, how often, for how long."""
+class LoadPlan:
+    """What to request, how often and for how long."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     address: str
     """The server: host:port, or unix:/path."""
     access: Access = OPEN_ACCESS
-    """What the server asks of its callers: TLS, a token."""
+    """TLS and token for the server."""
     model: str
     """The family; "" is the only one that is served."""
     attention: Literal["all"] | list[int] | None = None
@@ -58,7 +57,7 @@ class Plan:
     queries: str | None = None
     """The rows of those weights, likewise."""
     dtype: str | None = None
-    """What the weights cross the wire as: FP32, FP16 or UINT8."""
+    """Datatype of the weights on the wire: FP32, FP16 or UINT8."""
     batch: int = 1
     """B, sequences in a request."""
     tokens: int | Lengths
@@ -66,57 +65,49 @@ class Plan:
     text: bool = False
     """Send sentences, which the server tokenises; otherwise vectors or token ids, whichever it takes."""
     mode: Literal["closed", "open"]
-    """Closed: a user sends the next request when it has the answer. Open: requests are sent at Poisson
-    times, however long the answers take."""
+    """Closed: each user sends its next request after the answer. Open: requests are sent at Poisson times,
+    however long the answers take."""
     users: int = 1
     """Users of a closed loop."""
     rate: float | None = None
     """Requests a second of an open loop."""
     seconds: float
-    """How long requests are measured."""
+    """How long requests are measured; infinite where locust ends the run."""
     warm_up_seconds: float = 0.0
-    """How long requests are sent before that, and forgotten."""
+    """How long requests are sent before that, unrecorded."""
     seed: int = 0
-    """The seed of the schedule, the lengths and the contents."""
+    """Seed of the schedule, the lengths and the contents."""
     max_in_flight: int = 1000
     """In an open loop, requests beyond this many are not sent but counted as shed."""
     timeout_seconds: float = 30.0
     """How long a request may take."""
 
     def __post_init__(self) -> None:
-        _require("batch", "1 or more", self.batch, self.batch >= 1)
+        if self.mode == "open":
+            rate = self.rate or 0
+            rule = "more than 0 requests a second, and finite, for an open loop"
+            _require("rate", rule, self.rate, 0 < rate < math.inf)
+        counts = {"batch": self.batch, "max_in_flight": self.max_in_flight}
         if isinstance(self.tokens, int):
-            _require("tokens", "1 or more", self.tokens, self.tokens >= 1)
+            counts["tokens"] = self.tokens
         if self.mode == "closed":
-            _require("users", "1 or more", self.users, self.users >= 1)
-        else:
-            fits = self.rate is not None and 0 < self.rate < math.inf
-            _require("rate", "more than 0 requests a second, and finite, for an open loop", self.rate, fits)
-        # Infinite are those of a run that locust ends.
+            counts["users"] = self.users
+        for name, count in counts.items():
+            _require(name, "1 or more", count, count >= 1)
         _require("seconds", "more than 0", self.seconds, self.seconds > 0)
-        _require(
-            "warm_up_seconds",
-            "0 or more, and finite",
-            self.warm_up_seconds,
-            0 <= self.warm_up_seconds < math.inf,
-        )
+        warm_up, timeout = self.warm_up_seconds, self.timeout_seconds
+        _require("warm_up_seconds", "0 or more, and finite", warm_up, 0 <= warm_up < math.inf)
+        _require("timeout_seconds", "more than 0, and finite", timeout, 0 < timeout < math.inf)
         _require("seed", "0 or more", self.seed, self.seed >= 0)
-        _require("max_in_flight", "1 or more", self.max_in_flight, self.max_in_flight >= 1)
-        _require(
-            "timeout_seconds",
-            "more than 0, and finite",
-            self.timeout_seconds,
-            0 < self.timeout_seconds < math.inf,
-        )
 
     @property
     def longest(self) -> int:
-        """The largest T."""
+        """Return the largest T."""
         return self.tokens if isinstance(self.tokens, int) else self.tokens.high
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What to ask `Client.encode` for beside the output."""
+    def selection(self) -> dict[str, Any]:
+        """Return the arguments of `Client.encode` that select attention."""
         return {
             "attention": True if self.attention == "all" else self.attention,
             "heads": None if self.heads is None else parse_indices("heads", self.heads),
@@ -129,27 +120,27 @@ class Plan:
         return _PLAN.dump_json(self, indent=1).decode()
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "Plan":
+    def from_json(cls, text: str | bytes) -> "LoadPlan":
         """Return a plan from JSON.
 
         Raises:
-            LoadError: it is none; the message names the field.
+            LoadError: It is no plan; the message names the field.
         """
         try:
             return _PLAN.validate_json(text)
         except ValidationError as error:
-            # Where several kinds of value are possible, the one that came furthest was meant.
+            # Where several types are possible, the one that matched furthest was meant.
             first = max(error.errors(), key=lambda one: len(one["loc"]))
             where = "".join(f"{part}: " for part in first["loc"])
             raise LoadError(f"no plan: {where}{first['msg']}") from None
 
     @classmethod
-    def read(cls, path: Path) -> "Plan":
+    def read(cls, path: Path) -> "LoadPlan":
         """Return a plan from a file.
 
         Raises:
-            LoadError: it holds none; the message names the field.
-            OSError: it cannot be read.
+            LoadError: It holds no plan; the message names the field.
+            OSError: It cannot be read.
         """
         return cls.from_json(path.read_bytes())
 
@@ -159,4 +150,4 @@ def _require(name: str, rule: str, value: object, holds: bool) -> None:
         raise LoadError(f"{name} must be {rule}, was {value}")
 
 
-_PLAN = TypeAdapter(Plan)
+_PLAN = TypeAdapter(LoadPlan)

@@ -1,90 +1,89 @@
-"""The requests of a plan, written before the clock starts, as the polyhead client writes them.
+"""Build the requests of a plan with the polyhead client, before the clock starts.
 
 Shape letters: B batch, T tokens, D d_model.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
+import gevent
 import numpy as np
 
 from polyhead_client.calls import Call, Gather, Operation, Stream
 from polyhead_client.errors import DeadlineExceeded, PolyheadError, Unavailable
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations
-from polyhead_load.connection import Connection, Request
+from polyhead_load.connection import LoadConnection, Request
 from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
-from polyhead_load.likeness import Likeness
-from polyhead_load.plan import Lengths, Plan
-from polyhead_load.reply_head import joined, read_head
+from polyhead_load.plan import Lengths, LoadPlan
+from polyhead_load.replies import ReplyCheck, join_parts, read_head
 from polyhead_proto.names import INPUT_IDS, Property
 
-T = TypeVar("T")
-
-# Apart from the schedule's streams of random numbers, which have the same seed.
+# Streams of random numbers apart from the schedule's, which has the same seed.
 _LENGTHS, _CONTENTS = 10, 11
 
-# So many different requests, before they come again: of one length they only differ in their contents.
+# Different requests before they repeat; those of one length differ only in their contents.
 _SAME_LENGTH, _LENGTHS_MIN, _LENGTHS_MAX = 16, 16, 256
 _MEMORY_BYTES = 128 << 20
 
 _INFERENCE = frozenset({"ModelInfer", "ModelStreamInfer"})
 
 
-class Author:
-    """Writes requests to the models behind one connection, and asks for their metadata once.
+class RequestBuilder:
+    """Builds requests to the models behind one connection, and asks for their metadata once."""
 
-    Args:
-        connection: To the server.
-        address: The server's, for messages.
-    """
-
-    def __init__(self, connection: Connection, address: str) -> None:
+    def __init__(self, connection: LoadConnection) -> None:
         self._connection = connection
-        self._operations = Operations(address, None)
-        self.first: Operation[Any]
-        """The one that has written the first request of the last plan, and waits for its reply."""
+        self._operations = Operations(connection.address, None)
 
-    def requests(self, plan: Plan) -> Iterator[Request]:
-        """Yield the requests of a plan, one after the other, so that others may run in between.
+    def build(self, plan: LoadPlan) -> list[Request]:
+        """Build the requests of a plan, and send the first to see whether the server takes it.
 
         Raises:
-            LoadError: The model does not take them.
+            LoadError: The model does not take such requests, or does not reply as it should.
             PolyheadError: The plan asks for what the model does not have, or the server does not answer.
         """
-        info = self._run(self._operations.model(plan.model or None))
+        info = self._model(plan.model)
         plan = replace(plan, model=info.family)
         _check_length(plan, info)
-        random = np.random.default_rng([plan.seed, _CONTENTS])
-        count = _count(plan, info)
-        lengths = draw_lengths(plan.tokens, count * plan.batch, np.random.default_rng([plan.seed, _LENGTHS]))
-        likeness = Likeness()
-        for start in range(0, len(lengths), plan.batch):
-            operation = self._operations.encode(
-                _inputs(plan, info, lengths[start : start + plan.batch], random),
-                model=plan.model,
-                **plan.asked,
-            )
-            wanted = self._written(operation)
-            if start:
-                operation.close()
-            else:
-                self.first = operation
-            yield Request(
+        contents = np.random.default_rng([plan.seed, _CONTENTS])
+        count = _count(plan, info) * plan.batch
+        lengths = draw_lengths(plan.tokens, count, np.random.default_rng([plan.seed, _LENGTHS]))
+        requests: list[Request] = []
+        check = ReplyCheck()
+        for start in range(0, count, plan.batch):
+            of_batch = lengths[start : start + plan.batch]
+            inputs = _inputs(plan, info, of_batch, contents)
+            operation = self._operations.encode(inputs, model=plan.model, **plan.selection)
+            request = Request(
                 name=label(plan),
-                wanted=wanted,
+                wanted=self._until_inference(operation),
                 number=start,
-                tokens=None if plan.text else max(lengths[start : start + plan.batch]),
-                likeness=likeness,
+                tokens=None if plan.text else max(of_batch),
+                check=check,
             )
+            if not requests:
+                self._check_first(request, operation)
+            operation.close()
+            requests.append(request)
+            gevent.sleep(0)  # heartbeats of a locust worker are due meanwhile
+        return requests
 
-    def _written(self, operation: Operation[Any]) -> Call | Stream:
-        """Return what an operation would send to have something computed."""
+    def _model(self, name: str) -> ModelInfo:
+        try:
+            wanted = self._until_inference(self._operations.model(name or None))
+        except StopIteration as stop:
+            info: ModelInfo = stop.value
+            return info
+        raise TypeError(f"an operation for metadata must not ask for inference, was {wanted}")
+
+    def _until_inference(self, operation: Operation[Any]) -> Call | Stream:
+        """Carry out an operation up to its inference request, and return that."""
         wanted = next(operation)
         while isinstance(wanted, Call) and wanted.rpc.name not in _INFERENCE:
-            wanted = operation.send(self._connection.ask(wanted))
+            (reply,) = self._connection.fetch(wanted)
+            wanted = operation.send(reply)
         if isinstance(wanted, Gather):
             raise LoadError(
                 "batch must be one that the server takes in one request, was larger: lower --batch"
@@ -93,29 +92,41 @@ class Author:
             raise TypeError(f"an operation must begin with a call or a stream, was {wanted}")
         return wanted
 
-    def _run(self, operation: Operation[T]) -> T:
-        """Carry out an operation that only calls."""
+    def _check_first(self, request: Request, operation: Operation[Any]) -> None:
+        """Send one request and have the client read its reply, to the last byte.
+
+        Later replies are only compared with it. Where the server is too busy for the first, the next answer
+        is what others are compared with.
+        """
         try:
-            wanted = next(operation)
-            while isinstance(wanted, Call):
-                wanted = operation.send(self._connection.ask(wanted))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        raise TypeError(f"an operation must only call, was {wanted}")
+            messages = self._connection.fetch(request.wanted)
+        except (Unavailable, DeadlineExceeded):
+            return
+        except PolyheadError as error:
+            raise LoadError(f"{request.name} is refused: {error.details or error}") from error
+        try:
+            for message in messages:
+                operation.send(message)
+        except StopIteration:
+            heads = [read_head(message, request.wanted.rpc.response) for message in messages]
+            fault = request.fault(join_parts(tensor for head in heads for tensor in head.tensors))
+        except PolyheadError as error:
+            fault = str(error)
+        else:
+            fault = "the reply ends too early"
+        if fault is not None:
+            raise LoadError(f"{request.name} is answered with something else: {fault}")
 
 
-def label(plan: Plan) -> str:
-    """Return what a plan asks for, in one line."""
+def label(plan: LoadPlan) -> str:
+    """Return what a plan requests, in one line."""
     tokens = plan.tokens
-    size = (
-        f"~{tokens.median:g} ({tokens.low} to {tokens.high})" if isinstance(tokens, Lengths) else f"{tokens}"
-    )
-    layers = ",".join(map(str, plan.attention)) if isinstance(plan.attention, list) else plan.attention
     parts = {
         "B": plan.batch if plan.batch > 1 else None,
-        "T": size,
-        "attention": layers,
+        "T": f"~{tokens.median:g} ({tokens.low} to {tokens.high})" if isinstance(tokens, Lengths) else tokens,
+        "attention": ",".join(map(str, plan.attention))
+        if isinstance(plan.attention, list)
+        else plan.attention,
         "heads": plan.heads,
         "queries": plan.queries,
         "dtype": plan.dtype,
@@ -124,41 +135,7 @@ def label(plan: Plan) -> str:
     return " ".join([plan.model, *spelled, *(["text"] if plan.text else [])])
 
 
-def check_first(connection: Connection, request: Request, operation: Operation[Any]) -> None:
-    """Send one request, so that what is wrong with all of them is said before the load begins.
-
-    The client reads its reply, to the last byte; what comes later is only compared with it. Where the server
-    is too busy for the first, the next answer is what others are compared with.
-
-    Args:
-        connection: To the server.
-        request: What to send.
-        operation: The one that has written the request, and waits for its reply.
-
-    Raises:
-        LoadError: The server does not take it, and never will; or the reply is none.
-    """
-    try:
-        messages = connection.fetch(request.wanted)
-    except (Unavailable, DeadlineExceeded):
-        return
-    except PolyheadError as error:
-        raise LoadError(f"{request.name} is refused: {error.details or error}") from error
-    try:
-        for message in messages:
-            operation.send(message)
-    except StopIteration:
-        heads = [read_head(message, request.wanted.rpc.response) for message in messages]
-        fault = request.answered(joined(tensor for head in heads for tensor in head.tensors))
-    except PolyheadError as error:
-        fault = str(error)
-    else:
-        fault = "the reply ends too early"
-    if fault is not None:
-        raise LoadError(f"{request.name} is answered with something else: {fault}")
-
-
-def _check_length(plan: Plan, info: ModelInfo) -> None:
+def _check_length(plan: LoadPlan, info: ModelInfo) -> None:
     limits = [info.max_tokens]
     if plan.text:
         spelled = info.properties.get(Property.TEXT_MAX_TOKENS, "")
@@ -168,16 +145,15 @@ def _check_length(plan: Plan, info: ModelInfo) -> None:
             raise LoadError(f"tokens must be at most {limit} for {info.name}, was {plan.longest}")
 
 
-def _count(plan: Plan, info: ModelInfo) -> int:
-    """Return how many different requests there are."""
-    if isinstance(plan.tokens, Lengths):
-        size = 4 * plan.batch * plan.tokens.median * (info.d_model or 1)
-        return int(np.clip(_MEMORY_BYTES // size, _LENGTHS_MIN, _LENGTHS_MAX))
-    size = 4 * plan.batch * plan.tokens * (info.d_model or 1)
-    return int(np.clip(_MEMORY_BYTES // size, 1, _SAME_LENGTH))
+def _count(plan: LoadPlan, info: ModelInfo) -> int:
+    """Return how many different requests there are, within a limit of memory."""
+    mixed = isinstance(plan.tokens, Lengths)
+    tokens = plan.tokens.median if isinstance(plan.tokens, Lengths) else plan.tokens
+    fitting = _MEMORY_BYTES // (4 * plan.batch * tokens * (info.d_model or 1))
+    return int(np.clip(fitting, _LENGTHS_MIN if mixed else 1, _LENGTHS_MAX if mixed else _SAME_LENGTH))
 
 
-def _inputs(plan: Plan, info: ModelInfo, lengths: list[int], random: np.random.Generator) -> Any:
+def _inputs(plan: LoadPlan, info: ModelInfo, lengths: list[int], random: np.random.Generator) -> Any:
     if plan.text:
         if not info.takes_text:
             raise LoadError(f"text must be off for {info.name}: it takes {', '.join(info.inputs)}")

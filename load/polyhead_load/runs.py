@@ -1,7 +1,7 @@
-"""What happens around a run of locust: who sends what, and where the records go.
+"""Prepare and finish runs of locust: options, sessions, shares of workers, and records.
 
 A run has one process, or a master and workers. The workers have the users; the master tells each of them
-which part of the load is its own, and they tell the master when there is nothing that they can send.
+its share of the load, and they tell the master when they cannot send.
 """
 
 import logging
@@ -19,53 +19,52 @@ from locust.runners import MasterRunner, WorkerRunner
 from locust.web import WebUI
 
 from polyhead_load.errors import LoadError
-from polyhead_load.guard import Guard
-from polyhead_load.options import add_options, is_open, models_of, plan_of
-from polyhead_load.plan import ONLY_FAMILY, Plan
-from polyhead_load.records import NOTHING, Recorder
+from polyhead_load.options import add_options, is_open, plans_of
+from polyhead_load.plan import LoadPlan
+from polyhead_load.records import write_run
 from polyhead_load.session import ALONE, Session, Share
-from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser, loops
+from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser, user_classes_for
+from polyhead_load.web_guard import WebGuard
 
 _LOG = logging.getLogger(__name__)
 
-# Messages: from the master to a worker, and back.
+# Messages from the master to a worker, and back.
 _SHARE, _REFUSED = "polyhead_share", "polyhead_refused"
 
-_WRONG = 2
-"""The exit code of a run that was asked for wrongly."""
+_WRONG_USAGE = 2
+"""Exit code for wrong options."""
 
 
 @cache
 def register() -> None:
-    """Add our options and our runs to locust's, once in a process."""
-    runs = Runs()
+    """Add our options and listeners to locust, once in a process."""
+    runs = LocustRuns()
     events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser))
     events.init.add_listener(runs.set_up)
     events.test_start.add_listener(runs.prepare)
     events.test_stop.add_listener(runs.finish)
 
 
-class Runs:
+class LocustRuns:
     """The runs of one process of locust, one after the other."""
 
     def __init__(self) -> None:
         self._share = ALONE
-        self._recorder: Recorder | None = None
         self._is_refused = False
-        self._guard: Guard | None = None
+        self._guard: WebGuard | None = None
 
     def set_up(self, environment: Environment, web_ui: WebUI | None, **_: Any) -> None:
-        """Say how the users of each run are chosen, when locust has started."""
+        """Choose the users of each run by its options, once locust has started."""
         options: Any = environment.parsed_options
         dispatcher: Any = partial(Dispatcher, options)
         environment.dispatcher_class = dispatcher
         # locust keeps two digits. What it prints and writes are whole milliseconds, with the rest cut off, so
         # that below 100 ms they are rounded here, as it does itself.
         stats.bucket_response_time = _three_digits
-        if isinstance(environment.runner, WorkerRunner):  # which has the options when a run begins
+        if isinstance(environment.runner, WorkerRunner):  # its options come with each run
             environment.runner.register_message(_SHARE, self._take_share)
             return
-        self._guard = Guard(options, environment.host)
+        self._guard = WebGuard(options, environment.host)
         if web_ui is not None and web_ui.app is not None:
             self._guard.protect(web_ui.app)
         if isinstance(environment.runner, MasterRunner):
@@ -77,25 +76,24 @@ class Runs:
                 _plans(environment)
             except LoadError as error:
                 _LOG.error("%s", error)
-                sys.exit(_WRONG)
+                sys.exit(_WRONG_USAGE)
 
     def prepare(self, environment: Environment, **_: Any) -> None:
-        """Connect and write the requests, before the users of a run are started."""
+        """Connect and build the requests, before the users of a run are started."""
         options: Any = environment.parsed_options
         runner = environment.runner
         self._is_refused = False
         try:
             if self._guard is not None:
                 self._guard.check(vars(options) | {"host": environment.host})
+            plans = _plans(environment)
             if isinstance(runner, MasterRunner):
-                _plans(environment)
-                _give_shares(runner)
+                _send_shares(runner)
                 return
-            self._recorder = Recorder() if options.records else None
             PolyheadUser.session = Session(
-                _plans(environment),
+                plans,
                 request_event=environment.events.request,
-                recorder=self._recorder,
+                record=bool(options.records),
                 share=self._share,
             )
         except LoadError as error:
@@ -107,19 +105,19 @@ class Runs:
     def finish(self, environment: Environment, **_: Any) -> None:
         """Write the records, when the users of a run have been stopped."""
         session, PolyheadUser.session = PolyheadUser.session, None
-        window = NOTHING if session is None else session.close()
+        window = None if session is None else session.close()
         options: Any = environment.parsed_options
-        if self._recorder is None or window is NOTHING:
+        if session is None or window is None or not options.records:
             return
         started = datetime.fromtimestamp(window.started_unix).astimezone()
-        # To the millisecond: of the load after this one, it must not be the folder.
+        # To the millisecond, so that the next run has another folder.
         stamp = started.strftime("%Y%m%d-%H%M%S.%f")[:-3]
         folder = Path(options.records) / f"{stamp}-{os.getpid()}-{self._share.index}"
         try:
-            self._recorder.write(folder, window)
+            write_run(folder, session.records, window)
         except OSError as error:
             _LOG.error("the records cannot be written: %s", error)
-            environment.process_exit_code = _WRONG
+            environment.process_exit_code = _WRONG_USAGE
 
     def _take_share(self, environment: Environment, msg: Any, **_: Any) -> None:
         self._share = Share(**msg.data)
@@ -128,40 +126,37 @@ class Runs:
         self._refuse(environment, msg.data["reason"])
 
     def _refuse(self, environment: Environment, reason: str) -> None:
-        """End the run, and say why: once, however many workers ask for it."""
+        """End the run with a reason: once, however many workers refuse it."""
         if self._is_refused or environment.runner is None:
             return
         self._is_refused = True
         _LOG.error("%s", reason)
-        environment.process_exit_code = _WRONG
+        environment.process_exit_code = _WRONG_USAGE
         options: Any = environment.parsed_options
         # In a greenlet of its own: this one may be among those that are ended.
         gevent.spawn(environment.runner.quit if options.headless else environment.runner.stop)
 
 
-def _plans(environment: Environment) -> list[Plan]:
-    """Return a plan for each model that is named.
+def _plans(environment: Environment) -> list[LoadPlan]:
+    """Return a plan for each model of the options.
 
     Raises:
         LoadError: An option is wrong.
     """
     options: Any = environment.parsed_options
-    chosen = loops(environment.user_classes, is_open=is_open(options))
-    if not isinstance(environment.runner, WorkerRunner):  # which has the users that its master gives it
+    if not isinstance(environment.runner, WorkerRunner):  # it has the users that its master gives it
+        chosen = user_classes_for(environment.user_classes, is_open=is_open(options))
         if not is_open(options) and any(issubclass(one, OpenLoop) for one in chosen):
             raise LoadError("--rate must be given for an open loop, in requests a second")
         if is_open(options) and any(issubclass(one, ClosedLoop) for one in chosen):
             raise LoadError(
                 f"--rate must be left out for a closed loop, was {options.rate}: choose OpenLoop for a rate"
             )
-    return [
-        plan_of(options, address=environment.host, model=model)
-        for model in models_of(options) or [ONLY_FAMILY]
-    ]
+    return plans_of(options, address=environment.host)
 
 
-def _give_shares(runner: MasterRunner) -> None:
-    """Send each worker that locust starts users on its share."""
+def _send_shares(runner: MasterRunner) -> None:
+    """Send its share to each worker on which locust starts users."""
     workers = [*runner.clients.ready, *runner.clients.running, *runner.clients.spawning]
     for index, worker in enumerate(workers):
         runner.send_message(_SHARE, {"index": index, "count": len(workers)}, client_id=worker.id)

@@ -1,4 +1,4 @@
-"""When an open loop sends: Poisson arrivals, the same for the same seed."""
+"""Schedule an open loop: Poisson arrivals, the same for the same seed."""
 
 import math
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 _CHUNK = 1024
-# Each use of a seed has a stream of random numbers of its own.
+# Streams of random numbers of one seed.
 _MEASURED, _WARM_UP, _OWNERS = 0, 1, 2
 
 
 class Arrival(NamedTuple):
-    """A request that is due."""
+    """A request of the schedule."""
 
     number: int
     """Counted from 0, in the warm-up as well as after it."""
@@ -21,17 +21,11 @@ class Arrival(NamedTuple):
 
 
 def poisson(rate: float, seed: int, *, seconds: float = math.inf, stream: int = _MEASURED) -> Iterator[float]:
-    """Yield arrival times of a Poisson process, in seconds from 0.
+    """Yield arrival times of a Poisson process, in seconds from 0; streams of one seed are independent.
 
-    Within a time that ends there are as many as the rate says, rounded: the process, given that number. It is
-    uniform order statistics then, so gaps and bursts stay what they were, and only the total does not vary.
-    It would, by 11 % in 4 s at 20/s, and 50 % of a capacity would be 45 or 55 % of it.
-
-    Args:
-        rate: Arrivals a second.
-        seed: The same gives the same times.
-        seconds: When it ends; infinity is never.
-        stream: Others with the same seed are independent.
+    A finite time has as many arrivals as the rate says, rounded: the process given that number, which is
+    uniform order statistics. Gaps and bursts are the same, and only the total does not vary. It would, by
+    11 % in 4 s at 20/s, so that 50 % of a capacity would be 45 or 55 % of it.
     """
     random = np.random.default_rng([seed, stream])
     if math.isfinite(seconds):
@@ -53,19 +47,10 @@ def schedule(
     index: int = 0,
     count: int = 1,
 ) -> Iterator[Arrival]:
-    """Yield the arrivals of one of `count` processes that share a load.
+    """Yield the arrivals of one of `count` processes that share a load of `rate` requests a second.
 
-    Together they send what one alone would: each arrival is given to one of them by chance. So each has
-    Poisson arrivals, independent of the others', and it does not matter that they start at slightly different
-    times.
-
-    Args:
-        rate: Arrivals a second, of all processes together.
-        seconds: When the measured arrivals end; infinity is never.
-        warm_up_seconds: How long others come before them.
-        seed: The same gives the same schedule.
-        index: Which process this is.
-        count: How many there are.
+    Each arrival of the one schedule goes to one of them at random. So each has Poisson arrivals, independent
+    of the others', and it does not matter that they start at slightly different times.
     """
     warm_up = poisson(rate, seed, seconds=warm_up_seconds, stream=_WARM_UP)
     for number, time in _share(warm_up, seed, index, count):

@@ -1,4 +1,4 @@
-"""locust's users: a closed loop, and the dispatcher of an open one."""
+"""Define locust's users: a closed loop, and an open loop with a dispatcher in each process."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -9,20 +9,20 @@ from locust.dispatch import UsersDispatcher
 from locust.exception import StopUser
 
 from polyhead_client.arguments import DEFAULT_TARGET
-from polyhead_load.alarm import Alarm
 from polyhead_load.options import is_open
 from polyhead_load.schedule import Arrival
 from polyhead_load.session import Session
+from polyhead_load.timer import PreciseTimer
 
 
 class PolyheadUser(User):
-    """What both have in common: the session of their process."""
+    """A user that sends through the session of its process."""
 
     abstract = True
     host = DEFAULT_TARGET
 
     session: ClassVar[Session | None] = None
-    """What users send through; None where there is nothing to be sent."""
+    """The current session; None where there is nothing to send."""
 
     def on_start(self) -> None:
         """Start the clock with the first user."""
@@ -32,7 +32,7 @@ class PolyheadUser(User):
 
 
 class ClosedLoop(PolyheadUser):
-    """Sends the next request when it has the answer."""
+    """Sends the next request after the answer to the last."""
 
     @task
     def call(self) -> None:
@@ -43,20 +43,20 @@ class ClosedLoop(PolyheadUser):
 
 
 class OpenLoop(PolyheadUser):
-    """Sends at Poisson times, however long the answers take. There is one in each process."""
+    """Sends at Poisson times, however long the answers take. Each process has one."""
 
     dispatched: ClassVar[Session | None] = None
     """The session of this process that has a dispatcher."""
 
     def on_start(self) -> None:
-        """Take up the schedule."""
+        """Begin the schedule."""
         super().on_start()
         if OpenLoop.dispatched is self.opened:
             self.opened = None
         if self.opened is not None:
             OpenLoop.dispatched = self.opened
             self._arrivals: Iterator[Arrival] = self.opened.arrivals()
-            self._alarm = Alarm()
+            self._timer = PreciseTimer()
 
     @task
     def dispatch(self) -> None:
@@ -67,20 +67,20 @@ class OpenLoop(PolyheadUser):
         if arrival is None:
             self.opened.wait_until_idle()
             raise StopUser
-        self._alarm.wait_until(self.opened.start + arrival.planned)
+        self._timer.wait_until(self.opened.start + arrival.planned)
         self.opened.dispatch(arrival)
 
     def on_stop(self) -> None:
-        """Wait for answers in flight, where locust has time to stop (--stop-timeout)."""
+        """Wait for answers, where locust has time to stop (--stop-timeout)."""
         if self.opened is None:
             return
-        self._alarm.close()
+        self._timer.close()
         if self.environment.stop_timeout:
             self.opened.wait_until_idle()
 
 
-def loops(classes: Sequence[type[User]], *, is_open: bool) -> list[type[User]]:
-    """Return the classes without ours of the other kind of loop, where both kinds are there."""
+def user_classes_for(classes: Sequence[type[User]], *, is_open: bool) -> list[type[User]]:
+    """Return the classes without those of the other kind of loop, where both kinds are there."""
     wanted, other = (OpenLoop, ClosedLoop) if is_open else (ClosedLoop, OpenLoop)
     if not any(issubclass(one, wanted) for one in classes):
         return list(classes)
@@ -88,26 +88,20 @@ def loops(classes: Sequence[type[User]], *, is_open: bool) -> list[type[User]]:
 
 
 class Dispatcher(UsersDispatcher):
-    """locust's own, but that each run is an open loop or a closed one, as its options say.
+    """locust's dispatcher, with an open or a closed loop as the options of each run say.
 
-    locust makes one for each run, when the options of the run are known. Of the open loop there is one user
-    in each process at once.
-
-    Args:
-        options: Of the run; from the web interface, those of its form.
-        worker_nodes: The processes.
-        user_classes: All that there are.
+    locust makes one for each run, when its options are known. An open loop has one user in each process.
     """
 
     def __init__(self, options: Namespace, worker_nodes: Any, user_classes: list[type[User]]) -> None:
         OpenLoop.fixed_count = len(worker_nodes)
-        self._all_classes = loops(user_classes, is_open=is_open(options))
+        self._all_classes = user_classes_for(user_classes, is_open=is_open(options))
         super().__init__(worker_nodes=worker_nodes, user_classes=self._all_classes)
 
     def new_dispatch(
         self, target_user_count: int, spawn_rate: float, user_classes: list[type[User]] | None = None
     ) -> None:
-        """Start users, or stop them, at a rate."""
+        """Start or stop users at a rate."""
         if OpenLoop in (user_classes or self._all_classes) and target_user_count:
             target_user_count = max(target_user_count, OpenLoop.fixed_count)
             spawn_rate = max(spawn_rate, OpenLoop.fixed_count)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyhead_load import Plan
+from polyhead_load import LoadPlan
 
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
 OTHER_CLIENT = Path(__file__).with_name("other_client.py")
 
 Fake = Callable[..., "FakeServer"]
-Generate = Callable[[Plan], "Generated"]
+Generate = Callable[[LoadPlan], "Generated"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Generated:
 class Generator:
     """The generator, at work."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: LoadPlan, folder: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "plan.json").write_text(plan.to_json())
         self.folder = folder
@@ -97,11 +97,11 @@ def fake() -> Iterator[Fake]:
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[[Plan], Generator]]:
+def begin(tmp_path: Path) -> Iterator[Callable[[LoadPlan], Generator]]:
     """Starts the generator."""
     begun: list[Generator] = []
 
-    def start(plan: Plan) -> Generator:
+    def start(plan: LoadPlan) -> Generator:
         begun.append(Generator(plan, tmp_path / f"generated-{len(begun)}"))
         return begun[-1]
 
@@ -112,12 +112,12 @@ def begin(tmp_path: Path) -> Iterator[Callable[[Plan], Generator]]:
 
 
 @pytest.fixture
-def generate(begin: Callable[[Plan], Generator]) -> Generate:
+def generate(begin: Callable[[LoadPlan], Generator]) -> Generate:
     """Runs the generator, and reads what it has written."""
     return lambda plan: begin(plan).end()
 
 
-def plan_for(server: FakeServer | str, model: str, **fields: Any) -> Plan:
+def plan_for(server: FakeServer | str, model: str, **fields: Any) -> LoadPlan:
     """A short plan."""
     address = server if isinstance(server, str) else server.address
     quick: dict[str, Any] = {
@@ -127,4 +127,4 @@ def plan_for(server: FakeServer | str, model: str, **fields: Any) -> Plan:
         "seed": 7,
         "timeout_seconds": 20.0,
     }
-    return Plan(address=address, model=model, **(quick | fields))
+    return LoadPlan(address=address, model=model, **(quick | fields))

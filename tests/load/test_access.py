@@ -10,7 +10,7 @@ from tests.load.conftest import Generate, Generator, plan_for
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_client.options import Access
-from polyhead_load import Plan
+from polyhead_load import LoadPlan
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.server import RunningServer
 
@@ -54,7 +54,7 @@ def locked(repository: Path, access: Access, tmp_path: Path) -> Iterator[InThrea
 
 def test_the_generator_is_let_in(locked: InThread, access: Access, generate: Generate) -> None:
     plan = plan_for(locked.address, "tiny", access=access, seconds=0.3)
-    assert Plan.from_json(plan.to_json()) == plan
+    assert LoadPlan.from_json(plan.to_json()) == plan
 
     generated = generate(plan)
 
@@ -70,7 +70,7 @@ def test_a_reply_in_parts_is_let_through(locked: InThread, access: Access, gener
 
 @pytest.mark.parametrize("token_file", [None, "nothing"])
 def test_without_a_token_the_load_does_not_begin(
-    locked: InThread, access: Access, begin: Callable[[Plan], Generator], token_file: str | None
+    locked: InThread, access: Access, begin: Callable[[LoadPlan], Generator], token_file: str | None
 ) -> None:
     given = replace(access, token_file=None if token_file is None else Path(token_file))
     process = begin(plan_for(locked.address, "tiny", access=given)).process

@@ -16,13 +16,13 @@ import pytest
 from numpy.typing import NDArray
 from tests.load.conftest import OTHER_CLIENT, Fake, FakeServer, Generate, Generated, Generator, plan_for
 
-from polyhead_load import Plan
-from polyhead_load.records import Run
+from polyhead_load import LoadPlan
+from polyhead_load.records import GeneratorRun
 from polyhead_load.schedule import poisson, schedule
-from polyhead_load.sweep.gates import reasons
+from polyhead_load.sweep.gates import void_reasons
 from polyhead_load.sweep.spec import Gates
 
-Begin = Callable[[Plan], Generator]
+Begin = Callable[[LoadPlan], Generator]
 
 OK, DEADLINE_EXCEEDED, UNAVAILABLE, SHED, MALFORMED = 0, 4, 14, -1, -3
 
@@ -184,7 +184,7 @@ def test_an_overloaded_generator_voids_the_run(fake: Fake, begin: Begin) -> None
     generator = begin(plan)
     generator.end()
 
-    why = reasons(Run.read(generator.folder), plan, Gates())
+    why = void_reasons(GeneratorRun.read(generator.folder), plan, Gates())
 
     assert any(re.search(r"of \d+ requests left more than \d.* ms late", reason) for reason in why), why
 

@@ -1,5 +1,6 @@
 import math
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,8 @@ import configargparse
 import pytest
 
 from polyhead_client.options import Access
-from polyhead_load import Lengths, LoadError, Plan
-from polyhead_load.options import add_options, is_open, models_of, plan_of
+from polyhead_load import Lengths, LoadError, LoadPlan
+from polyhead_load.options import add_options, is_open, plans_of
 
 
 def options(*arguments: str, **from_the_web: Any) -> Namespace:
@@ -19,16 +20,16 @@ def options(*arguments: str, **from_the_web: Any) -> Namespace:
     return parsed
 
 
-def plan(*arguments: str, **from_the_web: Any) -> Plan:
-    return plan_of(options(*arguments, **from_the_web), address=None, model="m")
+def plan(*arguments: str, **from_the_web: Any) -> LoadPlan:
+    (only,) = plans_of(options(*arguments, **from_the_web), address=None)
+    return only
 
 
 def test_nothing_is_a_closed_loop() -> None:
-    assert plan() == Plan(
-        address="127.0.0.1:8001", model="m", tokens=128, mode="closed", seconds=math.inf, max_in_flight=1000
+    assert plan() == LoadPlan(
+        address="127.0.0.1:8001", model="", tokens=128, mode="closed", seconds=math.inf, max_in_flight=1000
     )
     assert not is_open(options())
-    assert models_of(options()) == []
 
 
 def test_everything_can_be_said() -> None:
@@ -38,9 +39,10 @@ def test_everything_can_be_said() -> None:
         *["--warm-up", "3", "--max-in-flight", "9", "--timeout", "4", "--seed", "5"],
     )
 
-    assert models_of(spoken) == ["a", "b"]
     assert is_open(spoken)
-    assert plan_of(spoken, address="far:1", model="a") == Plan(
+    first, second = plans_of(spoken, address="far:1")
+    assert second == replace(first, model="b")
+    assert first == LoadPlan(
         address="far:1",
         model="a",
         attention=[0, -1],
@@ -86,7 +88,6 @@ def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
     empty = dict.fromkeys(["model", "attention", "heads", "queries", "dtype", "rate", "tokens"], "")
 
     assert plan(**empty) == plan()
-    assert models_of(options(**empty)) == []
 
 
 def test_the_web_interface_shows_all_but_files_and_secrets() -> None:

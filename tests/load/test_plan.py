@@ -3,14 +3,14 @@ from typing import Any
 
 import pytest
 
-from polyhead_load import Lengths, LoadError, Plan
+from polyhead_load import Lengths, LoadError, LoadPlan
 
 LENGTHS = Lengths(median=29, sigma=0.6, low=8, high=128)
 
 
-def plan(**fields: Any) -> Plan:
+def plan(**fields: Any) -> LoadPlan:
     basis: dict[str, Any] = {"address": "a:1", "model": "m", "tokens": 8, "mode": "closed", "seconds": 2.0}
-    return Plan(**(basis | fields))
+    return LoadPlan(**(basis | fields))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def plan(**fields: Any) -> Plan:
 def test_a_plan_survives_json(fields: dict[str, Any]) -> None:
     one = plan(**fields)
 
-    assert Plan.from_json(one.to_json()) == one
+    assert LoadPlan.from_json(one.to_json()) == one
     assert json.loads(one.to_json())["model"] == "m"
 
 
@@ -92,5 +92,5 @@ def test_wrong_lengths_are_refused(fields: dict[str, Any], told: str) -> None:
 )
 def test_json_that_is_no_plan_is_refused(text: str, told: str) -> None:
     with pytest.raises(LoadError) as error:
-        Plan.from_json(text)
+        LoadPlan.from_json(text)
     assert str(error.value).startswith(told)

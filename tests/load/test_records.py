@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from tests.load.sweep.synthetic import make_records
 
-from polyhead_load.connection import Answer
 from polyhead_load.errors import SweepError
-from polyhead_load.records import Recorder, Records, Run, Window
-from polyhead_load.reply_head import Head
+from polyhead_load.records import SHED, UNANSWERED, GeneratorRun, Records, RequestRecord, Window, write_run
 
 COLUMNS = {
     "planned": "float64",
@@ -30,13 +28,14 @@ WINDOW = Window(started_unix=5.0, seconds=2.0, cpu_seconds=0.25)
 
 
 def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -> None:
-    recorder = Recorder()
-    good = Answer(done=9.0, code=0, bytes=300, head=Head({"queue_ns": 2**40, "parse_ns": 0}, ()))
-    recorder.add(planned=0.5, sent=0.6, done=0.9, request_bytes=20, answer=good)
-    recorder.add_shed(planned=0.3, request_bytes=21)
-    recorder.add(planned=0.1, sent=0.1, done=0.8, request_bytes=22, answer=Answer(done=9.0, code=14))
-    recorder.add_unanswered(planned=0.6, sent=0.7, request_bytes=23)
-    recorder.write(tmp_path / "new", WINDOW)
+    nan = float("nan")
+    records = [
+        RequestRecord(0.5, 0.6, 0.9, 0, 20, 300, queue_ns=2**40, parse_ns=0),
+        RequestRecord(0.3, nan, nan, SHED, 21),
+        RequestRecord(0.1, 0.1, 0.8, 14, 22),
+        RequestRecord(0.6, 0.7, nan, UNANSWERED, 23),
+    ]
+    write_run(tmp_path / "new", records, WINDOW)
 
     with np.load(tmp_path / "new" / "records.npz", allow_pickle=False) as arrays:
         assert {name: str(arrays[name].dtype) for name in arrays} == COLUMNS
@@ -65,7 +64,7 @@ def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -
 
 
 def test_no_requests_are_no_rows(tmp_path: Path) -> None:
-    Recorder().write(tmp_path, WINDOW)
+    write_run(tmp_path, [], WINDOW)
 
     with np.load(tmp_path / "records.npz") as arrays:
         assert {name: (str(arrays[name].dtype), len(arrays[name])) for name in arrays} == {
@@ -120,4 +119,4 @@ def test_damaged_files_are_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "generator.json").write_text("{}")
 
     with pytest.raises(SweepError, match=r"records\.npz must be the records of a run, is damaged"):
-        Run.read(tmp_path)
+        GeneratorRun.read(tmp_path)

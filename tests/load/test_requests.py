@@ -9,10 +9,10 @@ from tests.load.conftest import plan_for
 from tests.load.fake_server import VOCABULARY, metadata_of
 
 from polyhead_client.calls import Call
-from polyhead_client.errors import InvalidRequest
-from polyhead_load import Lengths, LoadError, Plan
-from polyhead_load.connection import Connection, Request
-from polyhead_load.requests import Author, label
+from polyhead_client.errors import InvalidRequest, Unavailable
+from polyhead_load import Lengths, LoadError, LoadPlan
+from polyhead_load.connection import LoadConnection, Request
+from polyhead_load.requests import RequestBuilder, label
 from polyhead_proto import messages as pb
 
 LENGTHS = Lengths(median=12, sigma=0.5, low=3, high=40)
@@ -22,22 +22,28 @@ class FakeConnection:
     """Answers questions about models."""
 
     def __init__(self) -> None:
+        self.address = "a:1"
         self.asked: list[str] = []
 
-    def ask(self, wanted: Call) -> bytes:
-        """As the fake server does."""
+    def fetch(self, wanted: Call) -> list[bytes]:
+        """As the fake server does, which is too busy for inference."""
         self.asked.append(wanted.rpc.name)
-        if wanted.rpc.name == "RepositoryIndex":
-            model = pb.RepositoryIndexResponse.ModelIndex(name="only", version="1", state="READY")
-            return pb.RepositoryIndexResponse(models=[model]).SerializeToString()
-        return metadata_of(pb.ModelMetadataRequest.FromString(wanted.data).name).SerializeToString()
+        match wanted.rpc.name:
+            case "RepositoryIndex":
+                model = pb.RepositoryIndexResponse.ModelIndex(name="only", version="1", state="READY")
+                return [pb.RepositoryIndexResponse(models=[model]).SerializeToString()]
+            case "ModelMetadata":
+                name = pb.ModelMetadataRequest.FromString(wanted.data).name
+                return [metadata_of(name).SerializeToString()]
+            case _:
+                raise Unavailable("the queue is full")
 
 
-def written(plan: Plan) -> list[Request]:
-    return list(Author(cast(Connection, FakeConnection()), plan.address).requests(plan))
+def written(plan: LoadPlan) -> list[Request]:
+    return RequestBuilder(cast(LoadConnection, FakeConnection())).build(plan)
 
 
-def messages(plan: Plan) -> list[Any]:
+def messages(plan: LoadPlan) -> list[Any]:
     return [pb.ModelInferRequest.FromString(request.wanted.data) for request in written(plan)]
 
 
@@ -113,9 +119,9 @@ def test_attention_is_asked_for_as_the_plan_says() -> None:
 
 def test_metadata_is_asked_for_once() -> None:
     connection = FakeConnection()
-    list(Author(cast(Connection, connection), "a:1").requests(plan_for("a:1", "", attention="all")))
+    RequestBuilder(cast(LoadConnection, connection)).build(plan_for("a:1", "", attention="all"))
 
-    assert connection.asked == ["RepositoryIndex", "ModelMetadata", "ModelMetadata"]
+    assert connection.asked == ["RepositoryIndex", "ModelMetadata", "ModelMetadata", "ModelInfer"]
 
 
 def test_what_the_model_cannot_take_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Two runs of the same cells against each other."""
+"""Compare two runs, cell by cell."""
 
 import json
 import math
@@ -12,22 +12,23 @@ from rich.table import Table
 
 from polyhead_load.errors import SweepError
 from polyhead_load.report.findings import QUANTILES
-from polyhead_load.report.tables import narrow, stacked
-from polyhead_load.report.words import TOO_FEW, described, factor
+from polyhead_load.report.formatting import described, factor
+from polyhead_load.report.tables import compact_table, interval_facts, stacked
 from polyhead_load.sweep.intervals import Interval, independent_ratio
 from polyhead_load.sweep.spec import DIMENSIONS
 
 Key = tuple[str, ...]
 
 _CONDITIONS = ("sweep", "server", "providers", "fingerprint", "families", "hashes", "skipped")
-_PASSING = frozenset(
+_ALWAYS_DIFFERENT = frozenset(
     {
         "sweep: title",
         "sweep: about",
-        *(f"fingerprint: {name}" for name in ("command", "began", "load before")),
+        "fingerprint: command",
+        "fingerprint: began",
+        "fingerprint: load before",
     }
 )
-"""What differs between any two runs."""
 _LONG = 80
 
 
@@ -37,75 +38,69 @@ class Pair:
 
     key: Key
     ratios: Mapping[str, Interval | None]
-    """Quantile → the second run against the first."""
+    """Quantile → the second run to the first; None for too few samples."""
     overlap: Mapping[str, bool | None]
-    """Quantile → whether the intervals of the two have something in common; None for too few samples."""
+    """Quantile → whether the two runs' intervals overlap; None for too few samples."""
     rate: float | None
-    """The rate of the second run against the first's; None in a closed loop."""
+    """Rate of the second run to the first's; None in a closed loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs."""
+    """What two runs have in common, and where they differ."""
 
     pairs: Sequence[Pair]
     only_first: Sequence[Key]
     only_second: Sequence[Key]
     differences: Sequence[str]
-    """In what else the two differ than in what they measured."""
+    """Differences in machine, versions, families and the sweep itself."""
 
     def agreeing(self, quantile: str) -> tuple[int, int]:
-        """Count the cells in which the intervals overlap, and those in which both have one."""
-        known = [pair.overlap[quantile] for pair in self.pairs if pair.overlap[quantile] is not None]
-        return sum(1 for overlap in known if overlap), len(known)
+        """Count the cells whose intervals overlap, and those in which both runs have one."""
+        known = [overlap for pair in self.pairs if (overlap := pair.overlap[quantile]) is not None]
+        return sum(known), len(known)
 
     def same(self, quantile: str) -> tuple[int, int]:
-        """Count the cells in which the ratio's interval contains 1, and those in which there is one."""
+        """Count the cells whose ratio's interval contains 1, and those that have a ratio."""
         known = self._ratios(quantile)
         return sum(1.0 in ratio for ratio in known), len(known)
 
     def reach(self, quantile: str) -> float | None:
-        """Return by which factor less 1 a ratio's interval reaches to each side, in the median cell.
-
-        The wider, the easier it is to agree.
-        """
+        """Return by which factor less 1 a ratio's interval reaches to each side, in the median cell."""
         known = self._ratios(quantile)
         return median(math.sqrt(ratio.high / ratio.low) - 1 for ratio in known) if known else None
 
     def _ratios(self, quantile: str) -> list[Interval]:
-        return [ratio for pair in self.pairs if (ratio := pair.ratios[quantile]) is not None]
+        return [ratio for pair in self.pairs if (ratio := pair.ratios[quantile])]
 
     def sentences(self) -> list[str]:
-        """Return what it comes to, and what to hold against it."""
-        said = []
+        """Return a summary, and what to bear in mind when reading it."""
+        lines = []
         for name in QUANTILES:
             (same, ratios), (agreeing, known) = self.same(name), self.agreeing(name)
             if (reach := self.reach(name)) is not None:
-                said.append(
+                lines.append(
                     f"{name}: in {same} of {ratios} cells the ratio's interval contains 1 (it reaches "
                     f"±{reach:.1%} in the median); in {agreeing} of {known} the intervals of the two overlap"
                 )
-        rates = [pair.rate for pair in self.pairs if pair.rate is not None]
-        if rates:
-            said.append(
+        if rates := [pair.rate for pair in self.pairs if pair.rate is not None]:
+            lines.append(
                 f"the rates of open loops were {min(rates):.3f} to {max(rates):.3f} times the first's"
             )
-        return said + [f"they differ in {difference}" for difference in self.differences]
+        return lines + [f"they differ in {difference}" for difference in self.differences]
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the comparison as JSON values."""
         return {
-            "agreeing": {name: self.agreeing(name) for name in QUANTILES},
-            "same": {name: self.same(name) for name in QUANTILES},
-            "reach": {name: self.reach(name) for name in QUANTILES},
+            **{
+                count.__name__: {name: count(name) for name in QUANTILES}
+                for count in (self.agreeing, self.same, self.reach)
+            },
             "differences": list(self.differences),
             "cells": [
                 {
                     "cell": list(pair.key),
-                    "ratio": {
-                        name: TOO_FEW if ratio is None else ratio.facts()
-                        for name, ratio in pair.ratios.items()
-                    },
+                    "ratio": {name: interval_facts(ratio) for name, ratio in pair.ratios.items()},
                     "overlap": dict(pair.overlap),
                     "rate": pair.rate,
                 }
@@ -115,9 +110,28 @@ class Comparison:
             "only_second": [list(key) for key in self.only_second],
         }
 
+    def table(self) -> Table:
+        """Return a table that fits into 80 columns, without the labels that all cells share."""
+        shared = [len(set(labels)) == 1 for labels in zip(*(pair.key for pair in self.pairs), strict=True)]
+        table = compact_table("B / A", "cell", "rate", "overlap", *QUANTILES)
+        for pair in self.pairs:
+            *labels, load = pair.key
+            names = [described(*one) for one in zip(DIMENSIONS, labels, strict=True)] + [load]
+            apart = [name for name, overlap in pair.overlap.items() if overlap is False]
+            table.add_row(
+                "\n".join(name for name, same in zip(names, shared, strict=True) if not same) or labels[0],
+                "" if pair.rate is None else f"{pair.rate:.3f}",
+                "not in\n" + "\n".join(apart) if apart else "yes",
+                *(
+                    stacked(factor(ratio)).replace(" difference", "\ndifference")
+                    for ratio in pair.ratios.values()
+                ),
+            )
+        return table
+
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Return a run's report.json, by its own path or its folder's.
+    """Read a run's report.json, by its own path or its folder's.
 
     Raises:
         SweepError: There is none.
@@ -138,72 +152,44 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
-    """Compare the second run with the first, cell by cell."""
-    ours, theirs = _by_cell(second), _by_cell(first)
+    """Compare the second run's report with the first's."""
+    a, b = _valid_rows(first), _valid_rows(second)
+    conditions = ({key: report.get(key) for key in _CONDITIONS} for report in (first, second))
     return Comparison(
-        pairs=[_pair(key, theirs[key], ours[key]) for key in theirs if key in ours],
-        only_first=[key for key in theirs if key not in ours],
-        only_second=[key for key in ours if key not in theirs],
-        differences=list(_differences(first, second)),
+        pairs=[_pair(key, a[key], b[key]) for key in a if key in b],
+        only_first=[key for key in a if key not in b],
+        only_second=[key for key in b if key not in a],
+        differences=list(_differences("", *conditions)),
     )
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Return a table of at most 80 characters; what all cells have in common is left out."""
-    columns = [*DIMENSIONS, "load"]
-    varied = [at for at in range(len(columns)) if len({pair.key[at] for pair in comparison.pairs}) > 1]
-    table = narrow("B / A", "cell", "rate", "overlap", *QUANTILES)
-    for pair in comparison.pairs:
-        overlaps = [name for name in QUANTILES if pair.overlap[name] is not None and not pair.overlap[name]]
-        table.add_row(
-            "\n".join(
-                pair.key[at] if at == 4 else described(DIMENSIONS[at], pair.key[at]) for at in varied or [0]
-            ),
-            "" if pair.rate is None else f"{pair.rate:.3f}",
-            "not in\n" + "\n".join(overlaps) if overlaps else "yes",
-            *(
-                stacked(factor(ratio).replace(" difference", "\ndifference"))
-                for ratio in pair.ratios.values()
-            ),
-        )
-    return table
-
-
-def _by_cell(report: Mapping[str, Any]) -> dict[Key, Mapping[str, Any]]:
+def _valid_rows(report: Mapping[str, Any]) -> dict[Key, Mapping[str, Any]]:
     return {
-        (*(row[dimension] for dimension in DIMENSIONS), row["load"]): row
+        tuple(row[name] for name in (*DIMENSIONS, "load")): row
         for row in report["rows"]
         if row["valid_blocks"]
     }
 
 
 def _pair(key: Key, first: Mapping[str, Any], second: Mapping[str, Any]) -> Pair:
-    ratios: dict[str, Interval | None] = {}
-    overlap: dict[str, bool | None] = {}
+    ratios: dict[str, Interval | None] = dict.fromkeys(QUANTILES)
+    overlap: dict[str, bool | None] = dict.fromkeys(QUANTILES)
     for name in QUANTILES:
-        one, other = (_interval(row["ms"][name]) for row in (first, second))
-        if one is None or other is None:
-            ratios[name] = overlap[name] = None
-            continue
-        blocks = [[block[name] for block in row["blocks"]] for row in (second, first)]
-        ratios[name] = independent_ratio(*blocks)
-        overlap[name] = one.overlaps(other)
-    rates = [row.get("offered_per_second") for row in (second, first)]
-    rate = rates[0] / rates[1] if rates[0] and rates[1] else None
-    return Pair(key=key, ratios=ratios, overlap=overlap, rate=rate)
+        facts = [row["ms"][name] for row in (first, second)]
+        if all(isinstance(one, dict) for one in facts):
+            ratios[name] = independent_ratio(
+                *([block[name] for block in row["blocks"]] for row in (second, first))
+            )
+            overlap[name] = Interval(**facts[0]).overlaps(Interval(**facts[1]))
+    before, after = (row.get("offered_per_second") for row in (first, second))
+    return Pair(key=key, ratios=ratios, overlap=overlap, rate=after / before if before and after else None)
 
 
-def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what could be why two runs do not agree, or why they only seem to measure the same."""
-    one, other = ({key: report.get(key) for key in _CONDITIONS} for report in (first, second))
-    yield from _differing("", one, other)
-
-
-def _differing(name: str, one: Any, other: Any) -> Iterator[str]:
+def _differences(name: str, one: Any, other: Any) -> Iterator[str]:
     if isinstance(one, dict) and isinstance(other, dict):
         for key in dict.fromkeys([*one, *other]):
-            if f"{name}{key}" not in _PASSING:
-                yield from _differing(f"{name}{key}: ", one.get(key), other.get(key))
+            if f"{name}{key}" not in _ALWAYS_DIFFERENT:
+                yield from _differences(f"{name}{key}: ", one.get(key), other.get(key))
     elif one != other:
         yield f"{name}{_short(one)}, then {_short(other)}"
 
@@ -211,7 +197,3 @@ def _differing(name: str, one: Any, other: Any) -> Iterator[str]:
 def _short(value: Any) -> str:
     text = "nothing" if value is None else str(value)
     return text if len(text) <= _LONG else f"{text[:_LONG]}…"
-
-
-def _interval(value: Any) -> Interval | None:
-    return Interval(**value) if isinstance(value, dict) else None

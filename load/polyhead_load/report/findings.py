@@ -1,4 +1,4 @@
-"""What a run's measurements come to: one row for each cell."""
+"""Aggregate a run's measurements: one row per cell, one capacity per configuration."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,166 +12,150 @@ from numpy.typing import NDArray
 
 from polyhead_load.records import Records
 from polyhead_load.sweep.cells import CAPACITY
-from polyhead_load.sweep.folder import RunFolder
+from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval, Values, blocks_ratio, pooled_quantile
-from polyhead_load.sweep.journal import Measurement
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep, parse_load
-
-_ECDF_POINTS = 300
-_SAME_RATE = 0.01
-"""By which the rates of two runs under "the same" load may differ."""
-
 
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """What a configuration can answer, in requests a second."""
-
-    value: float
-    """The median of its runs."""
-    low: float
-    high: float
-    runs: Sequence[Measurement]
-
-    @classmethod
-    def of(cls, runs: Sequence[Measurement]) -> "Capacity | None":
-        """Sum up the runs that count; None where none does."""
-        counted = [one for one in runs if not one.void and one.achieved]
-        values = [one.achieved for one in counted if one.achieved]
-        if not values:
-            return None
-        return cls(value=median(values), low=min(values), high=max(values), runs=counted)
-
-    def facts(self) -> dict[str, float | int]:
-        """Return it as JSON values."""
-        return {
-            "requests_per_second": self.value,
-            "low": self.low,
-            "high": self.high,
-            "runs": len(self.runs),
-        }
+_ECDF_POINTS = 300
+_SAME_RATE = 0.01
+"""Largest relative difference of two rates that count as the same load."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A cell. Latencies are in milliseconds, from the planned time to the answer."""
+class _Aggregate:
+    """Valid runs of one configuration."""
 
     labels: Mapping[Dimension, str]
-    load: str
     valid: Sequence[Measurement]
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a measurement's field, or None where no run has it."""
+        values = [value for one in self.valid if (value := getattr(one, name)) is not None]
+        return float(np.mean(values)) if values else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity(_Aggregate):
+    """Requests a second that a configuration can answer: the median of its runs, and their range."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(_Aggregate):
+    """One cell. Latencies are in milliseconds, from the planned time to the answer."""
+
+    load: str
     void: Sequence[Measurement]
     quantiles: Mapping[str, Interval | None]
-    """By name; None is too few samples."""
+    """By name; None for too few samples."""
     ratios: Mapping[str, Interval | None] = field(default_factory=dict)
-    """To the baseline, of the same blocks; empty where there is nothing to compare with."""
+    """To the baseline's quantiles in the same blocks; empty where nothing can be compared."""
     uncompared: str = ""
-    """Why there are no ratios, where there should be."""
+    """Why ratios are missing where there should be some."""
     blocks: Mapping[int, Values] = field(default_factory=dict)
     """Block → latencies."""
     send_lag_p99_ms: float | None = None
-    """The p99 of the send lag of all requests of an open loop."""
+    """Over all requests of an open loop."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Parts of the mean latency; they add up to `total`."""
+    """Parts of the mean latency, which add up to `total`."""
     ecdf: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    """Latencies at equal steps of the share, from 0 to 1."""
+    """Latencies at equal steps of the share of requests, from 0 to 1."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Names the cell."""
+        """Return the labels and the load."""
         return *self.labels.values(), self.load
 
     @property
     def requests(self) -> int:
-        """Answered, in all valid runs."""
+        """Count the requests of all valid runs."""
         return sum(one.requests for one in self.valid)
 
-    def mean(self, name: str) -> float | None:
-        """Return the mean of a field of the valid runs; None where none has it."""
-        values = [value for one in self.valid if (value := getattr(one, name)) is not None]
-        return float(np.mean(values)) if values else None
-
     @property
-    def reasons(self) -> Sequence[str]:
-        """Why runs are void, each reason once."""
+    def reasons(self) -> list[str]:
+        """Return why runs are void, each reason once."""
         return list(dict.fromkeys(reason for one in self.void for reason in one.void))
 
     @property
-    def overloaded(self) -> Sequence[Measurement]:
-        """The valid runs in which the server did not keep up: they count."""
+    def overloaded(self) -> list[Measurement]:
+        """Return the valid runs in which the server did not keep up; they count."""
         return [one for one in self.valid if one.overloaded]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """A run."""
+    """Everything that a report shows."""
 
     sweep: Sweep
     facts: Mapping[str, Any]
     rows: Sequence[Row]
-    """In the order of the sweep; cells that were skipped have none."""
-    capacities: Mapping[tuple[str, ...], Capacity]
-    """By configuration."""
+    """In the order of the sweep; skipped cells have none."""
+    capacities: Sequence[Capacity]
     void: Sequence[Measurement]
     """Every void run, capacities included."""
 
     @property
     def overloaded(self) -> list[Measurement]:
-        """Every run in which the server did not keep up, in the order of the rows."""
+        """Return every run in which the server did not keep up, in the order of the rows."""
         return [one for row in self.rows for one in row.overloaded]
 
     @property
     def cells(self) -> list[tuple[str, ...]]:
-        """The keys of all cells of the sweep, whether they were measured or not: loads first."""
+        """Return the keys of all cells of the sweep, measured or not, load by load."""
         labels = list(product(*(self.sweep.labels(dimension) for dimension in DIMENSIONS)))
         return [(*configuration, load) for load in self.sweep.loads for configuration in labels]
 
     @property
     def missing(self) -> list[tuple[str, ...]]:
-        """The cells that have no valid run."""
+        """Return the keys of cells without a valid run."""
         measured = {row.key for row in self.rows if row.valid}
         return [key for key in self.cells if key not in measured]
 
     @property
     def varied(self) -> list[Dimension]:
-        """The dimensions that have several values."""
-        return [dimension for dimension in DIMENSIONS if len(self.sweep.labels(dimension)) > 1]
+        """Return the dimensions with several values; the family where there are none."""
+        return [name for name in DIMENSIONS if len(self.sweep.labels(name)) > 1] or ["family"]
+
+    @property
+    def baseline(self) -> str:
+        """Return what the others are compared with, in words."""
+        return ", ".join(f"{name} {value}" for name, value in self.sweep.compared.items()) or "nothing"
 
     def is_baseline(self, row: Row) -> bool:
-        """Return whether the row is one that others are compared with."""
+        """Return whether others are compared with this row."""
         compared = self.sweep.compared
         return bool(compared) and all(row.labels[name] == value for name, value in compared.items())
 
-    def baseline_of(self, row: Row) -> tuple[str, ...]:
-        """Return the key of the cell that a row is compared with."""
-        return *{**row.labels, **self.sweep.compared}.values(), row.load
 
-
-def find(folder: RunFolder) -> Findings:
-    """Read a run's folder.
+def read_findings(folder: RunFolder) -> Findings:
+    """Aggregate what a run's folder holds.
 
     Raises:
-        SweepError: It is none, or its records are damaged or missing.
+        SweepError: It is no run's folder, or its records are damaged or missing.
     """
     sweep, facts = folder.read()
     measurements = folder.journal().measurements
     by_cell: dict[tuple[str, ...], list[Measurement]] = defaultdict(list)
     for one in measurements:
         by_cell[one.cell].append(one)
-    alone = {key: _row(of_cell, folder) for key, of_cell in by_cell.items() if key[-1] != CAPACITY}
-    capacities = {key[:-1]: Capacity.of(runs) for key, runs in by_cell.items() if key[-1] == CAPACITY}
+    alone = {key: _row(runs, folder) for key, runs in by_cell.items() if key[-1] != CAPACITY}
+    capacities = [_capacity(runs) for key, runs in by_cell.items() if key[-1] == CAPACITY]
     findings = Findings(
         sweep=sweep,
         facts=facts,
         rows=(),
-        capacities={key: capacity for key, capacity in capacities.items() if capacity is not None},
+        capacities=[one for one in capacities if one is not None],
         void=[one for one in measurements if one.void],
     )
     rows = [
-        row
-        if findings.is_baseline(row) or not sweep.compared
-        else _compared(row, alone.get(findings.baseline_of(row)))
+        _compared(row, alone.get((*{**row.labels, **sweep.compared}.values(), row.load)))
+        if sweep.compared and not findings.is_baseline(row)
+        else row
         for row in alone.values()
     ]
     order = {key: place for place, key in enumerate(findings.cells)}
@@ -179,19 +163,32 @@ def find(folder: RunFolder) -> Findings:
     return replace(findings, rows=rows)
 
 
-def _row(of_cell: Sequence[Measurement], folder: RunFolder) -> Row:
-    first = of_cell[0]
-    valid = sorted((one for one in of_cell if not one.void), key=lambda one: one.block)
+def _labels(one: Measurement) -> dict[Dimension, str]:
+    return {dimension: getattr(one, dimension) for dimension in DIMENSIONS}
+
+
+def _capacity(runs: Sequence[Measurement]) -> Capacity | None:
+    valid = [one for one in runs if not one.void and one.achieved]
+    values = [one.achieved for one in valid if one.achieved]
+    if not values:
+        return None
+    return Capacity(
+        labels=_labels(valid[0]), valid=valid, value=median(values), low=min(values), high=max(values)
+    )
+
+
+def _row(runs: Sequence[Measurement], folder: RunFolder) -> Row:
+    valid = sorted((one for one in runs if not one.void), key=lambda one: one.block)
     by_block = {one.block: folder.load_records(one.records) for one in valid if one.records}
     records = list(by_block.values())
     latencies = [each.latency_ms for each in records]
-    lags = [each.lag_ms for each in records if len(each.lag_ms)] if first.rate is not None else []
+    lags = [each.lag_ms for each in records if len(each.lag_ms)] if runs[0].rate is not None else []
     together = np.concatenate(latencies) if latencies else np.empty(0)
     return Row(
-        labels={dimension: getattr(first, dimension) for dimension in DIMENSIONS},
-        load=first.load,
+        labels=_labels(runs[0]),
+        load=runs[0].load,
         valid=valid,
-        void=[one for one in of_cell if one.void],
+        void=[one for one in runs if one.void],
         quantiles={name: pooled_quantile(latencies, share) for name, share in QUANTILES.items()},
         parts=_parts(records),
         blocks={block: each.latency_ms for block, each in by_block.items()},
@@ -201,7 +198,7 @@ def _row(of_cell: Sequence[Measurement], folder: RunFolder) -> Row:
 
 
 def _parts(records: Sequence[Records]) -> Mapping[str, float]:
-    """Return the mean over all requests; without the server's parts where it left one out."""
+    """Return the mean parts over all requests; only those that every run has."""
     found = [(parts, int(each.answered.sum())) for each in records if (parts := each.parts_ms())]
     if not found:
         return {}
@@ -211,35 +208,29 @@ def _parts(records: Sequence[Records]) -> Mapping[str, float]:
 
 
 def _compared(row: Row, baseline: Row | None) -> Row:
+    """Add the ratios to the baseline, over the blocks that both have."""
     if not row.valid:
         return row
     if baseline is None or not baseline.valid:
         return replace(row, uncompared="the baseline has no valid run")
-    of_baseline = {one.block: one for one in baseline.valid}
+    theirs = {one.block: one for one in baseline.valid}
     common = [
         one.block
         for one in row.valid
-        if (other := of_baseline.get(one.block)) is not None
-        and one.block in row.blocks
-        and one.block in baseline.blocks
-        and _alike(one, other)
+        if one.block in row.blocks and one.block in baseline.blocks and _same_rate(one, theirs[one.block])
     ]
     if len(common) < FEWEST_BLOCKS:
         return replace(row, uncompared=f"too few blocks in common: {len(common)}")
-    ours, theirs = ([each.blocks[block] for block in common] for each in (row, baseline))
-    return replace(
-        row,
-        ratios={
-            name: blocks_ratio(ours, theirs, share)
-            if row.quantiles[name] is not None and baseline.quantiles[name] is not None
-            else None
-            for name, share in QUANTILES.items()
-        },
-    )
+    ours, base = ([each.blocks[block] for block in common] for each in (row, baseline))
+    ratios = {
+        name: blocks_ratio(ours, base, share) if row.quantiles[name] and baseline.quantiles[name] else None
+        for name, share in QUANTILES.items()
+    }
+    return replace(row, ratios=ratios)
 
 
-def _alike(one: Measurement, other: Measurement) -> bool:
-    """Return whether two runs under a load that is the same for all had the same rate."""
+def _same_rate(one: Measurement, other: Measurement) -> bool:
+    """Return whether two runs had the same rate, where their load promises that."""
     if parse_load(one.load).kind not in {"common", "rate"} or not one.rate or not other.rate:
         return True
     return abs(one.rate / other.rate - 1) <= _SAME_RATE

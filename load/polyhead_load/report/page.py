@@ -1,79 +1,62 @@
-"""The page: everything about a run in one file, pictures included."""
+"""Write a run's report: one HTML page that needs nothing else, JSON, CSV and the pictures."""
 
 import base64
-import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from polyhead_load.report.findings import QUANTILES, Capacity, Findings, Row, find
-from polyhead_load.report.layout import style
-from polyhead_load.report.plots import REST, Plot, draw, kernel_of
-from polyhead_load.report.tables import as_csv, as_json, baseline_name
-from polyhead_load.report.words import (
+from polyhead_load.records import REST
+from polyhead_load.report.findings import QUANTILES, Findings, Row, read_findings
+from polyhead_load.report.formatting import (
     NO_DIFFERENCE,
     TOO_FEW,
+    count_of,
     described,
     factor,
     load_title,
     number,
-    of,
+    percent,
     size,
     spread,
 )
-from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
-from polyhead_load.sweep.journal import Measurement, no_room
-from polyhead_load.sweep.spec import DIMENSIONS
+from polyhead_load.report.plots import Plot, draw
+from polyhead_load.report.tables import as_csv, as_json
+from polyhead_load.sweep.folder import RunFolder, cannot_write
+from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS
 
 
 def write_report(folder: RunFolder) -> tuple[Findings, Path]:
     """Write report.html, report.json, report.csv and the pictures.
 
     Returns:
-        What was found, and the path of the page.
+        The findings, and the path of the page.
 
     Raises:
-        SweepError: The folder is none of a run, or cannot be written.
+        SweepError: It is no run's folder, or cannot be written.
     """
-    findings = find(folder)
-    pictures = {plot.name: (plot, svg(plot)) for plot in draw(findings)}
+    findings = read_findings(folder)
+    pictures = [(plot, plot.svg()) for plot in draw(findings)]
     plots = folder.path / "plots"
     try:
         plots.mkdir(exist_ok=True)
     except OSError as error:
-        raise no_room(plots, error) from error
-    for name, (_, text) in pictures.items():
-        folder.write(f"plots/{name}.svg", text)
+        raise cannot_write(plots, error) from error
+    for plot, svg in pictures:
+        folder.write(f"plots/{plot.name}.svg", svg)
     folder.write("report.json", json.dumps(as_json(findings), indent=1) + "\n")
     folder.write("report.csv", as_csv(findings))
-    folder.write("report.html", page(findings, pictures))
+    folder.write("report.html", _page(findings, pictures))
     return findings, folder.path / "report.html"
 
 
-def svg(plot: Plot) -> str:
-    """Return a picture as SVG, the same for the same numbers."""
-    text = io.StringIO()
-    with style():
-        plot.figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
-
-
-def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
-    """Return the page as HTML.
-
-    Args:
-        findings: Of the run.
-        pictures: Name → picture, and its SVG.
-    """
+def _page(findings: Findings, pictures: list[tuple[Plot, str]]) -> str:
     environment = Environment(
         loader=PackageLoader("polyhead_load.report", "."),
         autoescape=select_autoescape(["html"]),
@@ -81,53 +64,29 @@ def page(findings: Findings, pictures: Mapping[str, tuple[Plot, str]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["unbroken"] = unbroken
-    sweep, facts = findings.sweep, findings.facts
+    formats = (unbroken, number, percent, size, spread, load_title)
+    environment.filters |= {each.__name__: each for each in formats}
     return environment.get_template("page.html").render(
-        title=sweep.title,
-        about=sweep.about,
+        findings=findings,
+        sweep=findings.sweep,
+        facts={name: {} for name in ("skipped", "families", "fingerprint", "hashes", "graphs")}
+        | dict(findings.facts),
         version=version("polyhead"),
         summary=summary(findings),
-        baseline=baseline_name(findings),
-        varied=findings.varied or ["family"],
         quantiles=list(QUANTILES),
         sections=[
-            {
-                "load": load,
-                "title": load_title(load),
-                "rows": [_row(row, findings) for row in findings.rows if row.load == load],
-            }
-            for load in sweep.loads
+            (load, [row for row in findings.rows if row.load == load]) for load in findings.sweep.loads
         ],
-        pictures=[
-            {
-                "title": plot.title,
-                "caption": plot.caption,
-                "source": "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode(),
-            }
-            for plot, text in pictures.values()
-        ],
-        void=[
-            {"cell": ", ".join(one.cell), "block": one.block or "capacity", "reasons": one.void}
-            for one in findings.void
-        ],
-        overloaded=[
-            {"cell": ", ".join(one.cell), "block": one.block, "reasons": one.overloaded}
-            for one in findings.overloaded
-        ],
-        capacities=[_capacity(key, one, findings) for key, one in findings.capacities.items()],
-        missing=[", ".join(key) for key in findings.missing],
-        skipped=facts.get("skipped", {}),
-        graphs=_graphs(facts.get("graphs", {})),
+        pictures=[(plot, base64.b64encode(svg.encode()).decode()) for plot, svg in pictures],
+        graphs=_graphs(findings.facts.get("graphs", {})),
         constants=_constants(findings),
-        families=facts.get("families", {}),
-        fingerprint=facts.get("fingerprint", {}),
-        hashes=facts.get("hashes", {}),
+        ratio_cell=_ratio_cell,
+        count_of=count_of,
     )
 
 
 def unbroken(text: str) -> Markup:
-    """Keep names and intervals in one line, which browsers break at hyphens and dashes."""
+    """Keep names and intervals on one line; browsers break them at hyphens and dashes."""
     return Markup().join(
         Markup('<span class="whole">{}</span>').format(part) if re.search("[-–]", part) else part
         for part in re.split(r"(\s+)", text)
@@ -136,47 +95,45 @@ def unbroken(text: str) -> Markup:
 
 def summary(findings: Findings) -> list[str]:
     """Return the findings in sentences."""
-    said = []
+    lines = []
     if findings.sweep.blocks < FEWEST_BLOCKS:
-        said.append(
+        lines.append(
             f"There are fewer than {FEWEST_BLOCKS} blocks: intervals know nothing of how the machine differs "
             "from one to the next, and nothing can be compared."
         )
-    said += _compared(findings)
-    impossible = sum(row.parts.get(REST, 0) < 0 for row in findings.rows)
-    if impossible:
-        said.append(
+    lines += _comparisons(findings)
+    if impossible := sum(row.parts.get(REST, 0) < 0 for row in findings.rows):
+        lines.append(
             f"Cells in which the server says that it took longer than the answer did: {impossible}. "
             "Its timings are wrong there."
         )
     if findings.missing:
-        said.append(f"{len(findings.missing)} of {len(findings.cells)} cells have not been measured.")
+        lines.append(f"{len(findings.missing)} of {len(findings.cells)} cells have not been measured.")
     if findings.void:
-        said.append(f"Void runs, which count for nothing: {len(findings.void)}.")
+        lines.append(f"Void runs, which count for nothing: {len(findings.void)}.")
     if findings.overloaded:
-        said.append(
+        lines.append(
             f"Runs in which the server did not keep up: {len(findings.overloaded)}. They count, with what "
             "was answered; what was not would have taken longer."
         )
-    return said
+    return lines
 
 
-def _compared(findings: Findings) -> Iterator[str]:
-    """Say at each quantile how many differ and how many would by chance; and then each that does."""
+def _comparisons(findings: Findings) -> Iterator[str]:
+    """Count the ratios that differ from 1 and how many would by chance; then name each that does."""
     for name in QUANTILES:
         ratios = [interval for row in findings.rows if (interval := row.ratios.get(name))]
         if ratios:
-            same = sum(1.0 in interval for interval in ratios)
-            by_chance = (1 - CONFIDENCE) * len(ratios)
             yield (
-                f"{len(ratios)} cells were compared with {baseline_name(findings)} at {name}: "
-                f"{same} show {NO_DIFFERENCE} (this run cannot tell), "
+                f"{len(ratios)} cells were compared with {findings.baseline} at {name}: "
+                f"{sum(1.0 in interval for interval in ratios)} show {NO_DIFFERENCE} (this run cannot tell), "
                 f"{sum(interval.low > 1 for interval in ratios)} are slower, "
                 f"{sum(interval.high < 1 for interval in ratios)} are faster. Were there no differences, "
-                f"about {by_chance:.2g} of {len(ratios)} would still show one, by chance."
+                f"about {(1 - CONFIDENCE) * len(ratios):.2g} of {len(ratios)} would still show one, "
+                "by chance."
             )
-    varied = findings.varied or ["family"]
-    # T is said wherever a ratio is: it decides how much of a cell is attention.
+    varied = findings.varied
+    # T stands beside every ratio: it decides how much of a cell is attention.
     constant = "" if "tokens" in varied else f", {described('tokens', findings.sweep.labels('tokens')[0])}"
     for load in findings.sweep.loads:
         for name in QUANTILES:
@@ -188,144 +145,71 @@ def _compared(findings: Findings) -> Iterator[str]:
             ]
             if differing:
                 yield (
-                    f"{name} with {load_title(load)}{constant}, times that of {baseline_name(findings)}: "
+                    f"{name} with {load_title(load)}{constant}, times that of {findings.baseline}: "
                     f"{'; '.join(differing)}."
                 )
 
 
-def _row(row: Row, findings: Findings) -> dict[str, Any]:
-    return {
-        "labels": [row.labels[name] for name in findings.varied or ["family"]],
-        "baseline": findings.is_baseline(row),
-        "blocks": f"{len(row.valid)} of {findings.sweep.blocks}",
-        "void_runs": len(row.void) or "",
-        "overloaded": of(len(row.overloaded), len(row.valid)),
-        "requests": f"{row.requests:,}",
-        "rate": number(row.mean("achieved")),
-        "quantiles": [_interval(row.quantiles[name]) for name in QUANTILES],
-        "ratios": [_ratio(row.ratios.get(name), row) for name in QUANTILES],
-        "reply": size(row.mean("reply_bytes")),
-        "request": size(row.mean("request_bytes")),
-        "lag": number(row.send_lag_p99_ms),
-        "generator": _share(row.mean("generator_cpu")),
-        "server": number(row.mean("server_cpu")),
-        "foreign": number(row.mean("foreign_cpu")),
-        "steal": number(row.mean("steal")),
-        "kernel": kernel_of(findings, row),
-        "void": None if row.valid else "; ".join(row.reasons),
-    }
-
-
-def _capacity(key: Sequence[str], capacity: Capacity, findings: Findings) -> dict[str, Any]:
-    """Return a configuration's capacity, and what its runs say of the harness."""
-    labels = dict(zip(DIMENSIONS, key, strict=True))
-
-    def mean(name: str) -> float | None:
-        values = [value for one in capacity.runs if (value := getattr(one, name)) is not None]
-        return float(np.mean(values)) if values else None
-
-    return {
-        "labels": [labels[name] for name in findings.varied or ["family"]],
-        "value": f"{number(capacity.value)} ({number(capacity.low)}–{number(capacity.high)})",
-        "runs": len(capacity.runs),
-        "generator": _share(mean("generator_cpu")),
-        **{name: number(mean(f"{name}_cpu")) for name in ("server", "foreign")},
-        "steal": number(mean("steal")),
-    }
-
-
-def _interval(interval: Interval | None) -> dict[str, str]:
+def _ratio_cell(row: Row, quantile: str) -> tuple[str, str, str]:
+    """Return a ratio, its small print and whether that is slower or faster."""
+    interval = row.ratios.get(quantile)
     if interval is None:
-        return {"value": "", "note": TOO_FEW}
-    return {"value": number(interval.value), "note": spread(interval)}
-
-
-def _ratio(interval: Interval | None, row: Row) -> dict[str, str]:
-    if interval is None:
-        return {"value": "", "note": TOO_FEW if row.ratios else row.uncompared, "kind": ""}
-    note = f"{interval.low:#.3g}–{interval.high:#.3g}"
+        return "", TOO_FEW if row.ratios else row.uncompared, ""
+    value, _, ends = factor(interval).rpartition(" ")
     if 1.0 in interval:
-        return {"value": "", "note": f"{NO_DIFFERENCE} ({note})", "kind": "same"}
-    return {
-        "value": f"{interval.value:#.3g}",
-        "note": note,
-        "kind": "slower" if interval.low > 1 else "faster",
-    }
+        return "", f"{value} {ends}", ""
+    return value, ends.strip("()"), "slower" if interval.low > 1 else "faster"
 
 
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
-
-
-def _constants(findings: Findings) -> list[tuple[str, str]]:
+def _constants(findings: Findings) -> Mapping[str, str]:
     """Return what is the same in all cells, and how it was measured."""
     sweep, facts = findings.sweep, findings.facts
-    same = {
-        name: ", ".join(sweep.labels(name))
-        for name in ("tokens", "batch", "attention")
-        if name not in findings.varied
-    }
-    encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()]
-    shared = {
-        name: value
-        for name, value in (encoders[0] if encoders else {}).items()
+    valid = [one for row in findings.rows for one in row.valid]
+    same = {name: ", ".join(sweep.labels(name)) for name in ("tokens", "batch", "attention")}
+    same |= dict.fromkeys(findings.varied, "")
+    encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()] or [{}]
+    shared = [
+        f"{name} = {value}"
+        for name, value in encoders[0].items()
         if all(encoder.get(name) == value for encoder in encoders)
-    }
+    ]
+    unchecked = Counter(gate for one in valid for gate in one.unchecked)
+    sessions = [
+        ", ".join(value if name == "command" else f"{name} {value}" for name, value in session.items())
+        for session in facts.get("sessions", [])
+    ]
     words = {
-        "encoder": ", ".join(f"{name} = {value}" for name, value in shared.items()),
-        "T, tokens": same.get("tokens", ""),
-        "B, sequences in a request": same.get("batch", ""),
-        "attention in the reply": same.get("attention", ""),
+        "encoder": ", ".join(shared),
+        "T, tokens": same["tokens"],
+        "B, sequences in a request": same["batch"],
+        "attention in the reply": same["attention"],
         "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
         "server": facts.get("server", ""),
         "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
         "gates": ", ".join(f"{name} {value:g}" for name, value in sweep.gates.model_dump().items()),
-        "not checked": _unchecked(findings),
-        "generator's priority": _values(one.generator_priority for one in _valid(findings)),
-        "begun": "; ".join(_session(session) for session in facts.get("sessions", []) if session),
+        "not checked": ", ".join(
+            f"{gate}: in {count} of {len(valid)} runs, too few answers" for gate, count in unchecked.items()
+        ),
+        "generator's priority": ", ".join(
+            sorted({one.generator_priority for one in valid if one.generator_priority})
+        ),
+        "begun": "; ".join(filter(None, sessions)),
     }
-    return [(name, value) for name, value in words.items() if value]
+    return {name: value for name, value in words.items() if value}
 
 
-def _valid(findings: Findings) -> list[Measurement]:
-    return [one for row in findings.rows for one in row.valid]
-
-
-def _unchecked(findings: Findings) -> str:
-    """Name the gates that some runs had too few answers for."""
-    counts = Counter(gate for one in _valid(findings) for gate in one.unchecked)
-    runs = len(_valid(findings))
-    return ", ".join(f"{gate}: in {count} of {runs} runs, too few answers" for gate, count in counts.items())
-
-
-def _values(values: Iterable[str | None]) -> str:
-    return ", ".join(sorted({value for value in values if value is not None}))
-
-
-def _session(facts: Mapping[str, Any]) -> str:
-    first, *others = facts.items()
-    return ", ".join([str(first[1]), *(f"{name} {value}" for name, value in others)])
-
-
-def _graphs(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table of operators, the most frequent first: families with the same graph share a row."""
-    if "problem" in found or not found:
-        return {"problem": found.get("problem", ""), "rows": []}
-    rows: dict[tuple[Any, ...], list[str]] = {}
-    for family, kinds in found.items():
-        for kind, graph in kinds.items():
+def _graphs(found: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the graphs with their operators, the most frequent first; equal ones share a row."""
+    families: dict[tuple[str, str, str], list[str]] = {}
+    for family, graphs in found.items():
+        if family == "problem":
+            continue
+        for name, graph in graphs.items():
             counts = sorted(graph["operators"].items(), key=lambda one: (-one[1], one[0]))
-            operators = ", ".join(f"{count} {name}" for name, count in counts)
-            rows.setdefault((kind, graph["kernel"], graph["optimised"], operators), []).append(family)
-    return {
-        "problem": "",
-        "rows": [
-            {
-                "families": ", ".join(families),
-                "graph": kind + ("" if optimised else ", as exported"),
-                "kernel": kernel,
-                "operators": operators,
-            }
-            for (kind, kernel, optimised, operators), families in rows.items()
-        ],
-    }
+            operators = ", ".join(f"{count} {operator}" for operator, count in counts)
+            title = name if graph["optimised"] else f"{name}, as exported"
+            families.setdefault((title, graph["kernel"], operators), []).append(family)
+    return [
+        {"families": ", ".join(names), "graph": title, "kernel": kernel, "operators": operators}
+        for (title, kernel, operators), names in families.items()
+    ]

@@ -1,29 +1,41 @@
-"""The pictures of a report."""
+"""Draw the pictures of a report."""
 
-from collections.abc import Callable, Mapping, Sequence
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from polyhead_load.report.findings import Findings, Row
-from polyhead_load.report.layout import (
-    Facet,
-    Layout,
-    empty,
-    panels,
-    plain_log,
-    style,
-    wrapped,
-)
-from polyhead_load.report.tables import baseline_name
-from polyhead_load.report.words import TOO_FEW, load_title
+from polyhead_load.records import REST
+from polyhead_load.report.findings import Findings
+from polyhead_load.report.formatting import TOO_FEW, load_title
+from polyhead_load.report.layout import Facet, PlotLayout
+from polyhead_load.sweep.intervals import Interval
 from polyhead_load.sweep.spec import DIMENSIONS, parse_load
 
-REST = "network + client"
-"""The part of a latency that the server does not account for."""
+_STYLE: dict[Any, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.hashsalt": "polyhead",
+    "text.parse_math": False,
+}
+_WIDTH = 10.5
+_HEIGHT = 3.1
 _PARTS = {
     "send lag": "#bdbdbd",
     "parse": "#56B4E9",
@@ -32,9 +44,12 @@ _PARTS = {
     "serialise": "#009E73",
     REST: "#CC79A7",
 }
-_LINES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
+_QUANTILES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
 _LOADS = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
 _MARKERS = "osD^vP*X"
+
+_DrawPanel = Callable[[Axes, Facet, str], bool]
+"""Draw one facet of one column; return whether there was anything to draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,189 +61,127 @@ class Plot:
     caption: str
     figure: Figure
 
+    def svg(self) -> str:
+        """Return the picture as SVG, the same for the same numbers."""
+        text = io.StringIO()
+        with mpl.rc_context(_STYLE):
+            self.figure.savefig(text, format="svg", metadata={"Date": None})
+        return text.getvalue()
+
 
 def draw(findings: Findings) -> list[Plot]:
-    """Return all pictures that the findings have something for."""
-    layout = Layout(findings)
+    """Return all pictures for which there are numbers."""
     if not any(row.valid for row in findings.rows):
         return []
-    with style():
-        return [plot for make in _ALL if (plot := make(layout)) is not None]
+    layout = PlotLayout(findings)
+    with mpl.rc_context(_STYLE):
+        plots = [make(layout) for make in (_latency, _ratio, _throughput, _split, _bytes, _ecdf)]
+    return [plot for plot in plots if plot is not None]
 
 
-def _latency(layout: Layout) -> Plot | None:
+def _latency(layout: PlotLayout) -> Plot | None:
     """Draw quantiles against what is compared."""
-    loads = layout.shown_loads
-    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
-    figure, grid = panels(len(facets), len(loads))
-    for axes, facet in zip(grid, facets, strict=True):
-        for axis, load in zip(axes, loads, strict=True):
-            _latency_panel(axis, layout, layout.rows(facet, load))
-            axis.set_title("\n".join(filter(None, [facet.title, load_title(load)])))
-        axes[0].set_ylabel("latency, ms")
-    for axis in grid[-1]:
-        axis.set_xlabel(layout.axis)
-    grid[0][0].legend(loc="best")
-    return Plot(
+
+    def panel(axis: Axes, facet: Facet, load: str) -> bool:
+        rows = layout.rows(facet, load)
+        for name, (colour, marker) in _QUANTILES.items():
+            known = [
+                (layout.places[layout.value(row)], interval)
+                for row in rows
+                if (interval := row.quantiles[name])
+            ]
+            if not known:
+                continue
+            at, intervals = zip(*known, strict=True)
+            style: dict[str, Any] = {"color": colour, "marker": marker, "label": name}
+            if layout.heads:
+                low, high = [one.low for one in intervals], [one.high for one in intervals]
+                axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+                axis.plot(at, [one.value for one in intervals], markersize=4, linewidth=1.2, **style)
+            else:  # names have no order that a line could follow
+                _error_bars(axis, at, intervals, markersize=5, capsize=3, **style)
+        axis.set_ylim(bottom=0)
+        _label_values(axis, layout)
+        return bool(rows)
+
+    figure = _panels(
+        layout, layout.main_loads, layout.main_loads, panel, x=layout.axis, y="latency, ms", title=load_title
+    )
+    return _plot(
         name="latency",
         title=f"Latency against {layout.axis}",
-        caption="Bands are 95 % intervals. A quantile with too few samples is not drawn. "
-        "Shapes of the p50 points tell attention operators apart, where there are several."
+        caption="Bands and bars are 95 % intervals. A quantile with too few samples is not drawn."
         + _left_out(layout),
         figure=figure,
     )
 
 
-def _left_out(layout: Layout) -> str:
-    """Name the loads that there is no room for."""
-    left = [load for load in layout.findings.sweep.loads if load not in layout.shown_loads]
-    return f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
+def _ratio(layout: PlotLayout) -> Plot | None:
+    """Draw ratios to the baseline in the same blocks."""
+    loads = layout.main_loads
 
-
-def _latency_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
-    places = layout.places
-    for name, (colour, marker) in _LINES.items():
-        known = [(places[layout.value(row)], interval) for row in rows if (interval := row.quantiles[name])]
-        if not known:
-            continue
-        at = [place for place, _ in known]
-        low, high = [interval.low for _, interval in known], [interval.high for _, interval in known]
-        middle = [interval.value for _, interval in known]
-        if layout.heads:
-            axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-            axis.plot(at, middle, color=colour, marker=marker, markersize=4, linewidth=1.2, label=name)
-        else:  # names have no order that a line could follow
-            errors = np.maximum(0, [np.subtract(middle, low), np.subtract(high, middle)])
-            axis.errorbar(
-                at, middle, yerr=errors, color=colour, fmt=marker, markersize=5, capsize=3, label=name
-            )
-    _mark_kernels(axis, layout, rows, places)
-    axis.set_ylim(bottom=0)
-    _name_values(axis, layout)
-
-
-def _name_values(axis: Axes, layout: Layout) -> None:
-    """Label the axis with what is compared."""
-    places = list(layout.places.values())
-    axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
-    ticks = [layout.tick(value) for value in layout.values]
-    slanted = sum(map(len, ticks)) > 24
-    axis.set_xticks(places, ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center")
-
-
-def _mark_kernels(
-    axis: Axes, layout: Layout, rows: Sequence[Row], places: Mapping[tuple[str, ...], float]
-) -> None:
-    kernels = {row.key: kernel_of(layout.findings, row) for row in rows}
-    kinds = sorted({kind for kind in kernels.values() if kind})
-    if len(kinds) < 2:
-        return
-    for kind, marker in zip(kinds, _MARKERS, strict=False):
-        known = [row for row in rows if kernels[row.key] == kind and row.quantiles["p50"]]
-        axis.scatter(
-            [places[layout.value(row)] for row in known],
-            [interval.value for row in known if (interval := row.quantiles["p50"])],
-            marker=marker,
-            s=70,
-            facecolors="none",
-            edgecolors="#333333",
-            linewidths=0.9,
-            label=kind,
-            zorder=3,
-        )
-
-
-def kernel_of(findings: Findings, row: Row) -> str:
-    """Return the attention operator of a row's graph; empty where it is not known."""
-    mode = next(mode for mode in findings.sweep.attention if mode.name == row.labels["attention"])
-    graphs = findings.facts.get("graphs", {}).get(row.labels["family"], {})
-    return str(graphs.get("fast" if mode.layers is None else "attention", {}).get("kernel", ""))
-
-
-def _ratio(layout: Layout) -> Plot | None:
-    """Draw quantiles against the baseline's, from the same blocks."""
-    loads = layout.shown_loads
-    names = ("p50", "p99")
-    facets = [
-        facet
-        for facet in layout.facets
-        if any(row.ratios.get("p50") for load in loads for row in layout.rows(facet, load))
-    ]
-    if not facets:
-        return None
-    figure, grid = panels(len(facets), len(names))
-    for axes, facet in zip(grid, facets, strict=True):
-        for axis, name in zip(axes, names, strict=True):
-            axis.set_title(", ".join(filter(None, [facet.title, name])))
-            if not _ratio_panel(axis, layout, facet, loads, name):
-                empty(axis, TOO_FEW)
-                continue
+    def panel(axis: Axes, facet: Facet, name: str) -> bool:
+        drawn = False
+        for place, load in enumerate(loads):
+            offset = 0.14 * (place - (len(loads) - 1) / 2)
+            known = [
+                (layout.places[layout.value(row)] + offset, interval)
+                for row in layout.rows(facet, load)
+                if (interval := row.ratios.get(name))
+            ]
+            if known:
+                drawn = True
+                style: dict[str, Any] = {
+                    "color": _LOADS[place],
+                    "marker": _MARKERS[place],
+                    "label": load_title(load),
+                }
+                at, intervals = zip(*known, strict=True)
+                _error_bars(axis, at, intervals, markersize=4, capsize=2, **style)
+        if drawn:
             axis.axhline(1, color="#555555", linewidth=0.9)
-            axis.set_ylabel("times the baseline, log")
-            plain_log(axis.yaxis)  # half and twice are equally far from 1
-            _name_values(axis, layout)
-    for axis in grid[-1]:
-        axis.set_xlabel(layout.axis)
-    handles = [
-        Line2D([], [], marker=_marker(place), color=_LOADS[place], label=load_title(load))
-        for place, load in enumerate(loads)
-    ]
-    figure.legend(handles=handles, loc="outside right upper")
-    return Plot(
+            _plain_log(axis.yaxis)  # half and twice are equally far from 1
+            _label_values(axis, layout)
+        return drawn
+
+    if not any(row.ratios.get("p50") for row in layout.findings.rows if row.load in loads):
+        return None
+    figure = _panels(layout, loads, ("p50", "p99"), panel, x=layout.axis, y="times the baseline, log")
+    return _plot(
         name="ratio",
-        title=f"Against {baseline_name(layout.findings)}",
+        title=f"Against {layout.findings.baseline}",
         caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference."
         + _left_out(layout),
         figure=figure,
     )
 
 
-def _ratio_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str], name: str) -> bool:
-    drawn = False
-    for place, load in enumerate(loads):
-        known = [
-            (layout.places[layout.value(row)], interval)
-            for row in layout.rows(facet, load)
-            if (interval := row.ratios.get(name))
-        ]
-        drawn = drawn or bool(known)
-        at = np.array([spot for spot, _ in known]) + 0.14 * (place - (len(loads) - 1) / 2)
-        middle = np.array([interval.value for _, interval in known])
-        low, high = ([getattr(interval, end) for _, interval in known] for end in ("low", "high"))
-        axis.errorbar(
-            at,
-            middle,
-            yerr=np.maximum(0, [middle - low, high - middle]),
-            color=_LOADS[place],
-            fmt=_marker(place),
-            markersize=4,
-            capsize=2,
-        )
-    return drawn
+def _throughput(layout: PlotLayout) -> Plot | None:
+    """Draw latency against throughput, one curve for each configuration."""
+    loads = [load for load in layout.loads if parse_load(load).kind != "single"]
+    capacities = {tuple(one.labels.values()): one.value for one in layout.findings.capacities}
 
-
-def _throughput(layout: Layout) -> Plot | None:
-    """Draw latency against throughput, a curve for each configuration."""
-    findings = layout.findings
-    loads = [load for load in findings.sweep.loads if parse_load(load).kind != "single"]
-    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
-    if not facets:
-        return None
-    figure, grid = panels(len(facets), 2)
-    for axes, facet in zip(grid, facets, strict=True):
-        for axis, name in zip(axes, ("p50", "p99"), strict=True):
-            axis.set_title(", ".join(filter(None, [facet.title, name])))
-            if not _throughput_panel(axis, layout, facet, loads, name):
-                empty(axis, TOO_FEW)
+    def panel(axis: Axes, facet: Facet, name: str) -> bool:
+        curves: dict[Any, list[tuple[float, float]]] = {value: [] for value in layout.values}
+        for load in loads:
+            for row in layout.rows(facet, load):
+                if (interval := row.quantiles[name]) and (rate := row.mean("achieved")):
+                    curves[layout.value(row)].append((rate, interval.value))
+        for value, points in curves.items():
+            if not points:
                 continue
-            axis.set_ylabel("latency, ms")
-            plain_log(axis.yaxis)
+            style: dict[str, Any] = {"color": layout.colour(value), "label": layout.name(value)}
+            axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3.5, linewidth=1.2, **style)
+            labels = {**facet.labels, **dict(zip(layout.compared, value, strict=True))}
+            if capacity := capacities.get(tuple(labels[dimension] for dimension in DIMENSIONS)):
+                axis.axvline(capacity, color=style["color"], linewidth=0.8, linestyle=(0, (2, 3)))
+        if drawn := any(curves.values()):
+            _plain_log(axis.yaxis)
             axis.set_xlim(left=0)
-    for axis in grid[-1]:
-        axis.set_xlabel("answered requests/s")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper")
-    return Plot(
+        return drawn
+
+    figure = _panels(layout, loads, ("p50", "p99"), panel, x="answered requests/s", y="latency, ms")
+    return _plot(
         name="throughput",
         title="Latency against throughput",
         caption="Open loop: requests arrive at Poisson times, whatever the answers do. A vertical line is "
@@ -237,52 +190,37 @@ def _throughput(layout: Layout) -> Plot | None:
     )
 
 
-def _throughput_panel(axis: Axes, layout: Layout, facet: Facet, loads: Sequence[str], name: str) -> bool:
-    drawn = False
-    for value in layout.values:
-        known = sorted(
-            (rate, interval.value)
-            for load in loads
-            for row in layout.rows(facet, load)
-            if layout.value(row) == value
-            and (interval := row.quantiles[name])
-            and (rate := row.mean("achieved"))
-        )
-        drawn = drawn or bool(known)
-        colour = layout.colour(value)
-        axis.plot(
-            [rate for rate, _ in known],
-            [latency for _, latency in known],
-            color=colour,
-            marker="o",
-            markersize=3.5,
-            linewidth=1.2,
-            label=layout.name(value),
-        )
-        labels = {**facet.labels, **dict(zip(layout.compared, value, strict=True))}
-        key = tuple(labels[dimension] for dimension in DIMENSIONS)
-        if capacity := layout.findings.capacities.get(key):
-            axis.axvline(capacity.value, color=colour, linewidth=0.8, linestyle=(0, (2, 3)))
-    return drawn
+def _split(layout: PlotLayout) -> Plot | None:
+    """Draw the parts of the mean latency."""
+    loads, places = layout.extreme_loads, {value: place for place, value in enumerate(layout.values)}
 
+    def panel(axis: Axes, facet: Facet, load: str) -> bool:
+        rows = layout.rows(facet, load)
+        left = dict.fromkeys(places, 0.0)
+        for part, colour in _PARTS.items():
+            bars = [(layout.value(row), row.parts[part]) for row in rows if part in row.parts]
+            axis.barh(
+                [places[value] for value, _ in bars],
+                [width for _, width in bars],
+                left=[left[value] if width >= 0 else 0 for value, width in bars],
+                color=colour,
+                height=0.72,
+                label="not accounted for" if part == REST else part,
+            )
+            for value, width in bars:
+                left[value] += width
+        axis.set_yticks(range(len(places)), [layout.tick(value) for value in places])
+        axis.set_ylim(len(places) - 0.5, -0.5)
+        axis.grid(visible=False, axis="y")
+        return bool(rows)
 
-def _split(layout: Layout) -> Plot | None:
-    """Draw where the time goes."""
-    loads = _two(layout)
-    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
-    known = [row for facet in facets for load in loads for row in layout.rows(facet, load)]
-    if not any(len(row.parts) > 1 for row in known):
+    if not any(len(row.parts) > 1 for row in layout.findings.rows if row.load in loads):
         return None
-    figure, grid = panels(len(facets), len(loads), height=0.7 + 0.27 * len(layout.values))
-    for axes, facet in zip(grid, facets, strict=True):
-        for axis, load in zip(axes, loads, strict=True):
-            _split_panel(axis, layout, layout.rows(facet, load))
-            axis.set_title(", ".join(filter(None, [facet.title, load_title(load)])))
-    for axis in grid[-1]:
-        axis.set_xlabel("mean latency, ms")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(_PARTS))
-    return Plot(
+    height = 0.7 + 0.27 * len(places)
+    figure = _panels(
+        layout, loads, loads, panel, x="mean latency, ms", y=layout.axis, title=load_title, height=height
+    )
+    return _plot(
         name="split",
         title="Where the time goes",
         caption="Mean latency, by the server's own timings. What those do not account for is both ends' "
@@ -293,30 +231,9 @@ def _split(layout: Layout) -> Plot | None:
     )
 
 
-def _split_panel(axis: Axes, layout: Layout, rows: Sequence[Row]) -> None:
-    places = {value: place for place, value in enumerate(layout.values)}
-    left = dict.fromkeys(places, 0.0)
-    for part, colour in _PARTS.items():
-        bars = [(layout.value(row), row.parts[part]) for row in rows if part in row.parts]
-        axis.barh(
-            [places[value] for value, _ in bars],
-            [width for _, width in bars],
-            left=[left[value] if width >= 0 else 0 for value, width in bars],
-            color=colour,
-            height=0.72,
-            label="not accounted for" if part == REST else part,
-        )
-        for value, width in bars:
-            left[value] += width
-    axis.set_yticks(range(len(places)), [layout.tick(value) for value in places])
-    axis.set_ylim(len(places) - 0.5, -0.5)
-    axis.grid(visible=False, axis="y")
-    axis.set_ylabel(layout.axis)
-
-
-def _bytes(layout: Layout) -> Plot | None:
-    """Draw latency against the size of the reply."""
-    load = layout.findings.sweep.loads[0]
+def _bytes(layout: PlotLayout) -> Plot | None:
+    """Draw latency against the size of the reply, where sizes differ."""
+    load = layout.loads[0]
     known = [
         (size, interval, row)
         for row in layout.findings.rows
@@ -326,39 +243,22 @@ def _bytes(layout: Layout) -> Plot | None:
     if not sizes or max(sizes) < 1.05 * min(sizes):
         return None
     facets = [facet for facet in layout.facets if layout.rows(facet, load)]
-    figure, (axis,) = wrapped(1, height=4.2)
-    figure.set_size_inches(8.5, 4.6)
-    for value in layout.values:
-        for place, facet in enumerate(facets):
-            points = [
-                (size, interval) for size, interval, row in known
-                if layout.value(row) == value and facet.holds(row)
-            ]  # fmt: skip
-            middle = np.array([interval.value for _, interval in points])
-            low, high = ([getattr(interval, end) for _, interval in points] for end in ("low", "high"))
-            axis.errorbar(
-                [size / 2**10 for size, _ in points],
-                middle,
-                yerr=np.maximum(0, [middle - low, high - middle]),
-                color=layout.colour(value),
-                fmt=_marker(place),
-                markersize=6,
-                capsize=3,
-            )
-    plain_log(axis.xaxis)
-    plain_log(axis.yaxis)
-    axis.set_xlabel("reply, KiB")
-    axis.set_ylabel("p50 latency, ms")
-    axis.set_title(load_title(load))
-    entries = [(layout.name(value), "o", layout.colour(value)) for value in layout.values]
+    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
+    axis = figure.subplots()
+    for size, interval, row in known:
+        value = layout.value(row)
+        marker = _MARKERS[next(n for n, facet in enumerate(facets) if facet.holds(row)) % len(_MARKERS)]
+        style: dict[str, Any] = {"color": layout.colour(value), "marker": marker, "label": layout.name(value)}
+        _error_bars(axis, [size / 2**10], [interval], markersize=6, capsize=3, **style)
     if len(facets) > 1:
-        entries += [(facet.title, _marker(place), "#777777") for place, facet in enumerate(facets)]
-    handles = [
-        Line2D([], [], linestyle="", marker=marker, color=colour, label=label)
-        for label, marker, colour in entries
-    ]
-    figure.legend(handles=handles, loc="outside right upper")
-    return Plot(
+        for place, facet in enumerate(facets):
+            marker = _MARKERS[place % len(_MARKERS)]
+            axis.plot([], [], linestyle="", marker=marker, color="#777777", label=facet.title)
+    _plain_log(axis.xaxis)
+    _plain_log(axis.yaxis)
+    axis.set(xlabel="reply, KiB", ylabel="p50 latency, ms", title=load_title(load))
+    _legend(figure)
+    return _plot(
         name="bytes",
         title="Latency against the size of the reply",
         caption="Bars are 95 % intervals.",
@@ -366,36 +266,22 @@ def _bytes(layout: Layout) -> Plot | None:
     )
 
 
-def _marker(place: int) -> str:
-    return _MARKERS[place % len(_MARKERS)]
-
-
-def _ecdf(layout: Layout) -> Plot | None:
+def _ecdf(layout: PlotLayout) -> Plot | None:
     """Draw how latencies are distributed."""
-    loads = _two(layout)
-    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
-    figure, grid = panels(len(facets), len(loads))
-    for axes, facet in zip(grid, facets, strict=True):
-        for axis, load in zip(axes, loads, strict=True):
-            axis.set_title(", ".join(filter(None, [facet.title, load_title(load)])))
-            rows = layout.rows(facet, load)
-            if not rows:
-                empty(axis, "no valid run")
-                continue
-            for row in rows:
-                shares = np.linspace(0, 1, len(row.ecdf))
-                value = layout.value(row)
-                axis.plot(
-                    row.ecdf, shares, color=layout.colour(value), linewidth=1.1, label=layout.name(value)
-                )
-            plain_log(axis.xaxis)
+    loads = layout.extreme_loads
+
+    def panel(axis: Axes, facet: Facet, load: str) -> bool:
+        rows = layout.rows(facet, load)
+        for row in rows:
+            shares, value = np.linspace(0, 1, len(row.ecdf)), layout.value(row)
+            axis.plot(row.ecdf, shares, color=layout.colour(value), linewidth=1.1, label=layout.name(value))
+        if rows:
+            _plain_log(axis.xaxis)
             axis.set_ylim(0, 1.01)
-        axes[0].set_ylabel("share of requests")
-    for axis in grid[-1]:
-        axis.set_xlabel("latency, ms")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper")
-    return Plot(
+        return bool(rows)
+
+    figure = _panels(layout, loads, loads, panel, x="latency, ms", y="share of requests", title=load_title)
+    return _plot(
         name="ecdf",
         title="Distribution of latencies",
         caption="The share of requests that were answered within a time; all valid blocks together.",
@@ -403,12 +289,80 @@ def _ecdf(layout: Layout) -> Plot | None:
     )
 
 
-def _two(layout: Layout) -> list[str]:
-    """Return the quietest load and the highest."""
-    loads = layout.findings.sweep.loads
-    shares = [load for load in loads if parse_load(load).kind == "share"]
-    highest = max(shares, key=lambda load: parse_load(load).value, default=loads[-1])
-    return list(dict.fromkeys([loads[0], highest]))
+def _plot(*, figure: Figure | None, name: str, title: str, caption: str) -> Plot | None:
+    return None if figure is None else Plot(name=name, title=title, caption=caption, figure=figure)
 
 
-_ALL: Sequence[Callable[[Layout], Plot | None]] = (_latency, _ratio, _throughput, _split, _bytes, _ecdf)
+def _panels(
+    layout: PlotLayout,
+    loads: Sequence[str],
+    columns: Sequence[str],
+    draw_panel: _DrawPanel,
+    *,
+    x: str,
+    y: str,
+    title: Callable[[str], str] = str,
+    height: float = _HEIGHT,
+) -> Figure | None:
+    """Draw a grid of panels: a row for each facet with a valid run under `loads`, and the columns.
+
+    `x` and `y` are the axes' titles, `title` spells a column, `height` is a panel's in inches.
+    """
+    facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
+    if not facets:
+        return None
+    width = max(_WIDTH * min(1.0, 0.25 + 0.25 * len(columns)), 5.0)
+    figure = Figure(figsize=(width, len(facets) * height + 0.5), layout="constrained")
+    grid = figure.subplots(len(facets), len(columns), squeeze=False)
+    for axes, facet in zip(grid, facets, strict=True):
+        for axis, column in zip(axes, columns, strict=True):
+            if not draw_panel(axis, facet, column):
+                axis.clear()
+                axis.text(0.5, 0.5, TOO_FEW, transform=axis.transAxes, ha="center", color="#888888")
+                axis.set(xticks=[], yticks=[])
+            axis.set_title("\n".join(filter(None, [facet.title, title(column)])))
+        axes[0].set_ylabel(y)
+    for axis in grid[-1]:
+        axis.set_xlabel(x)
+    _legend(figure)
+    return figure
+
+
+def _legend(figure: Figure) -> None:
+    """Add one legend for all panels."""
+    entries: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(entries.values(), entries.keys(), loc="outside right upper")
+
+
+def _error_bars(axis: Axes, at: Iterable[float], intervals: Sequence[Interval], **style: Any) -> None:
+    middle = np.array([one.value for one in intervals])
+    below, above = middle - [one.low for one in intervals], [one.high for one in intervals] - middle
+    axis.errorbar(list(at), middle, yerr=np.maximum(0, [below, above]), linestyle="", **style)
+
+
+def _label_values(axis: Axes, layout: PlotLayout) -> None:
+    """Label the horizontal axis with what is compared."""
+    places = list(layout.places.values())
+    axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
+    ticks = [layout.tick(value) for value in layout.values]
+    slanted = sum(map(len, ticks)) > 24
+    axis.set_xticks(places, ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center")
+
+
+def _left_out(layout: PlotLayout) -> str:
+    left = [load for load in layout.loads if load not in layout.main_loads]
+    return f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
+
+
+def _plain_log(axis: XAxis | YAxis) -> None:
+    """Make an axis logarithmic, with plain numbers as dense as it has room for. Call it after drawing."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    steps = (1, 1.5, 2, 3, 4, 5, 6, 8) if decades < 0.7 else (1, 2, 3, 5) if decades < 1.5 else (1, 2, 5)
+    axis.set_major_locator(LogLocator(subs=steps if decades < 2.5 else (1,), numticks=100))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_locator(NullLocator())

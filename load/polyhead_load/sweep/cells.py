@@ -1,22 +1,25 @@
-"""The cells of a sweep, and the plan of each run."""
+"""List the cells of a sweep, their rates and the plan of each run."""
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import median
+from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
-from polyhead_load.plan import Lengths, Plan
+from polyhead_load.plan import Lengths, LoadPlan
+from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Attention, Dimension, Sweep, length_label, parse_load
 
 CAPACITY = "capacity"
-"""The load that says how much a configuration can answer; loads that are shares of it come after."""
+"""The load that measures how much a configuration can answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What is asked of whom."""
+    """What is requested from which family."""
 
     family: str
     tokens: int | Lengths
@@ -25,7 +28,7 @@ class Configuration:
 
     @property
     def labels(self) -> Mapping[Dimension, str]:
-        """Each dimension's value, as people read it."""
+        """Return each dimension's value, as people read it."""
         return {
             "family": self.family,
             "tokens": length_label(self.tokens),
@@ -34,31 +37,61 @@ class Configuration:
         }
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
-        """The labels alone."""
-        labels = self.labels
-        return labels["family"], labels["tokens"], labels["batch"], labels["attention"]
+    def key(self) -> tuple[str, ...]:
+        """Return the labels alone."""
+        return tuple(self.labels.values())
 
     def __str__(self) -> str:
-        labels = self.labels
-        return (
-            f"{labels['family']}, T {labels['tokens']}, B {labels['batch']}, attention {labels['attention']}"
-        )
+        family, tokens, batch, attention = self.key
+        return f"{family}, T {tokens}, B {batch}, attention {attention}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class SweepCell:
     """A configuration under a load."""
 
     configuration: Configuration
     load: str
 
+    @property
+    def family(self) -> str:
+        """Return the family that is called."""
+        return self.configuration.family
+
     def __str__(self) -> str:
         return f"{self.configuration}, {self.load}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellRun:
+    """One attempt to measure a cell."""
+
+    cell: SweepCell
+    block: int
+    attempt: int
+
+    def measurement(self, started: str, **found: object) -> Measurement:
+        """Return the run's line of the journal."""
+        return Measurement.model_validate(
+            {
+                **self.cell.configuration.labels,
+                "load": self.cell.load,
+                "block": self.block,
+                "attempt": self.attempt,
+                "started": started,
+                **found,
+            }
+        )
+
+    @property
+    def records(self) -> str:
+        """Return the name of the file for its requests."""
+        number = zlib.crc32(str(self.cell).encode())
+        return f"records/{self.block:02d}-{number:08x}-{self.attempt}.npz"
+
+
 def configurations(sweep: Sweep) -> list[Configuration]:
-    """Return all of a sweep, in the order of its file."""
+    """Return all configurations of a sweep, in the order of its file."""
     return [
         Configuration(family=family, tokens=tokens, batch=batch, attention=attention)
         for family, tokens, batch, attention in product(
@@ -67,69 +100,121 @@ def configurations(sweep: Sweep) -> list[Configuration]:
     ]
 
 
-def cells(sweep: Sweep) -> Iterator[Cell]:
-    """Yield all of a sweep; the capacities, where a load needs them, first."""
-    if needs_capacity(sweep):
+def cells(sweep: Sweep) -> Iterator[SweepCell]:
+    """Yield all cells of a sweep, after the capacities where a load is a share of them."""
+    needs_capacity = any(parse_load(load).kind in {"share", "common"} for load in sweep.loads)
+    if needs_capacity:
         for configuration in configurations(sweep):
-            yield Cell(configuration=configuration, load=CAPACITY)
+            yield SweepCell(configuration=configuration, load=CAPACITY)
     for configuration, load in product(configurations(sweep), sweep.loads):
-        yield Cell(configuration=configuration, load=load)
-
-
-def needs_capacity(sweep: Sweep) -> bool:
-    """Return whether a load is a share of what the configurations can answer."""
-    return any(parse_load(load).kind in {"share", "common"} for load in sweep.loads)
+        yield SweepCell(configuration=configuration, load=load)
 
 
 def plan_of(
-    cell: Cell,
+    cell: SweepCell,
     sweep: Sweep,
     *,
     address: str,
     rate: float | None,
     block: int,
     access: Access = OPEN_ACCESS,
-) -> Plan:
-    """Return what the generator is to do for one run of the cell."""
+) -> LoadPlan:
+    """Return the generator's plan for one run of the cell."""
     configuration = cell.configuration
-    asked = configuration.attention
-    users = sweep.capacity_users if cell.load == CAPACITY else 1
-    return Plan(
+    attention = configuration.attention
+    return LoadPlan(
         address=address,
         access=access,
         model=configuration.family,
-        attention=list(asked.layers) if isinstance(asked.layers, tuple) else asked.layers,
-        heads=asked.heads,
-        queries=asked.queries,
-        dtype=asked.dtype,
+        attention=list(attention.layers) if isinstance(attention.layers, tuple) else attention.layers,
+        heads=attention.heads,
+        queries=attention.queries,
+        dtype=attention.dtype,
         batch=configuration.batch,
         tokens=configuration.tokens,
         mode="closed" if rate is None else "open",
-        users=users,
+        users=sweep.capacity_users if cell.load == CAPACITY else 1,
         rate=rate,
         seconds=sweep.seconds,
-        # The server is warm already; this is for the generator's connection, and to fill the queue.
+        # The server is warm already; this opens the generator's connection and fills the queue.
         warm_up_seconds=max(0.2, 0.15 * sweep.seconds),
         seed=_seed(cell, sweep, block),
-        max_in_flight=_most_in_flight(sweep, rate),
+        # More than can be in flight: by then the first of them have passed their deadline.
+        max_in_flight=max(sweep.max_in_flight, math.ceil((rate or 0) * sweep.timeout_seconds)),
         timeout_seconds=sweep.timeout_seconds,
     )
 
 
-def _most_in_flight(sweep: Sweep, rate: float | None) -> int:
-    """Return more than can be in flight: by then the first of them have failed for want of an answer."""
-    return max(sweep.max_in_flight, math.ceil((rate or 0) * sweep.timeout_seconds))
-
-
 def comparison(configuration: Configuration, sweep: Sweep) -> str:
-    """Name those that differ from this one in nothing but what is compared: they share the common rate."""
-    compared, labels = sweep.compared, configuration.labels
-    return ", ".join(f"{name} {labels[name]}" for name in labels if name not in compared)
+    """Name the configurations that differ only in what is compared; they share the common rate."""
+    labels = configuration.labels
+    return ", ".join(f"{name} {labels[name]}" for name in labels if name not in sweep.compared)
 
 
-def _seed(cell: Cell, sweep: Sweep, block: int) -> int:
-    """Return one seed for all that are compared, so that they get the same arrivals and lengths."""
+def _seed(cell: SweepCell, sweep: Sweep, block: int) -> int:
+    """Return one seed for all that are compared: they get the same arrivals and lengths."""
     labels = cell.configuration.labels
     same = [labels[dimension] for dimension in labels if dimension not in sweep.compared]
     seeds = [str(sweep.seed), str(sweep.arrivals), str(block)]
     return zlib.crc32("\n".join([*seeds, cell.load, *same]).encode())
+
+
+def capacities_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], float]:
+    """Map each configuration to the median of its capacities, in requests a second."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for one in measurements:
+        if one.block == 0 and one.settled and one.achieved:
+            found.setdefault(one.configuration, []).append(one.achieved)
+    return {configuration: median(values) for configuration, values in found.items()}
+
+
+class Rates:
+    """Fix the rates of open loops when the first block begins, and keep them in `sweep.json`.
+
+    A resumed run keeps its rates, even where a capacity is measured again.
+    """
+
+    def __init__(self, sweep: Sweep, folder: RunFolder) -> None:
+        self._sweep = sweep
+        self._folder = folder
+        held: Mapping[str, Any] = folder.read()[1].get("rates", {})
+        self._capacities: dict[str, float] = dict(held.get("capacities", {}))
+        self._common: dict[str, float] = dict(held.get("common", {}))
+
+    def fix(self, measurements: Sequence[Measurement]) -> None:
+        """Fix the rates that follow from known capacities, and keep those that are fixed."""
+        measured = capacities_of(measurements)
+        groups: dict[str, list[float]] = {}
+        for one in configurations(self._sweep):
+            if capacity := self._capacities.get(str(one), measured.get(one.key)):
+                self._capacities[str(one)] = capacity
+                groups.setdefault(comparison(one, self._sweep), []).append(capacity)
+        for group, capacities in groups.items():
+            self._common.setdefault(group, self._sweep.common * min(capacities))
+        rates = {"capacities": self._capacities, "common": self._common}
+        if groups and self._folder.read()[1].get("rates") != rates:
+            self._folder.note({"rates": rates})
+
+    def knows(self, cell: SweepCell) -> bool:
+        """Return whether the cell needs no capacity, or one that is known."""
+        needs_capacity = parse_load(cell.load).kind in {"share", "common"}
+        return not needs_capacity or str(cell.configuration) in self._capacities
+
+    def of(self, cell: SweepCell) -> float | None:
+        """Return the requests a second of an open loop, or None for a closed one.
+
+        Raises:
+            KeyError: The cell needs a capacity that is not known.
+        """
+        if not self.knows(cell):
+            raise KeyError(str(cell.configuration))
+        load = parse_load(cell.load)
+        match load.kind:
+            case "share":
+                return load.value * self._capacities[str(cell.configuration)]
+            case "common":
+                return self._common[comparison(cell.configuration, self._sweep)]
+            case "rate":
+                return load.value
+            case _:
+                return None

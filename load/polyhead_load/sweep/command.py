@@ -1,4 +1,4 @@
-"""`polyhead sweep`: what each head configuration costs, measured; and two such runs against each other."""
+"""`polyhead sweep`: measure what each head configuration costs, and compare two such runs."""
 
 import shlex
 import signal
@@ -20,7 +20,7 @@ app = App(name="sweep", help="Measure what each head configuration costs in late
 
 _RUNS = Path("sweeps")
 _MODELS = _RUNS / "model-repository"
-"""No sweep's name, which `models` is."""
+"""Not `sweeps/models`: that is the folder of the preset `models`."""
 _AtLeastOne = Parameter(validator=Number(gte=1))
 
 
@@ -74,8 +74,8 @@ def sweep(
 
     from polyhead_load.errors import SweepError
     from polyhead_load.report.page import write_report
-    from polyhead_load.sweep.progress import Bar
-    from polyhead_load.sweep.reading import read_sweep
+    from polyhead_load.sweep.progress import SweepProgress
+    from polyhead_load.sweep.spec import read_sweep
     from polyhead_load.sweep.sweeping import run_sweep
 
     flags = None if serve is None else tuple(shlex.split(serve))
@@ -83,11 +83,11 @@ def sweep(
     changes = {"blocks": blocks, "seconds": seconds, "seed": seed, "arrivals": arrivals}
     name, what = read_sweep(sweep, **changes, loads=only, serve=flags)
     path = out or _RUNS / name
-    # A server of ours must not outlive us.
-    signal.signal(signal.SIGTERM, _end)
+    # So that the sweep stops its server.
+    signal.signal(signal.SIGTERM, _exit)
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]
     try:
-        with Bar(Console(stderr=True)) as bar:
+        with SweepProgress(Console(stderr=True)) as progress:
             folder = run_sweep(
                 what,
                 path,
@@ -95,12 +95,12 @@ def sweep(
                 address=address,
                 access=access,
                 command=command,
-                bar=bar,
+                progress=progress,
             )
-            bar.say("writing the report")
+            progress.step("writing the report")
             findings, page = write_report(folder)
     except (KeyboardInterrupt, SystemExit):
-        sys.stderr.write(f"{_kept(path)}\n")
+        sys.stderr.write(f"{_interrupted(path)}\n")
         raise
     _show(findings, page)
     if not any(row.valid for row in findings.rows):
@@ -150,7 +150,7 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
         sys.stdout.write(encoder.dumps(comparison.facts(), indent=1) + "\n")
         return
     console = _console()
-    console.print(comparing.comparison_table(comparison))
+    console.print(comparison.table())
     for sentence in comparison.sentences():
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     for where, keys in ((a, comparison.only_first), (b, comparison.only_second)):
@@ -170,11 +170,9 @@ def presets(name: str | None = None, /) -> None:
     from rich.console import Console
 
     from polyhead_load.errors import SweepError
-    from polyhead_load.sweep.reading import presets as known
-    from polyhead_load.sweep.reading import read_sweep
-    from polyhead_load.sweep.spec import near
+    from polyhead_load.sweep.spec import near, preset_files, read_sweep
 
-    texts = known()
+    texts = preset_files()
     if name is not None:
         if name not in texts:
             raise SweepError(f"the preset must be one of {', '.join(texts)}, was {name!r}{near(name, texts)}")
@@ -188,17 +186,17 @@ def presets(name: str | None = None, /) -> None:
 
 
 def _show(findings: "Findings", page: Path) -> None:
-    from polyhead_load.report.tables import reasons, terminal
+    from polyhead_load.report.tables import remarks, terminal_table
 
     console = _console()
-    console.print(terminal(findings, width=console.width))
-    for reason in reasons(findings):
-        console.print(reason, highlight=False, markup=False, soft_wrap=True)
+    console.print(terminal_table(findings))
+    for remark in remarks(findings):
+        console.print(remark, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{page}, and report.json, report.csv, plots/ beside it", highlight=False)
 
 
-def _kept(path: Path) -> str:
-    """Say what is there of a sweep that is cut off, and how to go on."""
+def _interrupted(path: Path) -> str:
+    """Return what is kept of an interrupted sweep, and how to go on."""
     from polyhead_load.sweep.folder import RunFolder
 
     count = len(RunFolder(path).journal().measurements)
@@ -220,5 +218,5 @@ def _console() -> "Console":
     return console
 
 
-def _end(number: int, _: object) -> NoReturn:
+def _exit(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)

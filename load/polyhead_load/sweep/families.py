@@ -1,4 +1,4 @@
-"""The families of a sweep in a model repository: what is missing is exported, what cannot be is skipped."""
+"""Find the families of a sweep in a model repository: export what is missing, skip what cannot be had."""
 
 import json
 import tempfile
@@ -18,17 +18,20 @@ from polyhead_model.description import REQUIRED, DescriptionError, encoder_confi
 from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
 
 _SERVED = 2.2
-"""Memory of a served family, against its weights: both of its graphs pack them, and run."""
+"""Memory of a served family, as a multiple of its weights: both of its graphs pack them, and run."""
 _EXPORTED = 4.5
 """The most that an export takes: PyTorch's weights, those of the graph, and both sessions for comparing."""
-_BASE_BYTES = 400 * 2**20
-"""An export's libraries."""
+_EXPORT_BYTES = 400 * 2**20
+"""Memory of an export's libraries."""
 _PRECISION = "fp32"
+
+Export = Callable[..., None]
+"""Runs `polyhead` with arguments; raises `ProcessError`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
-    """A family in the repository."""
+class SweepFamily:
+    """A family in the model repository."""
 
     name: str
     folder: Path
@@ -37,10 +40,10 @@ class Family:
 
     @cached_property
     def encoder(self) -> EncoderConfig:
-        """Its configuration.
+        """Return its configuration.
 
         Raises:
-            SkipError: The manifest holds none that this polyhead knows.
+            SkipError: The manifest has none that this polyhead knows.
         """
         try:
             return encoder_config(self.manifest.get("encoder", {}))
@@ -49,21 +52,36 @@ class Family:
 
     @property
     def serving_bytes(self) -> int:
-        """The memory that it takes while it is served."""
+        """Return the memory that it takes while it is served."""
         return int(_SERVED * weight_bytes(self.encoder))
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Return file → SHA-256."""
+        return {name: record["sha256"] for name, record in self.manifest.get("files", {}).items()}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what a report says about it."""
+        return {
+            "encoder": {name: value for name, value in self.manifest["encoder"].items() if value is not None},
+            "precision": self.manifest.get("precision"),
+            "parameters": self.manifest.get("numbers", {}).get("parameters"),
+            "tools": self.manifest.get("tools", {}),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provided:
-    """What there is, and what there is not."""
+    """Families that can be measured, and those that cannot."""
 
-    families: Mapping[str, Family]
+    families: Mapping[str, SweepFamily]
     skipped: Mapping[str, str]
     """Name → why."""
 
 
 class SkipError(Exception):
-    """Why a family cannot be had."""
+    """A family cannot be measured; the message says why."""
 
 
 def provide(
@@ -71,20 +89,15 @@ def provide(
     models: Path,
     *,
     on_step: Callable[[str], None] = lambda _: None,
-    export: Callable[..., None] = polyhead,
+    export: Export = polyhead,
     available: Callable[[], int] | None = None,
 ) -> Provided:
     """Find the families of a sweep in the repository, and export those that are missing.
 
-    Args:
-        sweep: Names them, and says what they are to be.
-        models: The model repository; made where it is missing.
-        on_step: Called with a few words before each export.
-        export: Runs `polyhead` with arguments; raises `ProcessError`.
-        available: Returns the bytes of memory that are free; None asks the system.
+    `on_step` is called with a few words before each export; `available` returns the bytes of free memory.
     """
     available = available or available_bytes
-    families: dict[str, Family] = {}
+    families: dict[str, SweepFamily] = {}
     skipped: dict[str, str] = {}
     for name in sweep.families:
         wanted = sweep.encoder_of(name)
@@ -92,7 +105,7 @@ def provide(
             found = find_family(models, name)
             if found is None:
                 encoder = _described(wanted, models)
-                exporting = int(_EXPORTED * weight_bytes(encoder)) + _BASE_BYTES
+                exporting = int(_EXPORTED * weight_bytes(encoder)) + _EXPORT_BYTES
                 _check_memory("its export", exporting, available())
                 on_step(f"exporting {name}")
                 found = _export(name, wanted, models, sweep.seed, export)
@@ -107,21 +120,21 @@ def provide(
     return Provided(families=families, skipped=skipped)
 
 
-def find_family(models: Path, name: str) -> Family | None:
+def find_family(models: Path, name: str) -> SweepFamily | None:
     """Return the newest complete version of a family in a repository."""
-    versions = sorted(
-        (int(entry.name), entry)
+    versions = [
+        entry
         for entry in (models / name).glob("[1-9]*")
         if entry.name.isdecimal() and (entry / "manifest.json").is_file()
-    )
+    ]
     if not versions:
         return None
-    _, folder = versions[-1]
+    folder = max(versions, key=lambda entry: int(entry.name))
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
     except ValueError:
         return None
-    return Family(name=name, folder=folder, manifest=manifest)
+    return SweepFamily(name=name, folder=folder, manifest=manifest)
 
 
 def weight_bytes(encoder: EncoderConfig) -> int:
@@ -130,11 +143,7 @@ def weight_bytes(encoder: EncoderConfig) -> int:
 
 
 def available_bytes(groups: ControlGroups = THIS_PROCESS) -> int:
-    """Return how much memory is free without swapping, and within a container's limit.
-
-    Args:
-        groups: What limits this process.
-    """
+    """Return how much memory is free without swapping, and within a container's limit."""
     left = [max(0, limit - used) for limit, used in groups.memory_limits()]
     return min([int(psutil.virtual_memory().available), *left])
 
@@ -150,9 +159,7 @@ def _described(wanted: Mapping[str, Any], models: Path) -> EncoderConfig:
         raise SkipError(f"the sweep does not describe an encoder: {error}") from error
 
 
-def _export(
-    name: str, wanted: Mapping[str, Any], models: Path, seed: int, export: Callable[..., None]
-) -> Family:
+def _export(name: str, wanted: Mapping[str, Any], models: Path, seed: int, export: Export) -> SweepFamily:
     with tempfile.TemporaryDirectory(prefix="polyhead-sweep-") as folder:
         description = Path(folder) / f"{name}.json"
         description.write_text(json.dumps(wanted))
@@ -167,11 +174,11 @@ def _export(
     return found
 
 
-def _check(found: Family, wanted: Mapping[str, Any]) -> None:
-    """Refuse a family of the same name that is another encoder, in what is wanted or in a default."""
+def _check(found: SweepFamily, wanted: Mapping[str, Any]) -> None:
+    """Refuse a family of the same name with another encoder, whether a field is given or a default."""
     was = found.encoder
     must = _described({**{name: getattr(was, name) for name in REQUIRED}, **wanted}, found.folder)
-    for field in {**wanted, **asdict(was)}:  # what was asked for is named first
+    for field in {**wanted, **asdict(was)}:  # given fields are named first
         # A head width may be given, or follow from D and H.
         name = "head_size" if field == "head_width" else field
         one, other = getattr(must, name), getattr(was, name)
@@ -188,8 +195,8 @@ def _check(found: Family, wanted: Mapping[str, Any]) -> None:
         )
 
 
-def _check_tools(found: Family, families: Mapping[str, Family]) -> None:
-    """Refuse a family of another exporter, which writes other graphs than those it is compared with."""
+def _check_tools(found: SweepFamily, families: Mapping[str, SweepFamily]) -> None:
+    """Refuse a family of another exporter, whose graphs differ from those it is compared with."""
     for other in families.values():
         one, another = (family.manifest.get("tools", {}) for family in (other, found))
         for tool in sorted(one.keys() & another.keys()):

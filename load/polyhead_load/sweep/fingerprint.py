@@ -1,16 +1,18 @@
-"""Where and with what a sweep was measured."""
+"""Describe the machine and the versions with which something was measured."""
 
 import os
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+from google.protobuf.internal import api_implementation
 
 _DISTRIBUTIONS = (
     "polyhead",
@@ -23,80 +25,43 @@ _DISTRIBUTIONS = (
     "gevent",
 )
 _GPU = "name,driver_version,clocks.max.sm,power.limit"
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def fingerprint(command: Sequence[str]) -> dict[str, Any]:
-    """Return machine, versions and the exact command; what cannot be found out is left out.
-
-    Args:
-        command: What started the sweep.
-    """
+    """Return machine, versions and the exact command, without what is unknown."""
+    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     facts = {
         "command": " ".join(command),
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "processor": _processor(),
         "cores": _cores(),
-        "clock": _clock(),
-        "governor": _governor(),
+        "clock": f"{frequency.current:.0f} MHz" if frequency else None,
+        "governor": _read(_GOVERNOR).strip(),
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "load before": f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else None,
         "GPU": _run("nvidia-smi", f"--query-gpu={_GPU}", "--format=csv,noheader"),
         "system": platform.platform(),
         "Python": platform.python_version(),
-        "protobuf's parser": _protobuf(),
+        "protobuf's parser": str(api_implementation.Type()),
         "commit": _commit(),
     }
-    facts |= {name: _version(name) for name in _DISTRIBUTIONS}
+    for name in _DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            facts[name] = metadata.version(name)
     return {name: value for name, value in facts.items() if value}
 
 
-def hashes(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return family → file → SHA-256 of what was served."""
-    return {
-        family: {name: record["sha256"] for name, record in manifest.get("files", {}).items()}
-        for family, manifest in manifests.items()
-    }
-
-
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
+    lines = _read(Path("/proc/cpuinfo")).splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _cores() -> str:
-    there = psutil.cpu_count() or 0
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
-    return str(there) if usable == there else f"{usable} of {there}"
-
-
-def _clock() -> str | None:
-    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
-    return f"{frequency.current:.0f} MHz" if frequency else None
-
-
-def _governor() -> str | None:
-    """Return how the processor chooses its clock."""
-    try:
-        return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
-    except OSError:
-        return None
-
-
-def _protobuf() -> str:
-    from google.protobuf.internal import api_implementation
-
-    return str(api_implementation.Type())
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    present = psutil.cpu_count() or 0
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
+    return str(present) if usable == present else f"{usable} of {present}"
 
 
 def _commit() -> str | None:
@@ -106,6 +71,13 @@ def _commit() -> str | None:
     if root is None or "site-packages" in here.parts:
         return None
     return _run("git", "-C", str(root), "describe", "--always", "--dirty")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _run(program: str, *arguments: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The folder of one run: what was to be measured, what was, and everything to make a report of.
+"""Keep a run on disk: what is to be measured, what was measured, and the report.
 
 ```
 RUN/
@@ -18,71 +18,170 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from polyhead_load.errors import SweepError
 from polyhead_load.records import Records
-from polyhead_load.sweep.journal import FILE, Journal, no_room
 from polyhead_load.sweep.spec import Sweep
 
-_OF_A_SESSION = ("command", "began", "load before", "clock")
-"""What may differ each time that a run is gone on with; all else must be as it was."""
+_PER_SESSION = ("command", "began", "load before", "clock")
+"""Facts that may differ each time a run is resumed; all others must stay the same."""
 
 
-class RunFolder:
-    """A run's folder.
+class Measurement(BaseModel):
+    """One run of one cell. Latency counts from the planned time to the answer."""
 
-    Args:
-        path: Where it is, or is to be.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    family: str
+    tokens: str
+    batch: str
+    attention: str
+    load: str
+    block: int
+    """0 for capacities, then 1, 2, …"""
+    attempt: int
+    """1, 2, … within the block."""
+    started: str
+    """In UTC."""
+    void: tuple[str, ...] = ()
+    """Why the run says nothing about the server and is tried again; empty where it is valid."""
+    overloaded: tuple[str, ...] = ()
+    """How the server did not keep up. That is a result: the run counts and is not tried again."""
+    unchecked: tuple[str, ...] = ()
+    """Gates for which there were too few answers."""
+    rate: float | None = None
+    """Planned requests a second; None in a closed loop."""
+    achieved: float | None = None
+    """Answered requests a second."""
+    requests: int = 0
+    errors: int = 0
+    shed: int = 0
+    """Requests that were not sent because too many were in flight."""
+    mean_ms: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    send_lag_p99_ms: float | None = None
+    generator_cpu: float | None = None
+    """Share of one core, from 0 to 1."""
+    generator_priority: str | None = None
+    """Scheduling priority of the generator, in words."""
+    foreign_cpu: float | None = None
+    """Cores that other processes kept busy; None where unknown."""
+    steal: float | None = None
+    """Cores that the machine's host took away."""
+    server_cpu: float | None = None
+    """Cores that the sweep's own server kept busy."""
+    server_mib: float | None = None
+    """Memory of the sweep's own server."""
+    warm_up_seconds: float | None = None
+    request_bytes: float | None = None
+    """Mean size of a request."""
+    reply_bytes: float | None = None
+    records: str | None = None
+    """File with every request, in the run's folder."""
+
+    @property
+    def configuration(self) -> tuple[str, str, str, str]:
+        """Return the labels of what was called."""
+        return self.family, self.tokens, self.batch, self.attention
+
+    @property
+    def settled(self) -> bool:
+        """Return whether the run need not be tried again: it is valid, and a capacity is a number."""
+        return not self.void and (self.block > 0 or bool(self.achieved))
+
+    @property
+    def cell(self) -> tuple[str, str, str, str, str]:
+        """Return the key of its cell."""
+        return *self.configuration, self.load
+
+
+class Journal:
+    """A file of measurements, one JSON line for each, appended as they end.
+
+    A line that was cut short by a crash or a full disk is dropped, so that its cell is measured again.
+
+    Raises:
+        SweepError: A line is no measurement.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        self.measurements: list[Measurement] = list(self._read())
+
+    def append(self, measurement: Measurement) -> None:
+        """Append a line, and return when it is on the disk.
+
+        Raises:
+            SweepError: It cannot be written.
+        """
+        line = measurement.model_dump_json(exclude_defaults=True) + "\n"
+        try:
+            with self._path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+        self.measurements.append(measurement)
+
+    def _read(self) -> Iterator[Measurement]:
+        if not self._path.exists():
+            return
+        data = self._path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(self._path, whole)
+        for number, line in enumerate(data[:whole].splitlines(), 1):
+            try:
+                yield Measurement.model_validate_json(line)
+            except ValidationError as error:
+                raise SweepError(
+                    f"line {number} of {self._path} must be a measurement, is not: give another --out, "
+                    "or remove the line to have its cell measured again"
+                ) from error
+
+
+class RunFolder:
+    """The folder of one run."""
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def records(self) -> Path:
-        """Every request of each run."""
-        return self.path / "records"
-
-    @property
-    def log(self) -> Path:
-        """What the servers of the run have said."""
-        return self.path / "server.log"
+        self.log = path / "server.log"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other sweeps out of it meanwhile.
+        """Make the folder, and keep other sweeps out of it.
 
         Raises:
-            SweepError: It cannot be made, or another sweep is at work in it.
+            SweepError: It cannot be made, or another sweep uses it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            there = os.open(self.path, os.O_RDONLY)
+            folder = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            raise no_room(self.path, error) from error
+            raise cannot_write(self.path, error) from error
         try:
-            fcntl.flock(there, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError as error:
             raise SweepError(
                 f"another sweep is measuring into {self.path}: wait for it, or give another --out"
             ) from error
         finally:
-            os.close(there)
+            os.close(folder)
 
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the folder, or continue what is there.
-
-        Args:
-            sweep: What is to be measured.
-            facts: About the machine and the families; those of the beginning stay.
+        """Start a run, or resume the one in the folder; the facts of its first session stay.
 
         Returns:
             The facts that the folder holds now.
 
         Raises:
-            SweepError: It holds another sweep, or one of another server or machine, or cannot be written.
+            SweepError: It holds another sweep or one of another server or machine, or cannot be written.
         """
         file = self.path / "sweep.json"
         described = {"sweep": sweep.model_dump(mode="json"), **facts}
@@ -93,30 +192,27 @@ class RunFolder:
                     f"{self.path} holds another sweep ({before.title!r}, or with other values): "
                     "give another --out"
                 )
-            self._require_same(held, facts)
+            self.require(facts)
             described = {**described, **held, "skipped": facts.get("skipped", {})}
         elif self.path.exists() and any(self.path.iterdir()):
             raise SweepError(f"--out must be a new folder, or one of a sweep; {self.path} holds other things")
         mark = facts.get("fingerprint", {})
-        session = {name: mark[name] for name in _OF_A_SESSION if name in mark}
+        session = {name: mark[name] for name in _PER_SESSION if name in mark}
         described["sessions"] = [*described.get("sessions", []), session]
         try:
-            self.records.mkdir(parents=True, exist_ok=True)
-            self.write("sweep.json", json.dumps(described, indent=2) + "\n")
+            (self.path / "records").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise no_room(file, error) from error
+            raise cannot_write(file, error) from error
+        self.write(file.name, json.dumps(described, indent=2) + "\n")
         return described
 
     def require(self, facts: Mapping[str, Any]) -> None:
-        """Check that what is measured now is what was measured before, as far as `facts` tell.
+        """Check that machine, server, versions and weights are those of the first session.
 
         Raises:
-            SweepError: It is not.
+            SweepError: One of them differs.
         """
-        self._require_same(self.read()[1], facts)
-
-    def _require_same(self, held: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        before, after = _identity(held), _identity(facts)
+        before, after = _identity(self.read()[1]), _identity(facts)
         for name in sorted(before.keys() & after.keys()):
             if before[name] != after[name]:
                 raise SweepError(
@@ -126,13 +222,21 @@ class RunFolder:
                 )
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Add facts to those that are written down."""
+        """Add facts to sweep.json.
+
+        Raises:
+            SweepError: It cannot be written.
+        """
         sweep, held = self.read()
         described = {**held, **facts, "sweep": sweep.model_dump(mode="json")}
         self.write("sweep.json", json.dumps(described, indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file, all of it or nothing."""
+        """Write a file, all of it or nothing.
+
+        Raises:
+            SweepError: It cannot be written.
+        """
         target = self.path / name
         partial = target.with_name(f".{target.name}")
         try:
@@ -140,13 +244,13 @@ class RunFolder:
             partial.replace(target)
         except OSError as error:
             partial.unlink(missing_ok=True)
-            raise no_room(target, error) from error
+            raise cannot_write(target, error) from error
 
     def read(self) -> tuple[Sweep, dict[str, Any]]:
-        """Return the sweep, and what else was written down at the beginning.
+        """Return the sweep, and the facts beside it.
 
         Raises:
-            SweepError: This is no folder of a run.
+            SweepError: This is no run's folder.
         """
         file = self.path / "sweep.json"
         try:
@@ -154,21 +258,29 @@ class RunFolder:
             return Sweep.model_validate(held.pop("sweep")), held
         except FileNotFoundError as error:
             raise SweepError(f"{self.path} must be the folder of a sweep, it has no sweep.json") from error
-        except (ValueError, KeyError, ValidationError) as error:
+        except (ValueError, KeyError) as error:
             raise SweepError(f"{file} must describe a sweep, is damaged") from error
 
     def journal(self) -> Journal:
         """Return what has been measured."""
-        return Journal(self.path / FILE)
+        return Journal(self.path / "cells.jsonl")
 
     def load_records(self, name: str) -> Records:
         """Return every request of one run."""
         return Records.read(self.path / name)
 
 
+def cannot_write(path: Path, error: OSError) -> SweepError:
+    """Return the error for a file of the run that cannot be written."""
+    return SweepError(
+        f"{path} cannot be written ({error.strerror}): what was measured before is kept; "
+        "make room and give the same command again to go on"
+    )
+
+
 def _identity(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return what makes measurements those of one run, by name."""
-    found = {name: value for name, value in facts.get("fingerprint", {}).items() if name not in _OF_A_SESSION}
+    """Return what must stay the same within one run, by name."""
+    found = {name: value for name, value in facts.get("fingerprint", {}).items() if name not in _PER_SESSION}
     if "server" in facts:
         found["server"] = facts["server"]
     for family, files in facts.get("hashes", {}).items():

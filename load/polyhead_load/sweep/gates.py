@@ -1,8 +1,8 @@
-"""Whether a run says something about the server, or only about its own circumstances.
+"""Decide whether a run says something about the server, or only about its own circumstances.
 
-What the harness did wrong makes a run *void*: it is tried again, and its numbers are nowhere. What the server
-did (refused, failed, fell behind, changed) is what is measured: such a run counts as *overloaded*, stays, and
-is not tried again. Trying until it goes well would hide the very stalls that an open loop is there to show.
+Faults of the harness make a run *void*: it is tried again, and its numbers are not used. What the server did
+(refused, failed, fell behind, changed) is the result: such a run counts as *overloaded* and is not tried
+again. Trying until it goes well would hide the stalls that an open loop is there to show.
 """
 
 from collections.abc import Iterator
@@ -10,82 +10,73 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from polyhead_load.plan import Plan
-from polyhead_load.records import MALFORMED, OK, SHED, Records, Run
+from polyhead_load.plan import LoadPlan
+from polyhead_load.records import MALFORMED, OK, SHED, GeneratorRun, Records, status_name
 from polyhead_load.sweep.intervals import Interval, quantile_interval
-from polyhead_load.sweep.machine import Usage
 from polyhead_load.sweep.spec import Gates
 
 _BACKLOG = 10
-_SURE = 0.99
+_CONFIDENCE = 0.99
 _LATE = 0.01
 
 
-def reasons(run: Run, plan: Plan, gates: Gates, usage: Usage | None = None) -> tuple[str, ...]:
-    """Return why a run is void, of the harness and its machine; nothing where it is valid.
+def void_reasons(
+    run: GeneratorRun,
+    plan: LoadPlan,
+    gates: Gates,
+    *,
+    foreign: float | None = None,
+    steal: float | None = None,
+) -> tuple[str, ...]:
+    """Return why a run is void; empty where it is valid.
 
-    Args:
-        run: What the generator left.
-        plan: What it was to do.
-        gates: What is allowed.
-        usage: What the machine did meanwhile, where that is known.
+    `foreign` and `steal` are the cores that other processes and the machine's host used; None where unknown.
     """
-    return tuple(_of_harness(run, plan, gates, usage))
-
-
-def overload(run: Run, plan: Plan, gates: Gates) -> tuple[str, ...]:
-    """Return in what the server did not keep up or did not stay the same; nothing where it did."""
-    return tuple(_of_server(run, plan, gates))
-
-
-def _of_harness(run: Run, plan: Plan, gates: Gates, usage: Usage | None) -> Iterator[str]:
     if not len(run.records.planned):
-        yield f"no request was planned within {plan.seconds:g} s: give a higher rate, or more seconds"
-        return
-    seconds = float(run.facts["seconds"])
-    cpu = float(run.facts["cpu_seconds"]) / seconds if seconds > 0 else 0.0
-    if cpu > gates.generator_cpu:
-        yield (
-            f"the generator used {cpu:.0%} of a core (limit: {gates.generator_cpu:.0%}), "
+        return (f"no request was planned within {plan.seconds:g} s: give a higher rate, or more seconds",)
+    reasons = []
+    if run.cpu > gates.generator_cpu:
+        reasons.append(
+            f"the generator used {run.cpu:.0%} of a core (limit: {gates.generator_cpu:.0%}), "
             "too much to send and to take the time punctually"
         )
-    if usage is not None:
-        yield from _foreign(usage, gates)
+    limit = gates.foreign_cpu
+    if foreign is not None and foreign > limit:
+        reasons.append(f"other processes used {foreign:.2f} cores meanwhile (limit: {limit:.2f})")
+    if steal is not None and steal > limit:
+        reasons.append(f"the machine's host took {steal:.2f} cores away, as steal (limit: {limit:.2f})")
     if plan.mode == "open":
-        yield from _lag(run.records, gates)
+        reasons += _lag(run.records, gates)
+    return tuple(reasons)
 
 
-def _foreign(usage: Usage, gates: Gates) -> Iterator[str]:
-    most = gates.foreign_cpu
-    if usage.foreign is not None and usage.foreign > most:
-        yield f"other processes used {usage.foreign:.2f} cores meanwhile (limit: {most:.2f})"
-    if usage.steal is not None and usage.steal > most:
-        yield f"the machine's host took {usage.steal:.2f} cores away, as steal (limit: {most:.2f})"
-
-
-def _of_server(run: Run, plan: Plan, gates: Gates) -> Iterator[str]:
+def overload_reasons(run: GeneratorRun, plan: LoadPlan, gates: Gates) -> tuple[str, ...]:
+    """Return how the server did not keep up or changed meanwhile; empty where it kept up."""
     records = run.records
-    if not len(records.planned):
-        return
-    yield from _failures(records)
-    if not records.answered.any():
-        yield "no request was answered"
-        return
-    if plan.mode == "open":
-        yield from _backlog(records, plan, gates)
-    yield from _drift(records, plan, gates)
+    reasons = list(_failures(records))
+    if records.answered.any():
+        if plan.mode == "open":
+            reasons += _backlog(records, plan, gates)
+        reasons += _drift(records, plan, gates)
+    elif len(records.planned):
+        reasons.append("no request was answered")
+    return tuple(reasons)
+
+
+def unchecked_gates(run: GeneratorRun, plan: LoadPlan) -> tuple[str, ...]:
+    """Return the gates for which there were too few answers: drift takes some 24."""
+    known = run.records.answered.any() and _thirds(run.records, plan) is not None
+    return () if known else ("drift",)
 
 
 def _failures(records: Records) -> Iterator[str]:
     codes, counts = np.unique(records.code[records.code != OK], return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-        of = f"{count} of {len(records.code)} requests"
-        if code == SHED:
-            yield f"{of} were not sent: too many were in flight"
-        elif code == MALFORMED:
-            yield f"{of} were answered with something else"
-        else:
-            yield f"{of} failed with {_status(code)}"
+        what = {
+            SHED: "were not sent: too many were in flight",
+            MALFORMED: "were answered with something else",
+        }
+        yield f"{count} of {len(records.code)} requests {what.get(code, f'failed with {status_name(code)}')}"
 
 
 def _lag(records: Records, gates: Gates) -> Iterator[str]:
@@ -93,31 +84,26 @@ def _lag(records: Records, gates: Gates) -> Iterator[str]:
     allowed = max(gates.send_lag_ms, gates.send_lag_share * median)
     late, sent = int((records.lag_ms > allowed).sum()), len(records.lag_ms)
     # One of a hundred may be late, and a few more by chance.
-    if late > stats.binom.ppf(_SURE, sent, _LATE):
+    if late > stats.binom.ppf(_CONFIDENCE, sent, _LATE):
         yield f"{late} of {sent} requests left more than {allowed:.2f} ms late (limit: {_LATE:.0%})"
 
 
-def _backlog(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
+def _backlog(records: Records, plan: LoadPlan, gates: Gates) -> Iterator[str]:
     end = float(np.nanmax(records.planned))
     waiting = int((records.answered & (records.done > end)).sum())
-    most = max(_BACKLOG, gates.backlog * len(records.planned))
-    if waiting > most:
+    limit = max(_BACKLOG, gates.backlog * len(records.planned))
+    if waiting > limit:
         yield (
-            f"{waiting} requests were still unanswered when the last was sent (limit: {most:.0f}): "
+            f"{waiting} requests were still unanswered when the last was sent (limit: {limit:.0f}): "
             f"{plan.rate:.3g} a second are more than the server can answer"
         )
 
 
-def _drift(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
-    """Compare the last third with the first, where the difference is beyond chance.
-
-    In an open loop the latency depends on how requests happen to arrive; what the server says of its own
-    computing does not.
-    """
-    found = _thirds(records, plan)
-    if found is None:
+def _drift(records: Records, plan: LoadPlan, gates: Gates) -> Iterator[str]:
+    """Compare the medians of the first and the last third; yield a difference beyond chance."""
+    if (thirds := _thirds(records, plan)) is None:
         return
-    early, late = found
+    early, late = thirds
     if late.low > (1 + gates.drift) * early.high or late.high < (1 - gates.drift) * early.low:
         what = "latency" if plan.mode == "closed" else "computing time"
         yield (
@@ -126,26 +112,20 @@ def _drift(records: Records, plan: Plan, gates: Gates) -> Iterator[str]:
         )
 
 
-def unchecked(run: Run, plan: Plan) -> tuple[str, ...]:
-    """Return the gates that there was too little to check with: drift takes some 24 answers."""
-    known = run.records.answered.any() and _thirds(run.records, plan) is not None
-    return () if known else ("drift",)
+def _thirds(records: Records, plan: LoadPlan) -> tuple[Interval, Interval] | None:
+    """Return the medians of the first and the last third, or None for too few answers.
 
-
-def _thirds(records: Records, plan: Plan) -> tuple[Interval, Interval] | None:
+    The latency of an open loop depends on how requests happen to arrive; the server's own compute time,
+    which is taken there, does not.
+    """
     good = records.answered
-    values = records.latency_ms if plan.mode == "closed" else records.compute_ns[good] / 1e6
-    if (values < 0).any():  # the server does not say
+    values = records.latency_ms if plan.mode == "closed" else records.server_ms("compute")
+    if np.isnan(values).any():
         return None
     when = records.planned[good]
-    start, end = when.min(), when.max()
-    first = values[when < start + (end - start) / 3]
-    last = values[when > end - (end - start) / 3]
-    early, late = (quantile_interval(third, 0.5, confidence=_SURE) for third in (first, last))
+    start, third = when.min(), (when.max() - when.min()) / 3
+    early, late = (
+        quantile_interval(values[chosen], 0.5, confidence=_CONFIDENCE)
+        for chosen in (when < start + third, when > start + 2 * third)
+    )
     return None if early is None or late is None else (early, late)
-
-
-def _status(code: int) -> str:
-    import grpc
-
-    return next((status.name for status in grpc.StatusCode if status.value[0] == code), f"status {code}")

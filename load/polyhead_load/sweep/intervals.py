@@ -1,17 +1,16 @@
-"""How sure a number is.
+"""Compute confidence intervals of quantiles and of their ratios.
 
 Two things make a measured quantile uncertain. Within a block there are only so many requests: order
-statistics bound the quantile, whatever the distribution, of requests that are independent of each other (in
-one queue they are not quite). Between blocks the machine differs: other work, clocks, memory layout;
-requests of one block share that, so however many they are, they cannot tell.
-An interval here covers both. Few blocks are what there is, and resampling five of them (a bootstrap) gives
-intervals that are too narrow by a third; so blocks are treated as a small sample of logarithms, with
-Student's t.
+statistics bound the quantile, whatever the distribution, if requests are independent of each other (in one
+queue they are not quite). Between blocks the machine differs: other work, clocks, memory layout. Requests of
+one block share that, so that their number does not help. An interval here covers both. Resampling five blocks
+(a bootstrap) gives intervals that are too narrow by a third; so blocks are treated as a small sample of
+logarithms, with Student's t.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ Values = NDArray[np.float64]
 CONFIDENCE = 0.95
 
 FEWEST_BLOCKS = 3
-"""Fewer say next to nothing of how blocks differ: two give an interval seven times as wide as five do."""
+"""Two blocks give an interval seven times as wide as five do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A value, and where it lies with `CONFIDENCE`."""
+    """A value with its interval at `CONFIDENCE`."""
 
     value: float
     low: float
@@ -38,12 +37,16 @@ class Interval:
         return self.low <= number <= self.high
 
     def overlaps(self, other: "Interval") -> bool:
-        """Return whether both have something in common."""
+        """Return whether the two intervals overlap."""
         return self.low <= other.high and other.low <= self.high
 
     def facts(self) -> dict[str, float]:
         """Return it as JSON values."""
-        return {"value": self.value, "low": self.low, "high": self.high}
+        return asdict(self)
+
+    def widened(self, other: "Interval") -> "Interval":
+        """Return this value with an interval that holds both."""
+        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
 
 def quantile_interval(values: Values, share: float, *, confidence: float = CONFIDENCE) -> Interval | None:
@@ -72,7 +75,7 @@ def quantile_interval(values: Values, share: float, *, confidence: float = CONFI
 def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
     """Return a quantile of several blocks' values together; None where there are too few values.
 
-    The interval holds that of the order statistics, and from three blocks on also that of their quantiles.
+    The interval holds that of the order statistics and, from three blocks on, that of the blocks' quantiles.
     """
     filled = [block for block in blocks if len(block)]
     if not filled:
@@ -80,8 +83,7 @@ def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
     within = quantile_interval(np.concatenate(filled), share)
     if within is None or len(filled) < FEWEST_BLOCKS:
         return within
-    between = _mean_of_logs([_quantile(block, share) for block in filled])
-    return Interval(value=within.value, low=min(within.low, between.low), high=max(within.high, between.high))
+    return within.widened(_mean_of_logs([_quantile(block, share) for block in filled]))
 
 
 def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
@@ -97,29 +99,29 @@ def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval 
 
 
 def fewest_answers(share: float) -> int:
-    """Return how many a block must have for its quantile to be more than its largest value: for p99, 100."""
+    """Return how many values make a quantile more than the largest of them: for p99, 100."""
     return round(1 / (1 - share))
 
 
 def blocks_ratio(ours: Sequence[Values], baselines: Sequence[Values], share: float) -> Interval | None:
-    """Return the ratio of a quantile of all blocks together, and where it lies.
+    """Return the ratio of a quantile of all blocks together, and its interval.
 
-    A quantile far out is biased upwards by how few values there are, and cells differ in that. So the ratio
-    is that of all blocks together. How sure it is is judged in two ways, and the interval holds both: by
-    leaving out each block in turn (a jackknife), and by Student's t over the blocks' own ratios. The first
-    alone is too narrow for p95 and p99 of a queue, which a few bad moments make: to leave out a block that
-    had none of them changes nothing. What slows a whole block down is in both sides, and cancels.
+    A quantile far out is biased upwards by how few values there are, and cells differ in that: hence the
+    ratio of all blocks together. The interval holds two: that of leaving out each block in turn (a
+    jackknife), and that of Student's t over the blocks' own ratios. The first alone is too narrow for p95
+    and p99 of a queue, which a few bad moments make: leaving out a block without one changes nothing. What
+    slows a whole block down is in both sides, and cancels.
 
     Args:
         ours: The values of each block.
-        baselines: Those of the same blocks, of what is compared with.
+        baselines: The baseline's values of the same blocks.
         share: Which quantile, from 0 to 1.
 
     Returns:
-        The ratio, or None for fewer than three blocks, or where one has too few values.
+        The ratio, or None for fewer than three blocks or too few values in one.
 
     Raises:
-        ValueError: The two differ in how many blocks they have.
+        ValueError: The two differ in their number of blocks.
     """
     count = len(ours)
     if count != len(baselines):
@@ -134,14 +136,11 @@ def blocks_ratio(ours: Sequence[Values], baselines: Sequence[Values], share: flo
         )
         return float(np.log(_quantile(own, share) / _quantile(base, share)))
 
-    whole = log_ratio(None)
     without = np.array([log_ratio(place) for place in range(count)])
     error = float(np.sqrt((count - 1) / count * np.square(without - without.mean()).sum()))
-    jackknife = _around(whole, error, count - 1)
+    jackknife = _student(log_ratio(None), error, count - 1)
     paired = paired_ratio(*([_quantile(block, share) for block in blocks] for blocks in (ours, baselines)))
-    if paired is None:  # which the check above excludes
-        return jackknife
-    return replace(jackknife, low=min(jackknife.low, paired.low), high=max(jackknife.high, paired.high))
+    return jackknife if paired is None else jackknife.widened(paired)
 
 
 def independent_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
@@ -150,23 +149,25 @@ def independent_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Inte
         return None
     one, other = np.log(ours), np.log(baselines)
     difference = float(one.mean() - other.mean())
-    parts = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
-    if sum(parts) == 0:
-        value = math.exp(difference)
-        return Interval(value=value, low=value, high=value)
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1))
-    return _around(difference, math.sqrt(sum(parts)), freedom)
+    if one.var() + other.var() == 0:
+        return _exponential(difference, difference, difference)
+    found: Any = stats.ttest_ind(one, other, equal_var=False).confidence_interval(CONFIDENCE)
+    return _exponential(difference, found.low, found.high)
 
 
 def _mean_of_logs(values: Sequence[float]) -> Interval:
     logs = np.log(values)
-    return _around(float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1)
+    return _student(float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1)
 
 
-def _around(middle: float, error: float, freedom: float) -> Interval:
+def _student(middle: float, error: float, freedom: int) -> Interval:
     """Return the interval of Student's t about a logarithm, on the scale of its number."""
-    reach: Any = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
-    return Interval(value=math.exp(middle), low=math.exp(middle - reach), high=math.exp(middle + reach))
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    return _exponential(middle, middle - reach, middle + reach)
+
+
+def _exponential(value: float, low: float, high: float) -> Interval:
+    return Interval(value=math.exp(value), low=math.exp(low), high=math.exp(high))
 
 
 def _quantile(values: Values, share: float) -> float:

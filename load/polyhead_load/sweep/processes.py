@@ -1,4 +1,4 @@
-"""The `polyhead` commands and the generator, as processes of their own."""
+"""Run the `polyhead` commands and the generator as processes."""
 
 import contextlib
 import errno
@@ -13,67 +13,51 @@ from pathlib import Path
 import psutil
 
 from polyhead_load.errors import SweepError
-from polyhead_load.plan import Plan
-from polyhead_load.records import Run
-from polyhead_load.sweep.journal import no_room
+from polyhead_load.plan import LoadPlan
+from polyhead_load.records import GeneratorRun
+from polyhead_load.sweep.folder import cannot_write
 
 # The script `polyhead` need not be on the path, or be this environment's.
-POLYHEAD = (
+_POLYHEAD = (
     sys.executable,
     "-c",
     "import sys; from polyhead_client.command import main; sys.exit(main(sys.argv[1:]))",
 )
-
-GENERATOR = (sys.executable, "-m", "polyhead_load.generate")
+_GENERATOR = (sys.executable, "-m", "polyhead_load.generate")
 
 _SPARE_SECONDS = 60.0
-"""What a generator may take beyond its plan: to start, to prepare requests, and to write."""
+"""What a generator may take beyond its plan: to start, to build requests, and to write."""
 _NICE = -10
-_CLEAR_SECONDS = 10.0
-"""What a command may take to clear away, when it is interrupted."""
+_CLEAN_UP_SECONDS = 10.0
+"""What an interrupted command may take to clean up."""
 
 
 class ProcessError(Exception):
-    """A process failed; the message is its last words."""
+    """A process failed; the message has the last line that it wrote."""
 
 
 def polyhead(*arguments: str | Path) -> None:
-    """Run a command to its end.
+    """Run a `polyhead` command to its end.
 
     Raises:
         ProcessError: It failed.
     """
-    with subprocess.Popen(  # noqa: S603 - our own commands
-        [*POLYHEAD, *map(str, arguments)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
+    with _start([*_POLYHEAD, *map(str, arguments)]) as process:
         try:
-            _, said = process.communicate()
+            _, stderr = process.communicate()
         except BaseException:
-            _interrupt(process)  # so that it clears away what is half done
+            process.send_signal(signal.SIGINT)  # so that it removes what is half done
+            try:
+                process.communicate(timeout=_CLEAN_UP_SECONDS)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.kill()
             raise
     if process.returncode:
-        raise ProcessError(last_words(said, process.returncode))
+        raise ProcessError(failure(stderr, process.returncode))
 
 
-def _interrupt(process: "subprocess.Popen[str]") -> None:
-    process.send_signal(signal.SIGINT)
-    try:
-        process.communicate(timeout=_CLEAR_SECONDS)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()
-
-
-def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) -> Run:
+def generate(plan: LoadPlan, folder: Path, *, command: Sequence[str] = _GENERATOR) -> GeneratorRun:
     """Run the generator.
-
-    Args:
-        plan: What it is to do.
-        folder: Where it writes; made here.
-        command: What to start.
 
     Raises:
         ProcessError: It failed, or did not end.
@@ -84,41 +68,41 @@ def generate(plan: Plan, folder: Path, *, command: Sequence[str] = GENERATOR) ->
     try:
         path.write_text(plan.to_json())
     except OSError as error:
-        raise no_room(path, error) from error
+        raise cannot_write(path, error) from error
     longest = plan.warm_up_seconds + plan.seconds + plan.timeout_seconds + _SPARE_SECONDS
-    with subprocess.Popen(  # noqa: S603 - our own command
-        [*command, "--plan", str(path), "--out", str(folder)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
-        priority = _prefer(process.pid)
+    with _start([*command, "--plan", str(path), "--out", str(folder)]) as process:
+        priority = _raise_priority(process.pid)
         try:
-            _, said = process.communicate(timeout=longest)
+            _, stderr = process.communicate(timeout=longest)
         except subprocess.TimeoutExpired as error:
             raise ProcessError(f"did not end within {longest:.0f} s") from error
         finally:
             process.kill()
     if process.returncode:
         full = os.strerror(errno.ENOSPC)
-        if full in said:
-            raise no_room(folder, OSError(errno.ENOSPC, full))
-        raise ProcessError(last_words(said, process.returncode))
+        if full in stderr:
+            raise cannot_write(folder, OSError(errno.ENOSPC, full))
+        raise ProcessError(failure(stderr, process.returncode))
     try:
-        run = Run.read(folder)
-        return replace(run, facts={**run.facts, "priority": priority})
+        run = GeneratorRun.read(folder)
     except (OSError, SweepError) as error:
         raise ProcessError(f"left no records: {error}") from error
+    return replace(run, facts={**run.facts, "priority": priority})
 
 
-def _prefer(pid: int) -> str:
-    """Raise the generator's priority where that is allowed; return what came of it, for people.
+def _start(command: Sequence[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(  # noqa: S603 - our own commands
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
 
-    It stands for callers elsewhere. On the server's own processors it would otherwise wait behind the runs
-    that it measures, to send and to take the time: up to 3 ms even where it is preferred by its nice value,
-    because Linux lets what runs finish its slice. Only real time goes before that. Threads that it starts
-    get the same.
+
+def _raise_priority(pid: int) -> str:
+    """Raise the generator's priority where that is allowed; return the priority in words.
+
+    The generator stands for callers elsewhere. On the server's own processors it would otherwise wait behind
+    the work that it measures, to send and to take the time: up to 3 ms even with a better nice value, because
+    Linux lets a running thread finish its slice. Only real-time scheduling preempts it. Threads that the
+    generator starts inherit it.
     """
     with contextlib.suppress(AttributeError, OSError):  # not on every system, and not for everyone
         os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
@@ -130,9 +114,9 @@ def _prefer(pid: int) -> str:
     return "unknown"
 
 
-def last_words(text: str, code: int) -> str:
-    """Return the last line that a process wrote, and how it ended."""
-    # Commands draw boxes around what is wrong with a command line.
+def failure(text: str, code: int) -> str:
+    """Return how a process ended, and the last line that it wrote."""
+    # Commands draw boxes around errors of usage.
     lines = [words for line in text.splitlines() if (words := line.strip(" │╭╮╰╯─"))]
     ended = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
     return f"{ended}: {lines[-1]}" if lines else ended

@@ -1,4 +1,4 @@
-"""How far a sweep is, on the terminal or in a log."""
+"""Show the progress of a sweep, on the terminal or in a log."""
 
 import time
 from collections.abc import Callable
@@ -8,17 +8,12 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.measuring import Turn
+from polyhead_load.sweep.cells import CellRun
+from polyhead_load.sweep.folder import Measurement
 
 
-class Bar:
-    """A bar where there is a terminal, a line for each block where there is none.
-
-    Args:
-        console: Where.
-        clock: Tells the time, in seconds.
-    """
+class SweepProgress:
+    """A bar on a terminal, a line for each block elsewhere."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -29,7 +24,7 @@ class Bar:
             TextColumn("{task.fields[left]}"),
             TextColumn("{task.description}"),
             console=console,
-            # Nothing here may take the processor by itself while a server is measured.
+            # No thread may use the processor while a server is measured.
             auto_refresh=False,
             disable=not console.is_terminal,
         )
@@ -38,60 +33,57 @@ class Bar:
         self._began = clock()
         self._runs = self._done = 0
         self._block: int | None = None
-        self.void = 0
 
-    def say(self, text: str) -> None:
-        """Show what happens before the first run."""
+    def step(self, text: str) -> None:
+        """Show a step before or after the runs."""
         self._progress.update(self._task, description=text, refresh=True)
         if not self._console.is_terminal:
-            self._console.print(text, highlight=False)
+            self.line(text)
 
-    def remark(self, text: str) -> None:
+    def line(self, text: str) -> None:
         """Print a line that stays on the screen."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def skip(self, what: str, why: str) -> None:
+        """Print what will not be measured."""
+        self.line(f"skipped: {what}: {why}")
+
     def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
-        """Say how many runs are to come, in about how many seconds, and at most if all are tried again."""
+        """Begin with the number of runs, their expected time, and that with all runs tried again."""
         self._runs, self._done, self._began = runs, 0, self._clock()
         self._progress.update(self._task, total=runs, completed=0, refresh=True)
         if runs:
             about, most = _minutes(seconds), _minutes(most_seconds)
-            again = "" if most == about else f", up to {most} where runs are void"
-            self._console.print(f"{runs} runs, about {about}{again}", highlight=False)
+            self.line(
+                f"{runs} runs, about {about}"
+                + ("" if most == about else f", up to {most} where runs are void")
+            )
 
     @property
     def left(self) -> str:
-        """How long the rest takes, by the pace so far: the time of void runs is in it."""
+        """Return how long the rest takes at the pace so far, which includes void runs."""
         if not 0 < self._done < self._runs:
             return ""
         return f"{_minutes((self._runs - self._done) * (self._clock() - self._began) / self._done)} left"
 
-    def turn(self, turn: Turn) -> None:
-        """Show the run that comes now."""
-        where = "capacity" if turn.block == 0 else f"block {turn.block}"
-        again = "" if turn.attempt == 1 else " (again)"
-        self._progress.update(self._task, description=f"{where}{again}: {turn.cell}", refresh=True)
-        if turn.block != self._block and not self._console.is_terminal:
-            how_far = f": {self._done} of {self._runs} runs, {self.left}" if self.left else ""
-            self._console.print(f"{where}{how_far}", highlight=False)
-        self._block = turn.block
+    def start_run(self, run: CellRun) -> None:
+        """Show the run that begins."""
+        where = "capacity" if run.block == 0 else f"block {run.block}"
+        again = "" if run.attempt == 1 else " (again)"
+        self._progress.update(self._task, description=f"{where}{again}: {run.cell}", refresh=True)
+        if run.block != self._block and not self._console.is_terminal:
+            done = f": {self._done} of {self._runs} runs, {self.left}" if self.left else ""
+            self.line(f"{where}{done}")
+        self._block = run.block
 
-    def done(self, measurement: Measurement | None) -> None:
-        """Count the run that has ended; None is one that was skipped."""
+    def end_run(self, measurement: Measurement | None) -> None:
+        """Count a run that has ended; None was skipped. A void one does not count, it may come again."""
         if measurement is not None and measurement.void:
-            self.void += 1
-            what = f"{', '.join(measurement.cell)}, block {measurement.block}"
-            self._console.print(
-                f"void: {what}: {'; '.join(measurement.void)}", highlight=False, markup=False, soft_wrap=True
-            )
-            self._progress.update(self._task, left=self.left)
-            return  # it comes again, or not: the bar counts cells
-        self._done += 1
-        self._progress.update(self._task, advance=1, left=self.left)
-
-    def skipped(self, what: str, why: str) -> None:
-        """Say what will not be measured."""
-        self._console.print(f"skipped: {what}: {why}", highlight=False, markup=False, soft_wrap=True)
+            cell = ", ".join(measurement.cell)
+            self.line(f"void: {cell}, block {measurement.block}: {'; '.join(measurement.void)}")
+        else:
+            self._done += 1
+        self._progress.update(self._task, completed=self._done, left=self.left)
 
     def __enter__(self) -> Self:
         self._progress.start()

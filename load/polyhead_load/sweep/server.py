@@ -1,4 +1,4 @@
-"""The server that is measured: one that a sweep starts with a few families at a time, or one that runs."""
+"""Measure a running server, or start one for a few families at a time."""
 
 import os
 import socket
@@ -9,20 +9,20 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
 from polyhead_client import Client, PolyheadError
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.errors import SweepError
-from polyhead_load.sweep.families import Family
-from polyhead_load.sweep.processes import last_words
+from polyhead_load.sweep.families import SweepFamily
+from polyhead_load.sweep.processes import failure
 
 _START_SECONDS = 600.0
-"""A first start measures the speed of every graph, and large weights take their time."""
+"""The first start measures the speed of every graph, and large weights take their time."""
 _STOP_SECONDS = 30.0
 
+# A server that ends with the sweep, however that ends.
 _SERVE = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -32,39 +32,38 @@ if os.getppid() != int(sys.argv[1]):
 from polyhead_client.command import main
 sys.exit(main(sys.argv[2:]))
 """
-"""A server that ends with the sweep, however that ends."""
 
 
-class Server(Protocol):
-    """What a sweep needs of a server."""
+class MeasuredServer:
+    """A server that a sweep calls; of one that it has not started, CPU time and memory are unknown."""
 
-    address: str
-    access: Access
+    def __init__(self, address: str, access: Access = OPEN_ACCESS) -> None:
+        self.address = address
+        self.access = access
 
     def alive(self) -> bool:
-        """Return whether it still runs, as far as one can tell."""
+        """Return whether it answers."""
+        with self.access.client(self.address, timeout=5) as client:
+            return client.live()
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds used so far; None where that cannot be known."""
+        """Return the CPU seconds used so far by all its processes; None where unknown."""
+        return None
 
     def memory_mib(self) -> float | None:
-        """Return the memory that it holds; None where that cannot be known."""
+        """Return the resident memory of all its processes; None where unknown."""
+        return None
 
 
-class RunningServer:
-    """A server that somebody else has started.
-
-    Args:
-        address: Where it is.
-        access: What it asks of its callers.
+class RunningServer(MeasuredServer):
+    """A server that somebody else has started, perhaps on another machine.
 
     Raises:
         SweepError: No server answers there, or it denies access.
     """
 
     def __init__(self, address: str, access: Access = OPEN_ACCESS) -> None:
-        self.address = address
-        self.access = access
+        super().__init__(address, access)
         with access.client(address, timeout=5) as client:
             try:
                 self.version = client.metadata().version
@@ -74,32 +73,18 @@ class RunningServer:
                     "to have the sweep start its own"
                 ) from error
 
-    def alive(self) -> bool:
-        """Return whether it answers."""
-        with self.access.client(self.address, timeout=5) as client:
-            return client.live()
 
-    def cpu_seconds(self) -> float | None:
-        """Return None: it may be on another machine."""
-        return None
-
-    def memory_mib(self) -> float | None:
-        """Return None: it may be on another machine."""
-        return None
-
-
-class OwnServer:
+class OwnServer(MeasuredServer):
     """A `polyhead serve` process on a free port of the loopback interface."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", address: str) -> None:
-        self.address = address
-        self.access = OPEN_ACCESS
+        super().__init__(address)
         self._process = process
         self._watched = psutil.Process(process.pid)
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Return its process."""
         return self._process.pid
 
     def alive(self) -> bool:
@@ -107,32 +92,29 @@ class OwnServer:
         return self._process.poll() is None
 
     def cpu_seconds(self) -> float | None:
-        """Sum the process and its workers."""
+        """Add up the server and its workers."""
         try:
-            times = [process.cpu_times() for process in self._family()]
+            times = [process.cpu_times() for process in self._processes()]
         except psutil.Error:
             return None
         return sum(each.user + each.system for each in times)
 
     def memory_mib(self) -> float | None:
-        """Sum the process and its workers."""
+        """Add up the server and its workers."""
         try:
-            return sum(process.memory_info().rss for process in self._family()) / 2**20
+            return sum(process.memory_info().rss for process in self._processes()) / 2**20
         except psutil.Error:
             return None
 
-    def _family(self) -> list[psutil.Process]:
+    def _processes(self) -> list[psutil.Process]:
         return [self._watched, *self._watched.children(recursive=True)]
 
 
 @contextmanager
-def own_server(families: Collection[Family], log: Path, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
+def own_server(
+    families: Collection[SweepFamily], log: Path, flags: Sequence[str] = ()
+) -> Iterator[OwnServer]:
     """Serve some families and nothing else.
-
-    Args:
-        families: What it serves.
-        log: The file that its log is appended to.
-        flags: More flags for it.
 
     Raises:
         SweepError: It does not start.
@@ -158,10 +140,10 @@ def started_server(
 
     Args:
         models: The model repository.
-        flags: More flags for it.
-        log: The file that its log is appended to; None leaves it on this process's own output.
-        connections: How many in a row must find a worker that is ready. A connection reaches one worker,
-            whichever the system picks: one that is ready says nothing of the others.
+        flags: More flags for the server.
+        log: File to append its log to; None leaves it on this process's own output.
+        connections: How many in a row must find a worker that is ready. The system picks a worker for each
+            connection; one that is ready says nothing of the others.
         environment: Variables beyond this process's own.
 
     Raises:
@@ -170,11 +152,10 @@ def started_server(
     with ExitStack() as stack:
         output = None if log is None else stack.enter_context(log.open("ab"))
         begin = 0 if output is None else output.tell()
-        address = f"127.0.0.1:{free_port()}"
-        arguments = serve_arguments(str(models), address.rpartition(":")[2], flags)
+        port = free_port()
         process = stack.enter_context(
             subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-c", _SERVE, str(os.getpid()), *arguments],
+                [sys.executable, "-c", _SERVE, str(os.getpid()), *serve_command(models, port, flags)],
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
@@ -182,6 +163,7 @@ def started_server(
             )
         )
         stack.callback(_stop, process)
+        address = f"127.0.0.1:{port}"
         for _ in range(connections):
             _wait(process, address, log, begin)
         yield OwnServer(process, address)
@@ -194,9 +176,9 @@ def free_port() -> int:
     return port
 
 
-def serve_arguments(models: str, port: str, flags: Sequence[str]) -> list[str]:
-    """Return how a sweep's own server is called."""
-    return ["serve", "--models", models, "--port", port, *flags]
+def serve_command(models: Path | str, port: int | str, flags: Sequence[str]) -> list[str]:
+    """Return the arguments with which a sweep starts its own server."""
+    return ["serve", "--models", str(models), "--port", str(port), *flags]
 
 
 def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path | None, begin: int) -> None:
@@ -204,13 +186,13 @@ def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path | None, be
     with Client(address, timeout=5, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
         while not client.ready():
             if (code := process.poll()) is not None:
-                said = b"" if log is None else log.read_bytes()[begin:]
+                written = b"" if log is None else log.read_bytes()[begin:]
                 raise SweepError(
-                    f"the server did not start, it {last_words(said.decode(errors='replace'), code)}"
+                    f"the server did not start, it {failure(written.decode(errors='replace'), code)}"
                 )
             if time.monotonic() > deadline:
-                seen = "" if log is None else f", see {log}"
-                raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{seen}")
+                where = "" if log is None else f", see {log}"
+                raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{where}")
             time.sleep(0.05)
 
 

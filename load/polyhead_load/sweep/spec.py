@@ -1,4 +1,4 @@
-"""What a sweep measures: one frozen value, as a file or a preset says it.
+"""Describe what a sweep measures, and read it from a file or a preset.
 
 Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, F feed-forward width.
 """
@@ -6,62 +6,74 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, F 
 import difflib
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import parse_indices
-from polyhead_load.errors import LoadError
+from polyhead_load.errors import LoadError, SweepError
 from polyhead_load.plan import Lengths
 from polyhead_model.description import check_field_names
 from polyhead_proto.datatypes import Precision
 
 Dimension = Literal["family", "tokens", "batch", "attention"]
-"""What tells one configuration from another."""
+"""A property in which configurations may differ."""
 
 DIMENSIONS: tuple[Dimension, ...] = ("family", "tokens", "batch", "attention")
 
 Encoder: TypeAlias = Mapping[str, bool | int | float | str]
 
 _FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_PRESETS = files("polyhead_load.sweep") / "presets"
 _LOAD = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>%|/s)")
 
 
 def near(wanted: str, known: Iterable[str]) -> str:
-    """Return such as `; did you mean 'heads'?`, or nothing where nothing is near."""
+    """Return such as `; did you mean 'heads'?`, or nothing where nothing is similar."""
     matches = difflib.get_close_matches(wanted, list(known), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-class Load(NamedTuple):
+class LoadKind(NamedTuple):
     """How a configuration is called."""
 
     kind: Literal["capacity", "single", "share", "common", "rate"]
     """capacity: many in flight; single: one in flight; share: of the configuration's own capacity;
-    common: the same rate for all that are compared; rate: requests a second."""
+    common: the same rate for all that are compared; rate: in requests a second."""
     value: float = 0.0
     """A share from 0 to 1, or a rate in requests a second."""
 
 
-def parse_load(text: str) -> Load:
+def parse_load(text: str) -> LoadKind:
     """Read `single`, `50%`, `common` or `20/s`.
 
     Raises:
         ValueError: It is none of these.
     """
     if text in {"capacity", "single", "common"}:
-        return Load(text)  # type: ignore[arg-type]  # one of the three
+        return LoadKind(text)  # type: ignore[arg-type]  # one of the three
     match = _LOAD.fullmatch(text)
     if match is None or not 0 < (number := float(match["number"])) < math.inf:
         raise ValueError(f"must be single, common, a share such as 50% or a rate such as 20/s, was {text!r}")
     if match["unit"] == "/s":
-        return Load("rate", number)
+        return LoadKind("rate", number)
     if number >= 100:
         raise ValueError(f"must be below 100% (a queue would only grow), was {text!r}")
-    return Load("share", number / 100)
+    return LoadKind("share", number / 100)
 
 
 def _check_load(text: str) -> str:
@@ -70,7 +82,7 @@ def _check_load(text: str) -> str:
     return text
 
 
-class _Model(BaseModel):
+class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -79,8 +91,8 @@ def length_label(tokens: int | Lengths) -> str:
     return str(tokens) if isinstance(tokens, int) else f"{tokens.low}–{tokens.high}, median {tokens.median:g}"
 
 
-class Attention(_Model):
-    """What a request asks for beside the output."""
+class Attention(_Table):
+    """The attention weights that a request asks for."""
 
     name: Annotated[str, Field(min_length=1)]
     layers: Literal["all"] | tuple[Annotated[int, Field(ge=0)], ...] | None = None
@@ -119,7 +131,7 @@ MODES: Mapping[str, Attention] = {
         Attention(name="all-row-0", layers="all", queries="0"),
     )
 }
-"""Ways of asking that have names. `one` is the first layer's attention."""
+"""Named selections. `one` is the first layer's attention."""
 
 
 def _lengths(value: Any) -> Any:
@@ -161,38 +173,38 @@ def _check_encoder(encoder: Encoder) -> Encoder:
 EncoderFields = Annotated[dict[str, bool | int | float | str], AfterValidator(_check_encoder)]
 
 
-class Gates(_Model):
-    """When a run says nothing about the server, and is void; and when the server was overloaded."""
+class Gates(_Table):
+    """Limits beyond which a run is void, or the server was overloaded."""
 
     warm_up: Annotated[float, Field(gt=0)] = 0.1
-    """Most by which three windows of the warm-up may differ."""
+    """Largest relative difference between three windows of the warm-up."""
     send_lag_ms: Annotated[float, Field(ge=0)] = 1.0
     """Open loop: 99 % of the requests must leave at most this late (beyond chance) ..."""
     send_lag_share: Annotated[float, Field(ge=0)] = 0.05
     """... or at most this share of the median latency, where that is more."""
     generator_cpu: Annotated[float, Field(gt=0)] = 0.8
-    """Most of one core that the generator may use."""
+    """Largest share of one core for the generator."""
     foreign_cpu: Annotated[float, Field(gt=0)] = 0.15
-    """Most cores that other processes may use meanwhile; likewise what the machine's host takes away."""
+    """Most cores for other processes, and for the machine's host (steal)."""
     drift: Annotated[float, Field(gt=0)] = 0.1
-    """Overloaded: most by which the median of the last third may differ from the first third's, beyond
+    """Overloaded: largest relative difference between the medians of the first and the last third, beyond
     chance."""
     backlog: Annotated[float, Field(gt=0)] = 0.05
-    """Overloaded: of an open loop, the share of the requests that may still be unanswered when the last one
-    is sent, or ten, where that is more."""
+    """Overloaded: largest share of an open loop's requests that may be unanswered when the last one is sent;
+    ten requests in any case."""
 
 
-class Sweep(_Model):
-    """Which cells are measured, and how: {families × T × B × attention} × loads."""
+class Sweep(_Table):
+    """Which cells to measure and how: {families × T × B × attention} × loads."""
 
     title: str
     about: str = ""
     encoder: EncoderFields = Field(default_factory=dict)
-    """What all families have in common; empty where they are served or exported already."""
+    """Fields that all families share; empty where they are served or exported already."""
     families: Annotated[
         dict[Annotated[str, AfterValidator(_check_family)], EncoderFields], Field(min_length=1)
     ]
-    """By name, what is each one's own."""
+    """Name → its own fields."""
     tokens: Annotated[
         tuple[Annotated[Annotated[int, Field(ge=1)] | Lengths, BeforeValidator(_lengths)], ...],
         Field(min_length=1),
@@ -212,13 +224,13 @@ class Sweep(_Model):
         "common",
     )
     baseline: dict[Dimension, str | int] = Field(default_factory=dict)
-    """What the others are compared with: the configuration that has these, and is the same otherwise."""
+    """The others are compared with the configuration that has these labels and is the same otherwise."""
     blocks: Annotated[int, Field(ge=1)] = 5
     """How often each cell is measured, in a new random order each time."""
     seconds: Annotated[float, Field(gt=0)] = 4.0
     """How long each of these measurements takes."""
     warm_up_seconds: Annotated[float, Field(ge=0)] = 6.0
-    """Most that a configuration may take, before each measurement, to answer equally fast."""
+    """Longest warm-up before each measurement."""
     common: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The common rate, as a share of the least capacity among those that are compared."""
     capacity_runs: Annotated[int, Field(ge=1)] = 3
@@ -226,8 +238,8 @@ class Sweep(_Model):
     capacity_users: Annotated[int, Field(ge=1)] = 8
     """Requests in flight while a configuration's capacity is measured."""
     max_in_flight: Annotated[int, Field(ge=1)] = 128
-    """Open loop: beyond that, requests are not sent but counted; or beyond what arrives within
-    `timeout_seconds`, where that is more, so that no stall can hide so."""
+    """Open loop: requests beyond this are not sent but counted; or beyond what arrives within
+    `timeout_seconds`, where that is more, so that no stall is hidden."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How long a request may take."""
     retries: Annotated[int, Field(ge=0)] = 1
@@ -235,7 +247,7 @@ class Sweep(_Model):
     seed: Annotated[int, Field(ge=0)] = 0
     """The seed of weights, order, arrivals and contents."""
     arrivals: Annotated[int, Field(ge=0)] = 0
-    """Another number gives other arrivals and contents with the same weights: for a second run."""
+    """Changes arrivals and contents but not weights: for a second run."""
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()
@@ -256,7 +268,7 @@ class Sweep(_Model):
         return self
 
     def labels(self, dimension: Dimension) -> list[str]:
-        """Return the values that a dimension takes, as people read them."""
+        """Return a dimension's values, as people read them."""
         match dimension:
             case "family":
                 return list(self.families)
@@ -268,13 +280,91 @@ class Sweep(_Model):
                 return [str(batch) for batch in self.batch]
 
     def encoder_of(self, family: str) -> dict[str, bool | int | float | str]:
-        """Return what the family is to be; empty where it must be there already."""
+        """Return the family's fields; empty where it must exist already."""
         return {**self.encoder, **self.families[family]}
 
     @property
     def compared(self) -> Mapping[Dimension, str]:
-        """The baseline as labels; without one, the first value of the first dimension that has several."""
+        """Return the baseline as labels; without one, the first value of the first dimension with several."""
         if self.baseline:
             return {dimension: str(value) for dimension, value in self.baseline.items()}
         several = [dimension for dimension in DIMENSIONS if len(self.labels(dimension)) > 1]
         return {dimension: self.labels(dimension)[0] for dimension in several[:1]}
+
+
+def preset_files() -> Mapping[str, str]:
+    """Return the presets: name → the text of its file."""
+    return {
+        entry.name.removesuffix(".toml"): entry.read_text()
+        for entry in sorted(_PRESETS.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".toml")
+    }
+
+
+def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
+    """Read a sweep from a preset or a file.
+
+    Args:
+        source: A preset's name, or the path of a TOML file.
+        overrides: Fields that replace the file's, where they are not None.
+
+    Returns:
+        A short name, and the sweep.
+
+    Raises:
+        SweepError: There is neither, or it does not describe a sweep.
+    """
+    known = preset_files()
+    if source in known:
+        name, text, where = source, known[source], f"preset {source}"
+    else:
+        path = Path(source)
+        if path.suffix != ".toml":
+            raise SweepError(
+                f"the sweep must be one of {', '.join(known)}, or a .toml file, was {source!r}"
+                f"{near(source, known)}"
+            )
+        name, where = path.stem, source
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError as error:
+            raise SweepError(f"{where} must be a TOML file: {error}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SweepError(f"{where} must be a TOML file: {error}") from error
+    values.setdefault("title", name)
+    values |= {field: value for field, value in overrides.items() if value is not None}
+    try:
+        return name, Sweep.model_validate(values)
+    except ValidationError as error:
+        raise SweepError(f"{where}: {_in_words(error)}") from error
+
+
+_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention}
+
+
+def _in_words(error: ValidationError) -> str:
+    """Describe the first fault; an unknown field goes before others, which it may explain."""
+    fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    path = [str(part) for part in fault["loc"] if not _is_type(part)]
+    if fault["type"] == "extra_forbidden":
+        table = _TABLES.get(path[0], Sweep) if len(path) > 1 else Sweep
+        known = tuple(table.model_fields)
+        return f"there is no field {'.'.join(path)!r}{near(path[-1], known)} (known: {', '.join(known)})"
+    where = ".".join(path)
+    if path and path[0] == "baseline" and fault["type"] == "literal_error":
+        return f"there is no baseline.{path[1]}{near(path[1], DIMENSIONS)} (known: {', '.join(DIMENSIONS)})"
+    if fault["type"] == "missing":
+        return f"{where} must be given"
+    message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] != "value_error":
+        message = f"{message[:1].lower()}{message[1:]}, was {fault['input']!r}"
+    return f"{where}: {message}" if where else message
+
+
+def _is_type(part: object) -> bool:
+    """Return whether a part of a path is pydantic's own: a member of a union, or `[key]`."""
+    return part in {"int", "Lengths", "[key]", "bool", "float", "str"} or str(part).startswith(
+        ("constrained-", "function-", "tuple[", "literal[")
+    )

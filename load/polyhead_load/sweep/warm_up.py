@@ -1,4 +1,4 @@
-"""Warming up: a configuration is called until it answers equally fast.
+"""Warm a configuration up: call it until it answers equally fast.
 
 Shape letters: B batch, T tokens, D d_model.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from polyhead_client import Client, ModelInfo
 from polyhead_load.contents import draw_lengths, token_ids, vectors
-from polyhead_load.plan import Lengths, Plan
+from polyhead_load.plan import Lengths, LoadPlan
 from polyhead_proto.names import X
 
 _WINDOWS = 3
@@ -20,38 +20,32 @@ _WINDOW_SECONDS = 0.3
 _WINDOW_REQUESTS = 2
 _ENOUGH_REQUESTS = 50
 _LENGTHS = 64
-"""Drawn of a mixture of lengths, from its shortest to its longest."""
+"""Lengths drawn from a distribution."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp:
-    """How it went."""
+    """The result of a warm-up."""
 
     seconds: float
     requests: int
     stable: bool
-    """The medians of the last three windows agreed."""
+    """Whether the medians of the last three windows agreed."""
 
 
-def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1) -> WarmUp:
-    """Call what a plan calls, one request after the other, until three windows agree.
+def warm_up(client: Client, plan: LoadPlan, most_seconds: float, spread: float = 0.1) -> WarmUp:
+    """Send a plan's requests one after the other until three windows agree, or `most_seconds` have passed.
 
-    A window is 0.3 s (less where `most_seconds` is below 1.8), and two requests at least; together they
-    have 50 requests, or took half of `most_seconds`. The medians of the last three windows have to agree:
-    perf_analyzer's idea, but with its own windows, and of latency alone. Of a mixture of lengths, each that
-    the generator may send is called once before; the windows are at the median.
-
-    Args:
-        client: Of the plan's server.
-        plan: What is called.
-        most_seconds: When to give up; three windows are tried in any case.
-        spread: Most by which the windows' medians may differ.
+    A window is 0.3 s (less where `most_seconds` is below 1.8) and at least two requests; all together have
+    50 requests, or took half of `most_seconds`. The medians of the last three windows may differ by the
+    relative `spread`, as in perf_analyzer, but by latency alone. Three windows are tried in any case. Of a
+    distribution of lengths, each that the generator may send is called once before; the windows are at the
+    median.
 
     Raises:
         PolyheadError: A call failed.
     """
-    asked = plan.attention is not None
-    info = client.model(f"{plan.model}.attention" if asked else plan.model)
+    info = client.model(f"{plan.model}.attention" if plan.attention is not None else plan.model)
     started = time.perf_counter()
     lengths = [plan.tokens] if isinstance(plan.tokens, int) else _drawn(plan.tokens, plan.seed)
     for tokens in lengths[1:]:
@@ -59,22 +53,22 @@ def warm_up(client: Client, plan: Plan, most_seconds: float, spread: float = 0.1
     inputs = _inputs(info, plan, lengths[0])
     window_seconds = min(_WINDOW_SECONDS, most_seconds / (2 * _WINDOWS))
     medians: list[float] = []
-    requests = 0
+    requests = len(lengths) - 1
     while True:
         window: list[float] = []
         opened = time.perf_counter()
         while len(window) < _WINDOW_REQUESTS or time.perf_counter() - opened < window_seconds:
-            sent = time.perf_counter()
-            _call(client, plan, inputs)
-            window.append(time.perf_counter() - sent)
+            window.append(_call(client, plan, inputs))
         requests += len(window)
         medians.append(median(window))
         seconds = time.perf_counter() - started
         last = medians[-_WINDOWS:]
-        enough = requests >= _ENOUGH_REQUESTS or seconds >= most_seconds / 2
-        stable = len(last) == _WINDOWS and max(last) <= (1 + spread) * min(last)
-        if (stable and enough) or (len(last) == _WINDOWS and seconds >= most_seconds):
-            return WarmUp(seconds=seconds, requests=len(lengths) - 1 + requests, stable=stable)
+        if len(last) < _WINDOWS:
+            continue
+        stable = max(last) <= (1 + spread) * min(last)
+        enough = requests - len(lengths) + 1 >= _ENOUGH_REQUESTS or seconds >= most_seconds / 2
+        if (stable and enough) or seconds >= most_seconds:
+            return WarmUp(seconds=seconds, requests=requests, stable=stable)
 
 
 def _drawn(tokens: Lengths, seed: int) -> list[int]:
@@ -83,11 +77,14 @@ def _drawn(tokens: Lengths, seed: int) -> list[int]:
     return [max(1, round(tokens.median)), *sorted(set(drawn))]
 
 
-def _call(client: Client, plan: Plan, inputs: Any) -> None:
-    client.encode(inputs, model=plan.model, timeout=plan.timeout_seconds, **plan.asked)
+def _call(client: Client, plan: LoadPlan, inputs: Any) -> float:
+    """Call once; return the seconds that it took."""
+    sent = time.perf_counter()
+    client.encode(inputs, model=plan.model, timeout=plan.timeout_seconds, **plan.selection)
+    return time.perf_counter() - sent
 
 
-def _inputs(info: ModelInfo, plan: Plan, tokens: int) -> Any:
+def _inputs(info: ModelInfo, plan: LoadPlan, tokens: int) -> Any:
     """Return vectors [B, T, D] or token ids [B, T] with random contents."""
     random, lengths = np.random.default_rng(plan.seed), [tokens] * plan.batch
     if X in info.inputs:

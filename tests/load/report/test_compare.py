@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_load.errors import SweepError
-from polyhead_load.report.compare import compare, comparison_table, read_report
+from polyhead_load.report.compare import compare, read_report
 from polyhead_load.report.page import write_report
 
 
@@ -41,7 +41,7 @@ def test_what_differs_and_what_does_not(tmp_path: Path) -> None:
     assert 0 < reach < 0.3
     assert comparison.sentences()[0].startswith("p50: in 1 of 2 cells the ratio's interval contains 1 (it")
     shown = io.StringIO()
-    Console(width=80, file=shown).print(comparison_table(comparison))
+    Console(width=80, file=shown).print(comparison.table())
     words = " ".join(shown.getvalue().split())
     assert re.search(r"tiny yes +no measurable", words)
     assert re.search(r"tiny-tokens not in +1\.\d\d", words)

@@ -13,18 +13,17 @@ from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_load.errors import SweepError
 from polyhead_load.records import Records
-from polyhead_load.report.findings import find
+from polyhead_load.report.findings import read_findings
 from polyhead_load.report.page import summary
-from polyhead_load.report.tables import as_json, reasons, terminal
-from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.journal import Measurement
+from polyhead_load.report.tables import as_json, remarks, terminal_table
+from polyhead_load.sweep.folder import Measurement, RunFolder
 
 
 def test_a_known_difference_is_found(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     measured(folder, small_sweep(loads=["single", "50%"], blocks=5), slower={"tiny-tokens": 1.2})
 
-    findings = find(folder)
+    findings = read_findings(folder)
 
     assert [row.key for row in findings.rows] == [
         ("tiny", "4", "1", "off", "single"),
@@ -53,7 +52,7 @@ def test_too_few_samples_are_no_number(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     measured(folder, small_sweep(loads=["single"]), count=30)
 
-    other = find(folder).rows[1]
+    other = read_findings(folder).rows[1]
 
     assert other.quantiles["p50"] is not None
     assert other.ratios["p50"] is not None
@@ -71,7 +70,7 @@ def test_void_runs_count_for_nothing(tmp_path: Path) -> None:
     path.write_text("\n".join(lines[1:]) + "\n")
     folder.journal().append(one.model_copy(update={"void": ("the server ended",), "p50_ms": 1e9}))
 
-    findings = find(folder)
+    findings = read_findings(folder)
 
     row = findings.rows[0]
     assert len(row.valid) == 2
@@ -87,7 +86,7 @@ def test_records_that_are_gone_are_named(tmp_path: Path) -> None:
     next((folder.path / "records").iterdir()).unlink()
 
     with pytest.raises((SweepError, FileNotFoundError), match="records"):
-        find(folder)
+        read_findings(folder)
 
 
 def rewritten(folder: RunFolder, change: Callable[[Measurement], Measurement | None]) -> None:
@@ -109,13 +108,13 @@ def test_overloaded_runs_count_and_are_counted(tmp_path: Path) -> None:
         ),
     )
 
-    findings = find(folder)
+    findings = read_findings(folder)
 
     row, other = findings.rows
     assert (len(row.valid), len(row.overloaded), len(other.overloaded)) == (3, 2, 0)
     assert row.requests == other.requests
     assert [one.block for one in findings.overloaded] == [1, 2]
-    assert "overloaded 2 times: 7 of 400 requests were not sent" in reasons(findings)
+    assert "overloaded 2 times: 7 of 400 requests were not sent" in remarks(findings)
     assert any("the server did not keep up: 2. They count" in sentence for sentence in summary(findings))
     assert [one["overloaded_runs"] for one in as_json(findings)["rows"]] == [2, 0]
 
@@ -128,10 +127,10 @@ def test_a_capacity_is_the_median_of_its_runs(tmp_path: Path) -> None:
         changes = {"load": "capacity", "block": 0, "attempt": attempt, "achieved": achieved, "void": void}
         journal.append(journal.measurements[0].model_copy(update=changes))
 
-    (capacity,) = find(folder).capacities.values()
+    (capacity,) = read_findings(folder).capacities
 
     assert (capacity.value, capacity.low, capacity.high) == (98.0, 90.0, 100.0)
-    assert len(capacity.runs) == 3
+    assert len(capacity.valid) == 3
 
 
 def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
@@ -139,10 +138,10 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     measured(folder, small_sweep(loads=["single", "50%"]))
     rewritten(folder, lambda one: None if (one.family, one.load) == ("tiny", "50%") else one)
 
-    findings = find(folder)
+    findings = read_findings(folder)
 
     assert findings.missing == [("tiny", "4", "1", "off", "50%")]
-    assert "1 of 4 cells have not been measured" in reasons(findings)
+    assert "1 of 4 cells have not been measured" in remarks(findings)
     assert findings.rows[-1].key == ("tiny-tokens", "4", "1", "off", "50%")
     assert findings.rows[-1].uncompared == "the baseline has no valid run"
     assert not findings.rows[-1].ratios
@@ -153,7 +152,7 @@ def test_too_few_blocks_in_common_are_said(tmp_path: Path) -> None:
     measured(folder, small_sweep(loads=["single"]))
     rewritten(folder, lambda one: None if (one.family, one.block) == ("tiny", 2) else one)
 
-    assert find(folder).rows[1].uncompared == "too few blocks in common: 2"
+    assert read_findings(folder).rows[1].uncompared == "too few blocks in common: 2"
 
 
 def test_a_common_rate_that_was_not_the_same_is_not_compared(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ def test_a_common_rate_that_was_not_the_same_is_not_compared(tmp_path: Path) -> 
     measured(folder, small_sweep(loads=["50%", "common"]))
     rewritten(folder, lambda one: one.model_copy(update={"rate": 52.0 if one.family == "tiny" else 50.0}))
 
-    own, common = (row for row in find(folder).rows if row.labels["family"] == "tiny-tokens")
+    own, common = (row for row in read_findings(folder).rows if row.labels["family"] == "tiny-tokens")
 
     assert own.ratios
     assert common.uncompared == "too few blocks in common: 0"
@@ -172,7 +171,7 @@ def test_the_send_lag_is_that_of_all_blocks_together(tmp_path: Path) -> None:
     measured(folder, small_sweep(loads=["50%"]))
     rewritten(folder, lambda one: one.model_copy(update={"rate": 50.0, "send_lag_p99_ms": 1e9}))
 
-    assert find(folder).rows[0].send_lag_p99_ms == pytest.approx(0, abs=1e-6)
+    assert read_findings(folder).rows[0].send_lag_p99_ms == pytest.approx(0, abs=1e-6)
 
 
 def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
@@ -182,7 +181,7 @@ def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
         records = Records.read(path)
         replace(records, compute_ns=2 * records.compute_ns).write(path)
 
-    findings = find(folder)
+    findings = read_findings(folder)
 
     parts = findings.rows[0].parts
     assert parts["network + client"] < 0
@@ -205,7 +204,7 @@ def test_a_reason_stands_for_all_of_its_kind(tmp_path: Path) -> None:
         ),
     )
 
-    assert reasons(find(folder))[:2] == [
+    assert remarks(read_findings(folder))[:2] == [
         "void 2 times, such as: other processes used 0.31 cores meanwhile (limit: 0.15)",
         "void once: the server ended meanwhile",
     ]
@@ -215,7 +214,7 @@ def test_every_quantile_and_every_load_that_shows_a_difference_is_said(tmp_path:
     folder = new_folder(tmp_path)
     measured(folder, small_sweep(loads=["single", "50%"], blocks=5), slower={"tiny-tokens": 1.3})
 
-    said = summary(find(folder))
+    said = summary(read_findings(folder))
 
     for name in ("p50", "p95", "p99"):
         (counted,) = (one for one in said if f"compared with family tiny at {name}: " in one)
@@ -231,7 +230,7 @@ def test_what_this_run_cannot_tell_is_no_difference(tmp_path: Path, load: str) -
     folder = new_folder(tmp_path)
     measured(folder, small_sweep(loads=[load], blocks=5), seed=3)
 
-    said = summary(find(folder))
+    said = summary(read_findings(folder))
 
     assert sum("1 show no measurable difference (this run cannot tell)" in one for one in said) == 3
     assert not any("times that of" in one for one in said)
@@ -244,7 +243,7 @@ def test_the_table_fits_into_80_columns(tmp_path: Path, slower: float) -> None:
     measured(folder, small_sweep(families=names, loads=["single", "50%"]), slower={"payload-768": slower})
 
     shown = io.StringIO()
-    Console(file=shown, width=80).print(terminal(find(folder), width=80))
+    Console(file=shown, width=80).print(terminal_table(read_findings(folder)))
 
     lines = shown.getvalue().splitlines()
     for name in names:  # each in one piece, with its number beside it
@@ -253,6 +252,3 @@ def test_the_table_fits_into_80_columns(tmp_path: Path, slower: float) -> None:
         assert all(re.search(rf"{name} +3 of 3 +\d\.\d\d", line) for line in found)
     assert all(line.count("(") == line.count(")") for line in lines)
     assert "…" not in shown.getvalue()
-    wide = io.StringIO()
-    Console(file=wide, width=200).print(terminal(find(folder), width=200))
-    assert re.search(r"heads-h1 +│ 3 of 3 ", wide.getvalue())

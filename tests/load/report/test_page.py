@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
-from polyhead_load.report.findings import find
+from polyhead_load.report.findings import read_findings
 from polyhead_load.report.page import unbroken, write_report
 from polyhead_load.report.plots import draw
 from polyhead_load.sweep.folder import RunFolder
@@ -111,7 +111,7 @@ def test_names_and_intervals_stay_in_one_line(folder: RunFolder) -> None:
 
 
 def test_half_and_twice_are_equally_far_from_the_baseline(folder: RunFolder) -> None:
-    (ratio,) = (plot for plot in draw(find(folder)) if plot.name == "ratio")
+    (ratio,) = (plot for plot in draw(read_findings(folder)) if plot.name == "ratio")
 
     assert {axis.get_yscale() for axis in ratio.figure.axes} == {"log"}
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from polyhead_load import Plan
-from polyhead_load.records import Records, Run
-from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.journal import Measurement
+from polyhead_load import LoadPlan
+from polyhead_load.records import GeneratorRun, Records
+from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Sweep
 
 
@@ -50,18 +49,19 @@ def make_records(
         request_bytes=np.full(count, 1_000, np.int64),
         reply_bytes=np.full(count, reply_bytes, np.int64),
         parse_ns=np.full(count, 20_000, np.int64),
+        tokenise_ns=np.zeros(count, np.int64),
         queue_ns=(0.1 * service * 1e9).astype(np.int64),
         compute_ns=(0.7 * service * 1e9).astype(np.int64),
         serialise_ns=np.full(count, 30_000, np.int64),
     )
 
 
-def make_run(records: Records, *, seconds: float = 4.0, cpu_seconds: float = 0.4) -> Run:
+def make_run(records: Records, *, seconds: float = 4.0, cpu_seconds: float = 0.4) -> GeneratorRun:
     """What the generator would have left."""
-    return Run(records=records, facts={"seconds": seconds, "cpu_seconds": cpu_seconds})
+    return GeneratorRun(records=records, facts={"seconds": seconds, "cpu_seconds": cpu_seconds})
 
 
-def a_plan(**changes: Any) -> Plan:
+def a_plan(**changes: Any) -> LoadPlan:
     """An open loop."""
     values: dict[str, Any] = {
         "address": "127.0.0.1:1",
@@ -71,7 +71,7 @@ def a_plan(**changes: Any) -> Plan:
         "rate": 100.0,
         "seconds": 4.0,
     }
-    return Plan(**(values | changes))
+    return LoadPlan(**(values | changes))
 
 
 def measured(

@@ -1,9 +1,22 @@
-"""Which cells a sweep has, at which rates, with which plans."""
+"""The cells of a sweep, their rates and plans."""
+
+from pathlib import Path
 
 import pytest
-from tests.load.sweep.synthetic import small_sweep
+from tests.load.sweep.synthetic import new_folder, small_sweep
 
-from polyhead_load.sweep.cells import CAPACITY, Cell, cells, configurations, plan_of
+from polyhead_load.sweep.cells import (
+    CAPACITY,
+    Configuration,
+    Rates,
+    SweepCell,
+    capacities_of,
+    cells,
+    configurations,
+    plan_of,
+)
+from polyhead_load.sweep.folder import Measurement, RunFolder
+from polyhead_load.sweep.spec import Sweep
 
 
 def test_capacities_come_first_and_only_where_a_load_needs_them() -> None:
@@ -24,7 +37,7 @@ def test_a_cell_for_each_combination() -> None:
 def test_plans_say_what_the_cell_says() -> None:
     sweep = small_sweep(attention=["off", "all-uint8", "one"], capacity_users=5, max_in_flight=9)
     off, uint8, one = (
-        Cell(configuration=configuration, load="50%") for configuration in configurations(sweep)[:3]
+        SweepCell(configuration=configuration, load="50%") for configuration in configurations(sweep)[:3]
     )
 
     plan = plan_of(uint8, sweep, address="there:1", rate=12.0, block=1)
@@ -33,7 +46,7 @@ def test_plans_say_what_the_cell_says() -> None:
     assert (plan.attention, plan.dtype) == ("all", "UINT8")
     assert plan_of(one, sweep, address="", rate=1.0, block=1).attention == [0]
     assert plan_of(off, sweep, address="", rate=1.0, block=1).attention is None
-    capacity = Cell(configuration=off.configuration, load=CAPACITY)
+    capacity = SweepCell(configuration=off.configuration, load=CAPACITY)
     closed = plan_of(capacity, sweep, address="", rate=None, block=0)
     assert (closed.mode, closed.users) == ("closed", 5)
 
@@ -41,7 +54,7 @@ def test_plans_say_what_the_cell_says() -> None:
 @pytest.mark.parametrize(("rate", "most"), [(0.1, 9), (12.5, 375), (None, 9)])
 def test_no_stall_can_fill_the_generator(rate: float | None, most: int) -> None:
     sweep = small_sweep(max_in_flight=9, timeout_seconds=30.0)
-    cell = Cell(configuration=configurations(sweep)[0], load="50%")
+    cell = SweepCell(configuration=configurations(sweep)[0], load="50%")
 
     assert plan_of(cell, sweep, address="", rate=rate, block=1).max_in_flight == most
 
@@ -50,7 +63,7 @@ def test_what_is_compared_gets_the_same_arrivals() -> None:
     sweep = small_sweep(tokens=[4, 8])
 
     def seed(place: int, block: int) -> int:
-        cell = Cell(configuration=configurations(sweep)[place], load="common")
+        cell = SweepCell(configuration=configurations(sweep)[place], load="common")
         return plan_of(cell, sweep, address="", rate=1.0, block=block).seed
 
     assert seed(0, 1) == seed(2, 1)  # the families at T = 4
@@ -58,3 +71,94 @@ def test_what_is_compared_gets_the_same_arrivals() -> None:
     first = seed(0, 1)
     sweep = small_sweep(tokens=[4, 8], arrivals=1)
     assert seed(0, 1) != first
+
+
+SWEEP = small_sweep()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = new_folder(tmp_path)
+    folder.begin(SWEEP, {})
+    return folder
+
+
+def capacity(
+    family: str, achieved: float | None, *, tokens: str = "4", void: tuple[str, ...] = ()
+) -> Measurement:
+    return Measurement(
+        family=family,
+        tokens=tokens,
+        batch="1",
+        attention="off",
+        load=CAPACITY,
+        block=0,
+        attempt=1,
+        started="",
+        achieved=achieved,
+        void=void,
+    )
+
+
+def rates_of(rates: Rates, sweep: Sweep = SWEEP) -> list[float | None]:
+    return [
+        rates.of(SweepCell(configuration=configuration, load=load))
+        for configuration in configurations(sweep)
+        for load in ("50%", "common", "single", "20/s")
+    ]
+
+
+def test_the_median_of_the_capacities_counts() -> None:
+    found = capacities_of(
+        [capacity("tiny", 10), capacity("tiny", 90), capacity("tiny", 12), capacity("tiny", 1, void=("why",))]
+    )
+
+    assert found == {("tiny", "4", "1", "off"): 12}
+
+
+def test_a_run_that_goes_on_keeps_its_rates(folder: RunFolder) -> None:
+    rates = Rates(SWEEP, folder)
+    rates.fix([capacity("tiny", 100), capacity("tiny-tokens", 60)])
+    first = rates_of(rates)
+
+    again = Rates(SWEEP, folder)
+    again.fix([capacity("tiny", 400), capacity("tiny-tokens", 20)])
+
+    assert first == rates_of(again) == [50, 30, None, 20, 30, 30, None, 20]
+
+
+def test_a_capacity_that_comes_later_changes_no_other_rate(folder: RunFolder) -> None:
+    rates = Rates(SWEEP, folder)
+    rates.fix([capacity("tiny", 100), capacity("tiny-tokens", None)])
+    with pytest.raises(KeyError):
+        rates_of(rates)
+
+    rates.fix([capacity("tiny-tokens", 60)])
+
+    assert rates_of(rates) == [50, 50, None, 20, 30, 50, None, 20]
+
+
+def test_shares_are_of_the_own_capacity_and_the_common_rate_of_the_least(tmp_path: Path) -> None:
+    sweep = small_sweep(tokens=[4, 8], common=0.4)
+    folder = new_folder(tmp_path)
+    folder.begin(sweep, {})
+    rates = Rates(sweep, folder)
+    tiny_4, _, tokens_4, _ = configurations(sweep)
+    rates.fix(
+        [
+            capacity("tiny", 100.0),
+            capacity("tiny", 10.0, tokens="8"),
+            capacity("tiny-tokens", 60.0),
+            capacity("tiny-tokens", 50.0, tokens="8"),
+        ]
+    )
+
+    def rate(configuration: Configuration, load: str) -> float | None:
+        return rates.of(SweepCell(configuration=configuration, load=load))
+
+    assert rate(tiny_4, "50%") == 50.0
+    assert rate(tokens_4, "50%") == 30.0
+    # T = 8 is another comparison.
+    assert rate(tiny_4, "common") == rate(tokens_4, "common") == 0.4 * 60.0
+    assert rate(tiny_4, "20/s") == 20.0
+    assert rate(tiny_4, "single") is None

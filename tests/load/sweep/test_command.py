@@ -12,8 +12,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.report.page import write_report
 from polyhead_load.sweep.command import app
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.reading import presets
-from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.spec import Sweep, preset_files
 
 SWEEP = """
 title = "Two small encoders"
@@ -48,7 +47,7 @@ def test_presets_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith("# The question in its purest form")
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", preset_files())
 def test_a_preset_is_measured_beside_the_models(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

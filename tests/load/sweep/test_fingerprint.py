@@ -1,6 +1,6 @@
 """Where and with what a sweep was measured."""
 
-from polyhead_load.sweep.fingerprint import fingerprint, hashes
+from polyhead_load.sweep.fingerprint import fingerprint
 
 
 def test_what_can_be_found_out_is_said() -> None:
@@ -9,9 +9,3 @@ def test_what_can_be_found_out_is_said() -> None:
     assert facts["command"] == "polyhead sweep smoke"
     assert {"began", "processor", "cores", "memory", "system", "Python", "grpcio", "polyhead"} <= facts.keys()
     assert all(facts.values())
-
-
-def test_hashes_are_those_of_the_manifests() -> None:
-    manifests = {"a": {"files": {"model.onnx": {"bytes": 1, "sha256": "abc"}}}, "b": {}}
-
-    assert hashes(manifests) == {"a": {"model.onnx": "abc"}, "b": {}}

@@ -1,4 +1,4 @@
-"""A run's folder is taken up by the same sweep only."""
+"""What a run keeps on disk, and who may resume it."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import pytest
 from tests.load.sweep.synthetic import new_folder, small_sweep
 
 from polyhead_load.errors import SweepError
-from polyhead_load.sweep.folder import RunFolder
+from polyhead_load.sweep.folder import Journal, Measurement, RunFolder
 
 
 def facts(**changes: str) -> dict[str, Any]:
@@ -110,3 +110,65 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SweepError, match=r"sweep\.json cannot be written \(No space left on device\)"):
         folder.note({})
     assert folder.read()[0] == small_sweep()
+
+
+def a_measurement(block: int = 1) -> Measurement:
+    return Measurement(
+        family="a",
+        tokens="4",
+        batch="1",
+        attention="off",
+        load="single",
+        block=block,
+        attempt=1,
+        started="2026-01-01T00:00:00Z",
+        p50_ms=1.5,
+    )
+
+
+def test_lines_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    journal = Journal(path)
+    journal.append(a_measurement(1))
+    journal.append(a_measurement(2).model_copy(update={"void": ("why",)}))
+
+    assert Journal(path).measurements == journal.measurements
+    assert len(path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60])
+def test_a_line_that_was_cut_short_is_dropped(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    journal = Journal(path)
+    journal.append(a_measurement(1))
+    journal.append(a_measurement(2))
+    os.truncate(path, path.stat().st_size - cut)
+
+    again = Journal(path)
+    again.append(a_measurement(3))
+
+    assert [one.block for one in Journal(path).measurements] == [1, 3]
+
+
+def test_a_line_that_is_no_measurement_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    Journal(path).append(a_measurement())
+    with path.open("a") as file:
+        file.write('{"family": "a"}\n')
+
+    with pytest.raises(SweepError, match=r"line 2 of .*cells\.jsonl must be a measurement"):
+        Journal(path)
+
+
+def test_a_full_disk_is_told_with_the_way_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    journal = Journal(tmp_path / "cells.jsonl")
+    monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(
+        SweepError, match=r"No space left on device.*make room and give the same command again"
+    ):
+        journal.append(a_measurement())
+    assert journal.measurements == []

@@ -8,8 +8,7 @@ import pytest
 from tests.load.sweep.synthetic import a_plan, make_records, make_run
 
 from polyhead_load.records import Records
-from polyhead_load.sweep.gates import overload, reasons, unchecked
-from polyhead_load.sweep.machine import Usage
+from polyhead_load.sweep.gates import overload_reasons, unchecked_gates, void_reasons
 from polyhead_load.sweep.spec import Gates
 
 GATES = Gates()
@@ -26,9 +25,9 @@ def with_codes(count: int, code: int) -> Records:
 def test_a_good_run_is_valid(mode: str) -> None:
     run = make_run(make_records())
 
-    assert reasons(run, a_plan(mode=mode), GATES) == ()
-    assert overload(run, a_plan(mode=mode), GATES) == ()
-    assert unchecked(run, a_plan(mode=mode)) == ()
+    assert void_reasons(run, a_plan(mode=mode), GATES) == ()
+    assert overload_reasons(run, a_plan(mode=mode), GATES) == ()
+    assert unchecked_gates(run, a_plan(mode=mode)) == ()
 
 
 @pytest.mark.parametrize(
@@ -40,27 +39,29 @@ def test_a_good_run_is_valid(mode: str) -> None:
     ],
 )
 def test_what_the_server_refuses_is_a_result_and_not_void(records: Records, message: str) -> None:
-    assert overload(make_run(records), a_plan(), GATES) == (message,)
-    assert reasons(make_run(records), a_plan(), GATES) == ()
+    assert overload_reasons(make_run(records), a_plan(), GATES) == (message,)
+    assert void_reasons(make_run(records), a_plan(), GATES) == ()
 
 
 def test_late_requests_void_an_open_loop() -> None:
-    assert reasons(make_run(make_records(lag_ms=1.2)), a_plan(), GATES) == (
+    assert void_reasons(make_run(make_records(lag_ms=1.2)), a_plan(), GATES) == (
         "400 of 400 requests left more than 1.00 ms late (limit: 1%)",
     )
 
 
 @pytest.mark.parametrize(
-    ("usage", "message"),
+    ("foreign", "steal", "message"),
     [
-        (Usage(foreign=0.2, steal=0.0), "other processes used 0.20 cores meanwhile (limit: 0.15)"),
-        (Usage(foreign=0.1, steal=0.5), "the machine's host took 0.50 cores away, as steal (limit: 0.15)"),
-        (Usage(foreign=-0.05, steal=0.0), None),
-        (Usage(foreign=None, steal=None), None),
+        (0.2, 0.0, "other processes used 0.20 cores meanwhile (limit: 0.15)"),
+        (0.1, 0.5, "the machine's host took 0.50 cores away, as steal (limit: 0.15)"),
+        (-0.05, 0.0, None),
+        (None, None, None),
     ],
 )
-def test_other_work_on_the_machine_voids_the_run(usage: Usage, message: str | None) -> None:
-    found = reasons(make_run(make_records()), a_plan(), GATES, usage)
+def test_other_work_on_the_machine_voids_the_run(
+    foreign: float | None, steal: float | None, message: str | None
+) -> None:
+    found = void_reasons(make_run(make_records()), a_plan(), GATES, foreign=foreign, steal=steal)
 
     assert [reason.startswith(message or "") for reason in found] == [True] * bool(message)
 
@@ -71,8 +72,8 @@ def test_a_stall_is_no_reason_to_try_again() -> None:
     until = np.where((records.planned > 1) & (records.planned < 3), 3.0, records.planned)
     stalled = replace(records, done=until + 0.005)
 
-    assert reasons(make_run(stalled), a_plan(), GATES) == ()
-    assert overload(make_run(stalled), a_plan(), GATES) == ()
+    assert void_reasons(make_run(stalled), a_plan(), GATES) == ()
+    assert overload_reasons(make_run(stalled), a_plan(), GATES) == ()
     assert np.quantile(stalled.latency_ms, 0.99) > 1900
 
 
@@ -82,19 +83,19 @@ def test_one_in_a_hundred_may_be_late_and_a_few_by_chance(late: int, void: bool)
     sent = records.sent.copy()
     sent[:late] += 0.003
 
-    assert bool(reasons(make_run(replace(records, sent=sent)), a_plan(), GATES)) is void
+    assert bool(void_reasons(make_run(replace(records, sent=sent)), a_plan(), GATES)) is void
 
 
 def test_a_lag_that_is_small_beside_the_latency_is_allowed() -> None:
-    assert reasons(make_run(make_records(median_ms=40, lag_ms=1.9)), a_plan(), GATES) == ()
+    assert void_reasons(make_run(make_records(median_ms=40, lag_ms=1.9)), a_plan(), GATES) == ()
 
 
 def test_the_lag_of_a_closed_loop_is_its_own_affair() -> None:
-    assert reasons(make_run(make_records(lag_ms=3)), a_plan(mode="closed"), GATES) == ()
+    assert void_reasons(make_run(make_records(lag_ms=3)), a_plan(mode="closed"), GATES) == ()
 
 
 def test_a_busy_generator_voids_the_run() -> None:
-    (reason,) = reasons(make_run(make_records(), cpu_seconds=3.4), a_plan(), GATES)
+    (reason,) = void_reasons(make_run(make_records(), cpu_seconds=3.4), a_plan(), GATES)
 
     assert reason.startswith("the generator used 85% of a core (limit: 80%)")
 
@@ -102,24 +103,24 @@ def test_a_busy_generator_voids_the_run() -> None:
 def test_nothing_answered() -> None:
     run = make_run(with_codes(400, 14))
 
-    assert overload(run, a_plan(), GATES)[-1] == "no request was answered"
-    assert reasons(run, a_plan(), GATES) == ()
+    assert overload_reasons(run, a_plan(), GATES)[-1] == "no request was answered"
+    assert void_reasons(run, a_plan(), GATES) == ()
 
 
 def test_nothing_planned_is_void() -> None:
     run = make_run(make_records(0))
 
-    assert reasons(run, a_plan(), GATES) == (
+    assert void_reasons(run, a_plan(), GATES) == (
         "no request was planned within 4 s: give a higher rate, or more seconds",
     )
-    assert overload(run, a_plan(), GATES) == ()
+    assert overload_reasons(run, a_plan(), GATES) == ()
 
 
 def test_a_queue_that_only_grows_is_overload() -> None:
     records = make_records()
     late = replace(records, done=records.planned + np.linspace(0.005, 2.0, 400))
 
-    (reason,) = overload(make_run(late), a_plan(), GATES)
+    (reason,) = overload_reasons(make_run(late), a_plan(), GATES)
 
     assert "were still unanswered when the last was sent (limit: 20)" in reason
 
@@ -135,20 +136,20 @@ def test_a_server_that_gets_slower_or_faster_is_not_stable(mode: str, factor: fl
         compute_ns=(records.compute_ns * slope).astype(np.int64),
     )
 
-    found = overload(make_run(drifting), a_plan(mode=mode), GATES)
+    found = overload_reasons(make_run(drifting), a_plan(mode=mode), GATES)
 
     assert any("not stable" in reason for reason in found) is unstable
 
 
 @pytest.mark.parametrize("mode", ["open", "closed"])
 def test_too_few_answers_to_see_drift_are_told(mode: str) -> None:
-    assert unchecked(make_run(make_records(12)), a_plan(mode=mode)) == ("drift",)
+    assert unchecked_gates(make_run(make_records(12)), a_plan(mode=mode)) == ("drift",)
 
 
 def test_chance_is_no_drift() -> None:
     """Few and scattered requests: the thirds differ by far more than a tenth, but not surely."""
     found: list[Any] = [
-        overload(make_run(make_records(30, sigma=0.8, seed=seed)), a_plan(mode="closed"), GATES)
+        overload_reasons(make_run(make_records(30, sigma=0.8, seed=seed)), a_plan(mode="closed"), GATES)
         for seed in range(50)
     ]
 

@@ -2,26 +2,42 @@
 
 from pathlib import Path
 
-from polyhead_load.sweep.graphs import inspect, kernel
+import pytest
 
-CPU = "CPUExecutionProvider"
+from polyhead_load.sweep.families import SweepFamily, find_family
+from polyhead_load.sweep.graphs import attention_kernel, describe_graphs
+
+CPU = {"tiny": "CPUExecutionProvider"}
 
 
 def test_operators_and_kernels(repository: Path) -> None:
-    files = [repository / "tiny" / "1" / name for name in ("model.onnx", "attention.onnx")]
+    family = find_family(repository, "tiny")
+    assert family is not None
 
-    found = inspect(files, CPU)
+    graphs = describe_graphs([family], CPU, {"fast", "attention"})["tiny"]
 
-    fast, attention = (found[str(file)] for file in files)
-    assert fast["optimised"]
-    assert attention["optimised"]
-    assert fast["operators"]["MultiHeadAttention"] == 2
-    assert attention["operators"]["Softmax"] == 2
-    assert kernel(fast["operators"], CPU) == "fused MultiHeadAttention, CPU"
-    assert kernel(attention["operators"], CPU) == "explicit MatMul–Softmax–MatMul, CPU"
-    assert kernel(fast["operators"], "CUDAExecutionProvider").endswith("CUDA (kernel unknown)")
-    assert kernel({"Add": 1}, "CUDAExecutionProvider") == "no attention, CUDA"
+    assert graphs["fast"]["optimised"]
+    assert graphs["attention"]["optimised"]
+    assert graphs["fast"]["operators"]["MultiHeadAttention"] == 2
+    assert graphs["attention"]["operators"]["Softmax"] == 2
+    assert graphs["fast"]["kernel"] == "fused MultiHeadAttention, CPU"
+    assert graphs["attention"]["kernel"] == "explicit MatMul–Softmax–MatMul, CPU"
+    assert describe_graphs([family], {}, {"fast"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("operators", "kernel"),
+    [
+        ({"MultiHeadAttention": 2}, "fused MultiHeadAttention, CUDA (kernel unknown)"),
+        ({"Add": 1}, "no attention, CUDA"),
+    ],
+)
+def test_kernels_on_cuda(operators: dict[str, int], kernel: str) -> None:
+    assert attention_kernel(operators, "CUDAExecutionProvider") == kernel
 
 
 def test_graphs_that_cannot_be_read(tmp_path: Path) -> None:
-    assert "could not be read" in inspect([tmp_path / "model.onnx"], CPU)["problem"]
+    manifest = {"graphs": {"fast": {"file": "model.onnx"}}}
+    family = SweepFamily(name="tiny", folder=tmp_path, manifest=manifest)
+
+    assert "could not be read" in describe_graphs([family], CPU, {"fast"})["problem"]

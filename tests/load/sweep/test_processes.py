@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tests.load.sweep.synthetic import a_plan, make_records
 
-from polyhead_load import Plan
+from polyhead_load import LoadPlan
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.processes import ProcessError, generate, polyhead
 
@@ -39,7 +39,7 @@ def test_the_generator_gets_the_plan_and_leaves_records(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run.records.done, make_records(20).done)
     assert run.facts["cpu_seconds"] == 1.0
     assert run.facts["priority"] in {"real time", "nice -10", f"nice {psutil.Process().nice()}"}
-    assert Plan.from_json((tmp_path / "out" / "plan.json").read_text()) == a_plan()
+    assert LoadPlan.from_json((tmp_path / "out" / "plan.json").read_text()) == a_plan()
 
 
 @pytest.mark.parametrize(

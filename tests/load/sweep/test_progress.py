@@ -6,10 +6,9 @@ import pytest
 from rich.console import Console
 from tests.load.sweep.synthetic import small_sweep
 
-from polyhead_load.sweep.cells import cells
-from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.measuring import Turn
-from polyhead_load.sweep.progress import Bar
+from polyhead_load.sweep.cells import CellRun, cells
+from polyhead_load.sweep.folder import Measurement
+from polyhead_load.sweep.progress import SweepProgress
 
 
 class Clock:
@@ -35,15 +34,15 @@ def test_the_time_left_is_that_of_the_pace_so_far_with_its_void_runs(shown: Cons
     clock, sweep = Clock(), small_sweep()
     cell = next(iter(cells(sweep)))
 
-    def measured(bar: Bar, block: int, *, void: tuple[str, ...] = ()) -> Measurement:
-        turn = Turn(cell=cell, block=block, attempt=1)
-        bar.turn(turn)
+    def measured(bar: SweepProgress, block: int, *, void: tuple[str, ...] = ()) -> Measurement:
+        run = CellRun(cell=cell, block=block, attempt=1)
+        bar.start_run(run)
         clock.now += 60
-        measurement = turn.measurement("", void=void)
-        bar.done(measurement)
+        measurement = run.measurement("", void=void)
+        bar.end_run(measurement)
         return measurement
 
-    with Bar(shown, clock=clock) as bar:
+    with SweepProgress(shown, clock=clock) as bar:
         bar.begin(10, 600, 1200)
         assert bar.left == ""
         measured(bar, 1)
@@ -61,7 +60,7 @@ def test_the_time_left_is_that_of_the_pace_so_far_with_its_void_runs(shown: Cons
 
 
 def test_without_retries_there_is_one_time(shown: Console) -> None:
-    with Bar(shown, clock=Clock()) as bar:
+    with SweepProgress(shown, clock=Clock()) as bar:
         bar.begin(10, 600, 600)
 
     assert "10 runs, about 10 min\n" in text(shown)

@@ -14,49 +14,44 @@ from tests.load.sweep.synthetic import make_records, make_run, new_folder, small
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_client import Client
-from polyhead_client.options import OPEN_ACCESS
-from polyhead_load import Plan
+from polyhead_load import LoadPlan
 from polyhead_load.errors import SweepError
-from polyhead_load.records import Run
-from polyhead_load.sweep.cells import CAPACITY
-from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.journal import Measurement
-from polyhead_load.sweep.measuring import Turn, WarmingUp
+from polyhead_load.records import GeneratorRun
+from polyhead_load.sweep.cells import CAPACITY, CellRun
+from polyhead_load.sweep.folder import Measurement, RunFolder
+from polyhead_load.sweep.measuring import WarmUpFunction
 from polyhead_load.sweep.processes import ProcessError
-from polyhead_load.sweep.progress import Bar
-from polyhead_load.sweep.runner import Group, Runner
+from polyhead_load.sweep.progress import SweepProgress
+from polyhead_load.sweep.runner import Group, SweepRunner
+from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp
 
 
-class Watching(Bar):
+class Watching(SweepProgress):
     """A bar that nobody sees, and that remembers."""
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))
-        self.turns: list[Turn] = []
+        self.cell_runs: list[CellRun] = []
         self.runs, self.seconds, self.most_seconds = 0, 0.0, 0.0
 
     def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
         self.runs, self.seconds, self.most_seconds = runs, seconds, most_seconds
 
-    def turn(self, turn: Turn) -> None:
-        self.turns.append(turn)
+    def start_run(self, run: CellRun) -> None:
+        self.cell_runs.append(run)
 
 
-class FakeServer:
+class FakeServer(MeasuredServer):
     """A real server's address, with a life of its own."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self.access = OPEN_ACCESS
+        super().__init__(address)
         self.lives = True
 
     def alive(self) -> bool:
         return self.lives
-
-    def cpu_seconds(self) -> float | None:
-        return None
 
     def memory_mib(self) -> float | None:
         return 100.0
@@ -77,14 +72,14 @@ class Lab:
         sweep: Sweep,
         folder: RunFolder,
         server: InThread,
-        generate: Callable[[Plan], Run] | None = None,
+        generate: Callable[[LoadPlan], GeneratorRun] | None = None,
     ) -> None:
         self.sweep, self.folder = sweep, folder
         self.watching = Watching()
         self.started: list[Group] = []
         self.servers: list[FakeServer] = []
-        self.plans: list[Plan] = []
-        self.warm: WarmingUp = once
+        self.plans: list[LoadPlan] = []
+        self.warm: WarmUpFunction = once
         self._address = server.address
         self._generate = generate or good
 
@@ -94,20 +89,20 @@ class Lab:
         self.servers.append(FakeServer(self._address))
         yield self.servers[-1]
 
-    def generate(self, plan: Plan, _: Path) -> Run:
+    def generate(self, plan: LoadPlan, _: Path) -> GeneratorRun:
         self.plans.append(plan)
         return self._generate(plan)
 
-    def run(self, groups: Sequence[Group] = (("tiny", "tiny-tokens"),), *, own: bool = True) -> Runner:
+    def run(self, groups: Sequence[Group] = (("tiny", "tiny-tokens"),), *, own: bool = True) -> SweepRunner:
         self.folder.begin(self.sweep, {})
-        runner = Runner(
+        runner = SweepRunner(
             self.sweep,
             self.folder,
             groups,
             start=self.start,
             own=own,
             generate=self.generate,
-            bar=self.watching,
+            progress=self.watching,
             warm=self.warm,
         )
         with runner:
@@ -119,7 +114,7 @@ class Lab:
         return self.folder.journal().measurements
 
 
-def once(client: Client, plan: Plan, *_: float) -> WarmUp:
+def once(client: Client, plan: LoadPlan, *_: float) -> WarmUp:
     """Warming up is tested elsewhere; here the server is asked only whether it takes such requests."""
     assert isinstance(plan.tokens, int)
     inputs = np.full((1, plan.tokens), 3) if plan.model == "tiny-tokens" else np.zeros((plan.tokens, 16))
@@ -127,22 +122,22 @@ def once(client: Client, plan: Plan, *_: float) -> WarmUp:
     return WarmUp(seconds=0.1, requests=100, stable=True)
 
 
-def good(plan: Plan) -> Run:
+def good(plan: LoadPlan) -> GeneratorRun:
     count = 100 if plan.rate is None else max(1, round(plan.rate * plan.seconds))
     return make_run(make_records(count, seconds=plan.seconds), seconds=plan.seconds, cpu_seconds=0.01)
 
 
-def bad(plan: Plan) -> Run:
+def bad(plan: LoadPlan) -> GeneratorRun:
     run = good(plan)
     return replace(run, records=replace(run.records, code=np.full(len(run.records.code), 14, np.int16)))
 
 
-def busy(plan: Plan) -> Run:
+def busy(plan: LoadPlan) -> GeneratorRun:
     run = good(plan)
     return replace(run, facts={**run.facts, "cpu_seconds": plan.seconds})
 
 
-def stalling(plan: Plan) -> Run:
+def stalling(plan: LoadPlan) -> GeneratorRun:
     """Nothing is answered but at the end, and one request not even then."""
     run = good(plan)
     codes = run.records.code.copy()
@@ -168,9 +163,9 @@ def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, t
     assert {(key[0] == 0, times) for key, times in counts.items()} == {(True, 3), (False, 1)}
     assert sum(counts.values()) == 3 * 3 + 2 * 9 == lab.watching.runs
     assert not any(one.void or one.overloaded for one in lab.measurements)
-    orders = [[turn.cell for turn in lab.watching.turns if turn.block == block] for block in (1, 2)]
+    orders = [[run.cell for run in lab.watching.cell_runs if run.block == block] for block in (1, 2)]
     assert orders[0] != orders[1]
-    assert {turn.cell.load for turn in lab.watching.turns[:9]} == {CAPACITY}
+    assert {run.cell.load for run in lab.watching.cell_runs[:9]} == {CAPACITY}
     # Each capacity and each block has a server of its own.
     assert lab.started == [("tiny",)] * 5
     assert runner.properties["tiny"]["execution_provider"] == "CPUExecutionProvider"
@@ -193,7 +188,7 @@ def test_a_sweep_that_was_cut_off_goes_on(there: InThread, tmp_path: Path) -> No
     sweep = quick(families={"tiny": {}}, loads=["single", "20/s"])
     left = iter(range(3))
 
-    def breaking(plan: Plan) -> Run:
+    def breaking(plan: LoadPlan) -> GeneratorRun:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return good(plan)
@@ -218,14 +213,14 @@ def test_what_is_compared_comes_one_after_the_other(there: InThread, tmp_path: P
     lab = Lab(quick(blocks=1, loads=["single", "20/s", "30/s"]), new_folder(tmp_path), there)
     lab.run()
 
-    loads = [turn.cell.load for turn in lab.watching.turns]
+    loads = [run.cell.load for run in lab.watching.cell_runs]
     assert loads[0::2] == loads[1::2]
 
 
 def test_void_runs_are_tried_again_and_stay_in_the_journal(there: InThread, tmp_path: Path) -> None:
     tries = Counter[int]()
 
-    def sometimes(plan: Plan) -> Run:
+    def sometimes(plan: LoadPlan) -> GeneratorRun:
         tries[plan.seed] += 1
         return busy(plan) if tries[plan.seed] == 1 else good(plan)
 
@@ -310,7 +305,7 @@ def test_a_capacity_without_an_answer_is_tried_again(there: InThread, tmp_path: 
 
 
 def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -> None:
-    def failing(_: Plan) -> Run:
+    def failing(_: LoadPlan) -> GeneratorRun:
         raise ProcessError("ended by signal 9")
 
     lab = Lab(quick(families={"tiny": {}}, loads=["single"], retries=0), new_folder(tmp_path), there, failing)
@@ -326,14 +321,14 @@ def test_families_that_do_not_fit_together_are_served_in_turns(there: InThread, 
     assert sorted(lab.started[:2]) == [("tiny",), ("tiny-tokens",)]
     assert len(lab.measurements) == 4
     for block in (1, 2):
-        families = [turn.cell.configuration.family for turn in lab.watching.turns if turn.block == block]
+        families = [run.cell.family for run in lab.watching.cell_runs if run.block == block]
         assert len(families) == 2
 
 
 def test_a_server_that_dies_voids_the_cell_and_is_replaced(there: InThread, tmp_path: Path) -> None:
     deadly = iter([True])
 
-    def deadly_once(plan: Plan) -> Run:
+    def deadly_once(plan: LoadPlan) -> GeneratorRun:
         if next(deadly, False):
             lab.servers[-1].lives = False
             return bad(plan)
@@ -348,7 +343,7 @@ def test_a_server_that_dies_voids_the_cell_and_is_replaced(there: InThread, tmp_
 
 
 def test_a_family_whose_server_keeps_ending_is_given_up(there: InThread, tmp_path: Path) -> None:
-    def deadly(plan: Plan) -> Run:
+    def deadly(plan: LoadPlan) -> GeneratorRun:
         if plan.model == "tiny":
             lab.servers[-1].lives = False
         return good(plan)
@@ -361,7 +356,7 @@ def test_a_family_whose_server_keeps_ending_is_given_up(there: InThread, tmp_pat
 
 
 def test_a_server_of_somebody_elses_is_waited_for_by_the_user(there: InThread, tmp_path: Path) -> None:
-    def dying(plan: Plan) -> Run:
+    def dying(plan: LoadPlan) -> GeneratorRun:
         lab.servers[-1].lives = False
         return bad(plan)
 

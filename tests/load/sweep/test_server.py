@@ -14,7 +14,7 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import Client
 from polyhead_load.errors import SweepError
-from polyhead_load.sweep.families import Family, find_family, provide
+from polyhead_load.sweep.families import SweepFamily, find_family, provide
 from polyhead_load.sweep.server import RunningServer, own_server
 
 FLAGS = ("--tuning-seconds", "0.05", "--device", "cpu")
@@ -83,7 +83,7 @@ def test_a_server_that_does_not_start_says_why(repository: Path, tmp_path: Path)
     ):
         pass
 
-    gone = Family(name="gone", folder=tmp_path / "gone" / "1", manifest={})
+    gone = SweepFamily(name="gone", folder=tmp_path / "gone" / "1", manifest={})
     with (
         pytest.raises(SweepError, match="the server did not start, it ended with 1"),
         own_server([gone], log, FLAGS),

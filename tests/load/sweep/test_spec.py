@@ -7,14 +7,13 @@ import pytest
 
 from polyhead_load.errors import SweepError
 from polyhead_load.plan import Lengths
-from polyhead_load.sweep.reading import presets, read_sweep
-from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.spec import Sweep, preset_files, read_sweep
 from polyhead_model import PRESETS, EncoderConfig
 
 BASE = "tokens = [8]\n[families]\na = {heads = 1}\n"
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", preset_files())
 def test_presets_are_sweeps_that_survive_json(name: str) -> None:
     found, sweep = read_sweep(name)
 
@@ -22,7 +21,7 @@ def test_presets_are_sweeps_that_survive_json(name: str) -> None:
     assert Sweep.model_validate_json(sweep.model_dump_json()) == sweep
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", preset_files())
 def test_encoders_of_presets_can_be_built(name: str) -> None:
     _, sweep = read_sweep(name)
 

@@ -1,7 +1,7 @@
-"""What locust's web interface may change, and who may ask it to.
+"""Protect locust's web interface, which has no authentication.
 
-locust itself answers every page of every site, and takes every option from the form, those included that the
-form does not show. With a server's token at hand, that would be enough to have it sent anywhere.
+locust itself answers pages of every site and takes every option from the form, even those that the form does
+not show. With a server's token at hand, that would be enough to have it sent anywhere.
 """
 
 from argparse import Namespace
@@ -16,39 +16,34 @@ from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_load.errors import LoadError
 from polyhead_load.options import ACCESS
 
-_LOCUST = frozenset({"host", "user_classes", "run_time", "spawn_rate", "profile"})
-"""What the form shows beside the options of a locustfile."""
+_FORM_OPTIONS = frozenset({"host", "user_classes", "run_time", "spawn_rate", "profile"})
+"""locust's own options in the form."""
 
 
-class Guard:
-    """Remembers how locust was started.
-
-    Args:
-        options: Those of the command line.
-        host: The server that is called.
-    """
+class WebGuard:
+    """Holds runs to the server and the secrets with which locust was started."""
 
     def __init__(self, options: Namespace, host: str | None) -> None:
         self._host = host or DEFAULT_TARGET
         self._access = {name: getattr(options, name) for name in ACCESS}
-        self._options = set(vars(options)) - _LOCUST
+        self._hidden = set(vars(options)) - _FORM_OPTIONS
 
-    def check(self, asked: Mapping[str, Any]) -> None:
-        """Check options before a run, whoever gave them.
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Check the options of a run before it begins.
 
         Raises:
-            LoadError: The server's secrets would be others, or would go to another server.
+            LoadError: The secrets differ from those at the start, or would go to another server.
         """
         for name, value in self._access.items():
-            if asked[name] != value:
+            if options[name] != value:
                 raise LoadError(f"--{name.replace('_', '-')} must be given when locust is started")
-        self._check_host(asked["host"])
+        self._check_host(options["host"])
 
     def protect(self, app: Flask) -> None:
-        """Make the web interface refuse what it must not do, with 403 and the reason."""
-        app.before_request(self._refusal)
+        """Make the web interface answer forbidden requests with 403 and the reason."""
+        app.before_request(self._refuse)
 
-    def _refusal(self) -> Response | None:
+    def _refuse(self) -> Response | None:
         try:
             self._check_request()
         except LoadError as error:
@@ -60,7 +55,7 @@ class Guard:
         if origin is not None and urlsplit(origin).netloc != request.host:
             raise LoadError(f"Origin must be this interface's own, http://{request.host}, was {origin}")
         form = request.form
-        for name in (self._options & set(form)) - set(ui_extra_args_dict()):
+        for name in (self._hidden & set(form)) - set(ui_extra_args_dict()):
             raise LoadError(f"{name} must be given when locust is started, and not in the web interface")
         if "host" in form:
             self._check_host(form["host"])

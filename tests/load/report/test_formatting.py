@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead_load.report.words import factor, milliseconds, number, size
+from polyhead_load.report.formatting import factor, milliseconds, number, size
 from polyhead_load.sweep.intervals import Interval
 
 

@@ -4,18 +4,18 @@ import gevent
 import numpy as np
 import pytest
 
-from polyhead_load.alarm import Alarm
+from polyhead_load.timer import PreciseTimer
 
 
 @pytest.fixture(params=["kernel", "thread"])
-def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Alarm:
+def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PreciseTimer:
     """With the kernel's timer, and without, as on other systems."""
     if request.param == "thread":
         monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())
-    return Alarm()
+    return PreciseTimer()
 
 
-def test_it_never_wakes_early(alarm: Alarm) -> None:
+def test_it_never_wakes_early(alarm: PreciseTimer) -> None:
     for seconds in np.random.default_rng(1).uniform(-0.001, 0.004, 40).tolist():
         moment = time.perf_counter() + seconds
         alarm.wait_until(moment)
@@ -23,7 +23,7 @@ def test_it_never_wakes_early(alarm: Alarm) -> None:
     alarm.close()
 
 
-def test_others_run_meanwhile(alarm: Alarm) -> None:
+def test_others_run_meanwhile(alarm: PreciseTimer) -> None:
     ran: list[int] = []
     others = [gevent.spawn(ran.append, number) for number in range(3)]
     alarm.wait_until(time.perf_counter() + 0.02)

@@ -1,0 +1,156 @@
+"""Replies read without their contents, and compared with the first."""
+
+import numpy as np
+import pytest
+
+from polyhead_load.replies import NO_HEAD, ReplyCheck, ReplyTensor, join_parts, read_head
+from polyhead_proto import messages as pb
+
+TIMINGS = {"parse_ns": 1, "tokenise_ns": 0, "queue_ns": 300, "compute_ns": 2**40, "serialise_ns": 70_000}
+
+
+def reply(random: np.random.Generator, timings: dict[str, int]) -> pb.ModelInferResponse:
+    message = pb.ModelInferResponse(
+        model_name="minilm",
+        model_version="12",
+        id="seven",
+        outputs=[
+            {"name": f"attention.{layer}", "datatype": "FP32", "shape": [1, 2, 300]} for layer in range(40)
+        ],
+        raw_output_contents=[random.bytes(int(size)) for size in random.integers(0, 3000, 40)],
+        parameters={"another": pb.InferParameter(string_param="x")},
+    )
+    for name, value in timings.items():
+        message.parameters[name].int64_param = value
+    return message
+
+
+@pytest.mark.parametrize("timings", [{}, {"compute_ns": 5}, TIMINGS])
+def test_timings_are_read_wherever_they_stand(timings: dict[str, int]) -> None:
+    message = reply(np.random.default_rng(1), timings)
+    data = message.SerializeToString()
+    contents = list(message.raw_output_contents)
+    after = pb.ModelInferResponse(raw_output_contents=contents)
+    message.ClearField("raw_output_contents")
+    # Servers may write a message in pieces, in any order.
+    turned = after.SerializeToString() + message.SerializeToString()
+
+    tensors = tuple(
+        ReplyTensor(output.name, "FP32", (1, 2, 300), len(content))
+        for output, content in zip(message.outputs, contents, strict=True)
+    )
+    assert read_head(data, pb.ModelInferResponse) == (timings, tensors)
+    assert read_head(turned, pb.ModelInferResponse) == (timings, tensors)
+
+
+def test_timings_are_read_from_the_last_part_of_a_stream() -> None:
+    part = pb.ModelStreamInferResponse(infer_response=reply(np.random.default_rng(2), TIMINGS))
+
+    assert read_head(part.SerializeToString(), pb.ModelStreamInferResponse).timings == TIMINGS
+
+
+def test_parts_of_an_output_are_put_together() -> None:
+    parts: list[ReplyTensor] = []
+    for start in (0, 3):
+        part = pb.ModelInferResponse(
+            outputs=[{"name": "output", "datatype": "FP32", "shape": [1, 3, 8]}],
+            raw_output_contents=[bytes(4 * 3 * 8)],
+        )
+        part.outputs[0].parameters["whole"].string_param = "1,6,8"
+        part.outputs[0].parameters["start"].string_param = f"0,{start},0"
+        parts += read_head(part.SerializeToString(), pb.ModelInferResponse).tensors
+
+    assert join_parts(parts) == (ReplyTensor("output", "FP32", (1, 6, 8), 4 * 6 * 8),)
+
+
+def test_an_output_without_contents_is_one() -> None:
+    message = pb.ModelInferResponse(outputs=[{"name": "output", "datatype": "FP32", "shape": [2]}])
+
+    assert read_head(message.SerializeToString(), pb.ModelInferResponse).tensors == (
+        ReplyTensor("output", "FP32", (2,), None),
+    )
+
+
+def test_what_is_no_reply_has_no_head() -> None:
+    random = np.random.default_rng(3)
+    data = reply(random, TIMINGS).SerializeToString()
+
+    assert read_head(b"", pb.ModelInferResponse) == NO_HEAD
+    assert read_head(b"", pb.ModelStreamInferResponse) == NO_HEAD
+    for _ in range(200):
+        assert set(read_head(random.bytes(30), pb.ModelInferResponse).timings) <= set(TIMINGS)
+        read_head(data[: random.integers(len(data))], pb.ModelInferResponse)
+
+
+def outputs(tokens: int, *, width: int = 8, attention: bool = False) -> list[ReplyTensor]:
+    found = [ReplyTensor("output", "FP32", (1, tokens, width), 4 * tokens * width)]
+    if attention:
+        found.append(ReplyTensor("attention.0", "FP16", (1, 2, tokens, tokens), 2 * 2 * tokens * tokens))
+    return found
+
+
+def text(tokens: int, size: int) -> list[ReplyTensor]:
+    return [*outputs(tokens), ReplyTensor("tokens", "BYTES", (1, tokens), size)]
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_replies_differ_in_t_alone(attention: bool) -> None:
+    check = ReplyCheck()
+
+    for number, tokens in enumerate([5, 5, 9, 1, 8]):
+        for _ in range(2):
+            assert check.fault(number, tokens, outputs(tokens, attention=attention)) is None
+    assert check.fault(4, 8, outputs(9, attention=attention)) is not None
+
+
+def test_a_width_that_is_t_by_chance_stays() -> None:
+    check = ReplyCheck()
+    pooled = ReplyTensor("pooled", "FP32", (1, 8), 32)
+
+    for number, tokens in enumerate([8, 3, 12]):
+        assert check.fault(number, tokens, [*outputs(tokens), pooled]) is None
+
+
+def test_of_texts_the_reply_says_t() -> None:
+    check = ReplyCheck()
+
+    for number, (tokens, size) in enumerate([(5, 40), (7, 60), (7, 61)]):
+        assert check.fault(number, None, text(tokens, size)) is None
+    assert check.fault(0, None, text(5, 40)) is None
+    # The same text has the same tokens.
+    assert check.fault(0, None, text(5, 41)) is not None
+
+
+@pytest.mark.parametrize(
+    ("tensors", "told"),
+    [
+        ([], "must have outputs, has none"),
+        (outputs(6), r"must be like output FP32 \[1, 5, 8\] \(160 bytes\), was output FP32 \[1, 6, 8\]"),
+        (outputs(5, width=9), "must be like"),
+        (outputs(5, attention=True), "must be like"),
+        ([ReplyTensor("outcome", "FP32", (1, 5, 8), 160)], "must be like"),
+        ([ReplyTensor("output", "FP16", (1, 5, 8), 80)], "must be like"),
+        ([ReplyTensor("output", "FP32", (1, 5, 8), 159)], "does not fit its shape"),
+        (
+            [ReplyTensor("output", "FP32", (1, 5, 8), None)],
+            r"output FP32 \[1, 5, 8\] without contents does not fit",
+        ),
+        ([ReplyTensor("output", "FP33", (1, 5, 8), 160)], "unknown datatype 'FP33'"),
+        ([ReplyTensor("output", "FP32", (1, -5, -8), 160)], r"must have a shape, was \[1, -5, -8\]"),
+        ([ReplyTensor("output", "BYTES", (1, 5), 19)], "does not fit its shape"),
+    ],
+)
+def test_anything_else_is_a_fault(tensors: list[ReplyTensor], told: str) -> None:
+    check = ReplyCheck()
+    assert check.fault(0, 5, outputs(5)) is None
+
+    with pytest.raises(ValueError, match=told):
+        raise ValueError(check.fault(1, 5, tensors))
+    assert check.fault(1, 5, outputs(5)) is None
+
+
+def test_one_size_for_all_is_no_answer() -> None:
+    check = ReplyCheck()
+    assert check.fault(0, 5, outputs(5)) is None
+
+    assert check.fault(1, 9, outputs(5)) is not None
