@@ -20,7 +20,7 @@ _PROBES = 8
 """Connections per worker that must find one that is ready."""
 
 
-class Metrics:
+class ScrapedMetrics:
     """The samples of `/metrics`.
 
     Args:
@@ -62,7 +62,7 @@ class ModelCounts(NamedTuple):
 class ServerCounters:
     """One reading of everything that a server counts."""
 
-    metrics: Metrics
+    metrics: ScrapedMetrics
     statistics: Mapping[str, ModelCounts]
     """By model."""
 
@@ -88,10 +88,10 @@ class ServerProcess:
         """Return the CPU time used so far, of all workers together."""
         return self.server.cpu_seconds() or 0.0
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> ScrapedMetrics:
         """Read the metrics."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as reply:
-            return Metrics(reply.read().decode())
+            return ScrapedMetrics(reply.read().decode())
 
     def counters(self) -> ServerCounters:
         """Read metrics and model statistics."""

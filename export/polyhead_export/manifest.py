@@ -13,7 +13,7 @@ from typing import Any
 
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GRAPH_KINDS, TensorSpec, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import GRAPH_KINDS, ManifestTensor, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig, parameters
 
 FILE = "manifest.json"
@@ -82,7 +82,7 @@ def write_manifest(
     (folder / FILE).write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def _describe(spec: TensorSpec) -> dict[str, Any]:
+def _describe(spec: ManifestTensor) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(spec).items() if value is not None}
 
 

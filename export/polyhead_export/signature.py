@@ -10,7 +10,7 @@ from polyhead_model import EncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSpec:
+class ManifestTensor:
     """One input or output, as the manifest describes it (docs/model-repository.md)."""
 
     name: str
@@ -46,20 +46,20 @@ def axis_sizes(config: EncoderConfig) -> dict[str, int]:
     return {"D": config.d_model, "H": config.heads}
 
 
-def inputs_of(config: EncoderConfig) -> tuple[TensorSpec, ...]:
+def inputs_of(config: EncoderConfig) -> tuple[ManifestTensor, ...]:
     """Return the inputs of every graph of the family, in order."""
     if config.vocabulary is None:
-        inputs = [TensorSpec(name="x", datatype="FP32", axes=("B", "T", "D"))]
+        inputs = [ManifestTensor(name="x", datatype="FP32", axes=("B", "T", "D"))]
     else:
         tokens = ("B", "T")
         inputs = [
-            TensorSpec(
+            ManifestTensor(
                 name="input_ids", datatype="INT64", axes=tokens, role="tokens", below=config.vocabulary
             )
         ]
         if config.types:
             inputs.append(
-                TensorSpec(
+                ManifestTensor(
                     name="token_type_ids",
                     datatype="INT64",
                     axes=tokens,
@@ -69,20 +69,22 @@ def inputs_of(config: EncoderConfig) -> tuple[TensorSpec, ...]:
                 )
             )
     # int32, because the fused attention kernels read that.
-    inputs.append(TensorSpec(name="lengths", datatype="INT32", axes=("B",), role="lengths", fill="T"))
+    inputs.append(ManifestTensor(name="lengths", datatype="INT32", axes=("B",), role="lengths", fill="T"))
     if config.mask_input:
-        inputs.append(TensorSpec(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True))
+        inputs.append(
+            ManifestTensor(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True)
+        )
     return tuple(inputs)
 
 
-def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[TensorSpec, ...]:
+def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
     """Return the outputs of the family's graph of this kind, in order."""
-    outputs = [TensorSpec(name="output", datatype="FP32", axes=("B", "T", "D"))]
+    outputs = [ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D"))]
     if config.pooling is not None:
-        outputs.append(TensorSpec(name="pooled", datatype="FP32", axes=("B", "D"), role="pooled"))
+        outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=("B", "D"), role="pooled"))
     if kind.weights:
         outputs += [
-            TensorSpec(
+            ManifestTensor(
                 name=f"attention.{layer}",
                 datatype="FP32",
                 axes=("B", "H", "T", "T"),

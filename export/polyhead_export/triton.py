@@ -1,6 +1,6 @@
 """Write `config.pbtxt`, with which Triton's onnxruntime backend serves the fast graph in place."""
 
-from polyhead_export.signature import FAST, TensorSpec, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import FAST, ManifestTensor, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig
 
 MAX_BATCH_SIZE = 256
@@ -27,7 +27,7 @@ def triton_config(name: str, config: EncoderConfig) -> str:
     )
 
 
-def _tensor(field: str, spec: TensorSpec, config: EncoderConfig) -> str:
+def _tensor(field: str, spec: ManifestTensor, config: EncoderConfig) -> str:
     dims = spec.shape(axis_sizes(config))[1:]
     shape = f"dims: {list(dims)}" if dims else "dims: [1] reshape { shape: [] }"
     return f'{field} {{ name: "{spec.name}" data_type: TYPE_{spec.datatype} {shape} }}'

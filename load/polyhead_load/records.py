@@ -52,7 +52,7 @@ class Window(NamedTuple):
     cpu_seconds: float
 
 
-class RequestRecord(NamedTuple):
+class RequestSample(NamedTuple):
     """One planned request. Times are seconds from the start of the measurement; NaN: did not happen."""
 
     planned: float
@@ -87,11 +87,11 @@ class Records:
     serialise_ns: NDArray[np.int64]
 
     @classmethod
-    def of(cls, records: list[RequestRecord]) -> "Records":
+    def of(cls, records: list[RequestSample]) -> "Records":
         """Put records into arrays, in the order in which they were planned."""
-        dtype = np.dtype([(name, _dtype(name)) for name in RequestRecord._fields])
+        dtype = np.dtype([(name, _dtype(name)) for name in RequestSample._fields])
         table = np.array(sorted(records, key=lambda record: record.planned), dtype)
-        return cls(**{name: table[name].copy() for name in RequestRecord._fields})
+        return cls(**{name: table[name].copy() for name in RequestSample._fields})
 
     @classmethod
     def read(cls, path: Path) -> "Records":
@@ -189,7 +189,7 @@ class GeneratorRun:
         return cls(records=Records.read(folder / "records.npz"), facts=facts)
 
 
-def write_run(folder: Path, records: list[RequestRecord], window: Window) -> None:
+def write_run(folder: Path, records: list[RequestSample], window: Window) -> None:
     """Write `records.npz`, and then `generator.json`: where that is, all is.
 
     Raises:

@@ -22,7 +22,7 @@ from polyhead_client.errors import PolyheadError
 from polyhead_load.connection import Answer, LoadConnection, Request
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import LoadPlan
-from polyhead_load.records import MALFORMED, OK, SHED, UNANSWERED, RequestRecord, Window, status_name
+from polyhead_load.records import MALFORMED, OK, SHED, UNANSWERED, RequestSample, Window, status_name
 from polyhead_load.requests import RequestBuilder
 from polyhead_load.schedule import Arrival, schedule
 
@@ -109,7 +109,7 @@ class Session:
         self._share = share
         self._request_event = request_event
         self._record = record
-        self.records: list[RequestRecord] = []
+        self.records: list[RequestSample] = []
         """What became of every request after the warm-up."""
         self.fault: str | None = None
         """How the first malformed reply differed from those before it."""
@@ -187,7 +187,7 @@ class Session:
         if len(self._in_flight) < self._plan.max_in_flight:
             self._send(_InFlight(request=request, planned=arrival.planned, sent=self.now))
         elif arrival.planned >= 0:
-            self._add(RequestRecord(arrival.planned, math.nan, math.nan, SHED, request.bytes))
+            self._add(RequestSample(arrival.planned, math.nan, math.nan, SHED, request.bytes))
             error = f"{self._plan.max_in_flight} in flight"
             self._fire_failed("not sent", request, error, {"planned": arrival.planned})
 
@@ -217,7 +217,7 @@ class Session:
                 len(unanswered),
             )
         for one in unanswered:
-            self._add(RequestRecord(one.planned, one.sent, math.nan, UNANSWERED, one.request.bytes))
+            self._add(RequestSample(one.planned, one.sent, math.nan, UNANSWERED, one.request.bytes))
         self._connection.close()
         return window
 
@@ -243,7 +243,7 @@ class Session:
         if one.planned < 0:
             return
         done = answer.done - self.start
-        record = RequestRecord(one.planned, one.sent, done, answer.code, request.bytes, answer.bytes)
+        record = RequestSample(one.planned, one.sent, done, answer.code, request.bytes, answer.bytes)
         record = record._replace(**answer.head.timings)
         self._add(record)
         context = {**{name: getattr(record, name) for name in _CONTEXT}, **answer.head.timings}
@@ -276,6 +276,6 @@ class Session:
             context=context,
         )
 
-    def _add(self, record: RequestRecord) -> None:
+    def _add(self, record: RequestSample) -> None:
         if self._record:
             self.records.append(record)

@@ -22,14 +22,14 @@ _DRAINING_RETRY_MS = 1000
 _EXHAUSTED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
-class ServerError(Exception):
+class ServingError(Exception):
     """The root of every error that the server raises on purpose."""
 
 
 # ---- Starting ----------------------------------------------------------------------------------
 
 
-class StartError(ServerError):
+class StartError(ServingError):
     """The server cannot start, or has nothing to serve."""
 
 
@@ -37,7 +37,7 @@ class DeviceError(StartError):
     """The requested device does not work."""
 
 
-class RepositoryError(ServerError):
+class RepositoryError(ServingError):
     """One version of a family cannot be served; the others can. The repository index shows the message.
 
     Args:
@@ -51,7 +51,7 @@ class RepositoryError(ServerError):
 # ---- Requests ----------------------------------------------------------------------------------
 
 
-class RequestError(ServerError):
+class RequestError(ServingError):
     """The root of errors whose message is sent to the caller."""
 
 
@@ -124,7 +124,7 @@ class UnsupportedError(RequestError):
     """The procedure is turned off."""
 
 
-class EngineError(ServerError):
+class EngineError(ServingError):
     """The engine failed on valid input: a fault of the server or of the model."""
 
 

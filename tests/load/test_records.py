@@ -9,7 +9,7 @@ import pytest
 from tests.load.sweep.synthetic import make_records
 
 from polyhead_load.errors import SweepError
-from polyhead_load.records import SHED, UNANSWERED, GeneratorRun, Records, RequestRecord, Window, write_run
+from polyhead_load.records import SHED, UNANSWERED, GeneratorRun, Records, RequestSample, Window, write_run
 
 COLUMNS = {
     "planned": "float64",
@@ -30,10 +30,10 @@ WINDOW = Window(started_unix=5.0, seconds=2.0, cpu_seconds=0.25)
 def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -> None:
     nan = float("nan")
     records = [
-        RequestRecord(0.5, 0.6, 0.9, 0, 20, 300, queue_ns=2**40, parse_ns=0),
-        RequestRecord(0.3, nan, nan, SHED, 21),
-        RequestRecord(0.1, 0.1, 0.8, 14, 22),
-        RequestRecord(0.6, 0.7, nan, UNANSWERED, 23),
+        RequestSample(0.5, 0.6, 0.9, 0, 20, 300, queue_ns=2**40, parse_ns=0),
+        RequestSample(0.3, nan, nan, SHED, 21),
+        RequestSample(0.1, 0.1, 0.8, 14, 22),
+        RequestSample(0.6, 0.7, nan, UNANSWERED, 23),
     ]
     write_run(tmp_path / "new", records, WINDOW)
 

@@ -12,10 +12,10 @@ from polyhead_server.doctor.report import (
     Cuda,
     GraphReport,
     Library,
+    OnnxRuntime,
     Problem,
     Report,
     RequestedDevice,
-    Runtime,
 )
 from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.errors import DeviceError
@@ -91,7 +91,7 @@ def libraries_for(cuda: str) -> tuple[Library, ...]:
     )
 
 
-def _cuda(machine: Machine, runtime: Runtime) -> Cuda:
+def _cuda(machine: Machine, runtime: OnnxRuntime) -> Cuda:
     needed = () if runtime.cuda is None else libraries_for(runtime.cuda)
     libraries = tuple(replace(library, path=machine.library(library.name)) for library in needed)
     return Cuda(
@@ -104,7 +104,7 @@ def _cuda(machine: Machine, runtime: Runtime) -> Cuda:
 
 
 def _problems(
-    runtime: Runtime, cuda: Cuda, device: Device | None, reason: str, graphs: tuple[GraphReport, ...]
+    runtime: OnnxRuntime, cuda: Cuda, device: Device | None, reason: str, graphs: tuple[GraphReport, ...]
 ) -> Iterator[Problem]:
     if device is None:
         yield Problem(what=reason, remedy=_cuda_remedy(runtime, cuda))
@@ -121,7 +121,7 @@ def _problems(
             yield Problem(what=f"{graph.model}, version {graph.version}: {graph.problem}", remedy=remedy)
 
 
-def _advice(runtime: Runtime, cuda: Cuda, device: Device | None) -> Iterator[Problem]:
+def _advice(runtime: OnnxRuntime, cuda: Cuda, device: Device | None) -> Iterator[Problem]:
     slower = [library for library in cuda.libraries if library.path is None and library.needed == "for speed"]
     if cuda.problem is None and slower:
         names = ", ".join(library.name for library in slower)
@@ -149,7 +149,7 @@ def _advice(runtime: Runtime, cuda: Cuda, device: Device | None) -> Iterator[Pro
         )
 
 
-def _cuda_remedy(runtime: Runtime, cuda: Cuda) -> str:
+def _cuda_remedy(runtime: OnnxRuntime, cuda: Cuda) -> str:
     """Return what makes CUDA work, or at least the next step towards it."""
     if runtime.cuda is None:
         return "pip uninstall -y onnxruntime, then pip install 'polyhead[server,cuda]'"
@@ -168,7 +168,7 @@ def _cuda_remedy(runtime: Runtime, cuda: Cuda) -> str:
     return "; ".join(steps) or "see what `nvidia-smi` says, and `polyhead serve --log-level debug`"
 
 
-def _install(runtime: Runtime, libraries: Sequence[Library]) -> str:
+def _install(runtime: OnnxRuntime, libraries: Sequence[Library]) -> str:
     packages = dict.fromkeys(library.brought_by for library in libraries)
     return (
         f"pip install 'polyhead[cuda]' (it brings {', '.join(packages)}), "

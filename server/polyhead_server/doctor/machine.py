@@ -12,7 +12,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
-from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, Processors, Runtime
+from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, Processors
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import load, preload
 from polyhead_server.engine.devices import cuda_problem, cuda_version, on_cpu
@@ -55,9 +55,9 @@ class Machine:
         available = size.get("MemAvailable", size["MemFree"])
         return Memory(total=size["MemTotal"], available=available, limit=limit)
 
-    def runtime(self) -> Runtime:
+    def runtime(self) -> OnnxRuntime:
         """Return the installed onnxruntime."""
-        return Runtime(
+        return OnnxRuntime(
             version=ort.__version__,
             packages=tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", ())))),
             cuda=cuda_version(),

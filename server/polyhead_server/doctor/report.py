@@ -42,7 +42,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runtime:
+class OnnxRuntime:
     """The installed onnxruntime."""
 
     version: str
@@ -131,7 +131,7 @@ class Report:
     reason: str
     processors: Processors
     memory: Memory
-    runtime: Runtime
+    runtime: OnnxRuntime
     cuda: Cuda
     graphs: tuple[GraphReport, ...]
     problems: tuple[Problem, ...]

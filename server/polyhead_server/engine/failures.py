@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime as ort
 
 from polyhead_server.engine.devices import Device
-from polyhead_server.errors import DeviceLostError, EngineError, ServerError, TooLargeError
+from polyhead_server.errors import DeviceLostError, EngineError, ServingError, TooLargeError
 
 _OUT_OF_MEMORY = (
     "bad allocation",
@@ -33,7 +33,7 @@ They are about the device or its driver (3, 4, 46, 100, 802), its memory (214, 2
 """
 
 
-def translate(error: Exception, name: str, check: Callable[[], None] = lambda: None) -> ServerError:
+def translate(error: Exception, name: str, check: Callable[[], None] = lambda: None) -> ServingError:
     """Return the error that callers get for a failed run.
 
     Args:

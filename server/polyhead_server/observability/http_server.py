@@ -19,7 +19,7 @@ _IDLE_SECONDS = 5.0
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
 
 
-class _Handler(WSGIRequestHandler):
+class _HttpHandler(WSGIRequestHandler):
     timeout = _IDLE_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -45,7 +45,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         self._connections: dict[socket.socket, None] = {}  # the oldest first
         self._changed = Condition()
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _HttpHandler)
         self.set_app(application)
 
     def get_request(self) -> Any:

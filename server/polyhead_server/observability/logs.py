@@ -34,7 +34,7 @@ def configure(level: str, log_format: str = "text", *, worker: int | None = None
         worker: The number of this process among several.
     """
     closed = sys.stderr is None  # and its number may be another file's by now
-    handler = _Handler(os.open(os.devnull, os.O_WRONLY) if closed else sys.stderr.fileno())
+    handler = _LogHandler(os.open(os.devnull, os.O_WRONLY) if closed else sys.stderr.fileno())
     handler.setFormatter(_json(worker) if log_format == "json" else _text(worker))
     LOGGER.handlers[:] = [handler]
     LOGGER.propagate = False
@@ -46,11 +46,11 @@ def configure(level: str, log_format: str = "text", *, worker: int | None = None
 def flush(seconds: float = _FLUSH_SECONDS) -> None:
     """Wait until every line is written, for at most `seconds`: nobody may read them."""
     for handler in LOGGER.handlers:
-        if isinstance(handler, _Handler):
+        if isinstance(handler, _LogHandler):
             handler.wait(seconds)
 
 
-class _Handler(logging.Handler):
+class _LogHandler(logging.Handler):
     """Hand lines to a thread that writes them.
 
     Args:

@@ -96,7 +96,7 @@ class Graph(_Model):
         return None
 
 
-class Encoder(_Model):
+class ManifestEncoder(_Model):
     """The encoder's configuration, as far as metadata shows it."""
 
     d_model: Size
@@ -113,7 +113,7 @@ class Encoder(_Model):
         return self.head_width or self.d_model // self.heads
 
 
-class TokenizerFile(_Model):
+class ManifestTokenizer(_Model):
     """The tokeniser, the length at which text is rejected or cut, and the text that precedes each."""
 
     file: FileName
@@ -121,8 +121,8 @@ class TokenizerFile(_Model):
     prompt: str = ""
 
 
-class Limits(_Model):
-    """Limits of the graphs themselves."""
+class ManifestLimits(_Model):
+    """ManifestLimits of the graphs themselves."""
 
     max_tokens: Size | None = None
 
@@ -146,13 +146,13 @@ class Manifest(_Model):
     format: Literal[2]
     name: str
     version: Annotated[int, Field(ge=1)]
-    encoder: Encoder
+    encoder: ManifestEncoder
     precision: Precision
     sizes: dict[Letter, Size] = {}
     """The sizes of fixed axes."""
     graphs: Annotated[dict[GraphName, Graph], Field(min_length=1)]
-    tokenizer: TokenizerFile | None = None
-    limits: Limits = Limits()
+    tokenizer: ManifestTokenizer | None = None
+    limits: ManifestLimits = ManifestLimits()
     files: dict[FileName, FileRecord]
     numbers: Numbers = Numbers()
     digest: str = ""

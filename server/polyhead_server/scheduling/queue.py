@@ -7,7 +7,7 @@ from threading import Lock
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
 
-class State(Enum):
+class EntryState(Enum):
     """Where an entry is."""
 
     WAITING = auto()
@@ -33,7 +33,7 @@ class Entry:
         """The latest time to start, in the event loop's time."""
         self.size = work.size
         self.number = 0
-        self.state = State.WAITING
+        self.state = EntryState.WAITING
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -68,13 +68,13 @@ class Queue:
     def remove(self, entry: Entry) -> bool:
         """Remove an entry. Return False if it did not wait any more."""
         with self._lock:
-            return self._take(entry, State.GONE)
+            return self._take(entry, EntryState.GONE)
 
     def clear(self) -> list[Entry]:
         """Remove and return all that waits."""
         with self._lock:
             entries = [entry for level in self._levels for entry in level.values()]
-            return [entry for entry in entries if self._take(entry, State.GONE)]
+            return [entry for entry in entries if self._take(entry, EntryState.GONE)]
 
     def mark_idle(self) -> None:
         """Count the calling thread as idle: nothing of what waits can run now."""
@@ -109,15 +109,15 @@ class Queue:
     def take(self, entries: list[Entry]) -> list[Entry]:
         """Remove and return those that still wait."""
         with self._lock:
-            return [entry for entry in entries if self._take(entry, State.TAKEN)]
+            return [entry for entry in entries if self._take(entry, EntryState.TAKEN)]
 
     def _wakes(self) -> bool:
         wakes = self._idle > 0
         self._idle -= wakes
         return wakes
 
-    def _take(self, entry: Entry, state: State) -> bool:
-        if entry.state is not State.WAITING:
+    def _take(self, entry: Entry, state: EntryState) -> bool:
+        if entry.state is not EntryState.WAITING:
             return False
         entry.state = state
         del self._levels[entry.work.level][entry.number]

@@ -18,7 +18,7 @@ from polyhead_server.scheduling.execution import Result, answer, run_batch
 from polyhead_server.scheduling.inline import Inline
 from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import Size, joint
-from polyhead_server.scheduling.queue import Entry, Queue, State
+from polyhead_server.scheduling.queue import Entry, EntryState, Queue
 from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
 from polyhead_server.scheduling.work import Done, Work
 
@@ -281,7 +281,7 @@ class Scheduler:
                 self._post(self._deliver, some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)
-            left = [entry for entry in unanswered if entry.state is not State.GONE]
+            left = [entry for entry in unanswered if entry.state is not EntryState.GONE]
             self._post(self._deliver, left, admission.broken(self._name))
         finally:
             del self._running[id(entries)]
@@ -304,7 +304,7 @@ class Scheduler:
             missed = (starting and now >= entry.start_by) or self._has_expired(entry)
             (late if missed or entry.answer.done() else wanted).append(entry)
         for entry in late:
-            entry.state = State.GONE
+            entry.state = EntryState.GONE
         if late:
             self._post(self._deliver_late, late)
         return wanted

@@ -13,7 +13,7 @@ from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.lifecycle import Lifecycle
-from polyhead_server.serving.registry import Model, Registry, State
+from polyhead_server.serving.registry import Model, ModelState, Registry
 from polyhead_server.settings import Settings
 
 PLATFORM = "onnxruntime_onnx"
@@ -163,7 +163,7 @@ def repository_index(registry: Registry, *, ready_only: bool) -> pb.RepositoryIn
                 reason=slot.reason,
             )
             for slot in registry.slots()
-            if slot.state is State.READY or not ready_only
+            if slot.state is ModelState.READY or not ready_only
         ]
     )
 

@@ -17,7 +17,7 @@ from polyhead_server.serving.catalogue import (
 )
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.reconciler import Reconciler
-from polyhead_server.serving.registry import Model, Registry, State
+from polyhead_server.serving.registry import Model, ModelState, Registry
 from polyhead_server.settings import Settings
 
 Procedure = Callable[[Any], Awaitable[Message]]
@@ -81,7 +81,7 @@ class Procedures:
             slot = self._registry.slot(request.name, request.version)
         except UnknownModelError:  # as in Triton: an unknown model is not ready
             return pb.ModelReadyResponse(ready=False)
-        ready = slot.state is State.READY and not self._lifecycle.draining.is_set()
+        ready = slot.state is ModelState.READY and not self._lifecycle.draining.is_set()
         return pb.ModelReadyResponse(ready=ready)
 
     async def _model_metadata(self, request: pb.ModelMetadataRequest) -> Message:

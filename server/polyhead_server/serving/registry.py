@@ -44,7 +44,7 @@ class Lease:
             at_end()
 
 
-class State(StrEnum):
+class ModelState(StrEnum):
     """The state of one version of a model, as the repository's index names it."""
 
     LOADING = "LOADING"
@@ -75,7 +75,7 @@ class Slot:
 
     name: str
     version: int
-    state: State = State.LOADING
+    state: ModelState = ModelState.LOADING
     reason: str = ""
     """Why it is not ready; or, where it is, why its files as they are now are not served."""
     model: Model | None = None
@@ -117,7 +117,7 @@ class Registry:
     def ready(self, model: Model) -> Model | None:
         """Put a loaded version into service; return the model that it replaces."""
         slot = self._slots[model.signature.name][model.signature.version]
-        self._put(replace(slot, state=State.READY, reason="", model=model))
+        self._put(replace(slot, state=ModelState.READY, reason="", model=model))
         return slot.model
 
     def keep(self, name: str, version: int, reason: str) -> None:
@@ -127,7 +127,7 @@ class Registry:
     def fail(self, name: str, version: int, reason: str) -> None:
         """Note why a version is not served."""
         slot = self._get(name, version) or Slot(name=name, version=version)
-        self._put(replace(slot, state=State.UNAVAILABLE, reason=reason, model=None))
+        self._put(replace(slot, state=ModelState.UNAVAILABLE, reason=reason, model=None))
 
     def forget(self, name: str, version: int) -> Model | None:
         """Remove a version; return the model that was in service."""
@@ -174,7 +174,7 @@ class Registry:
     def is_ready(self, name: str) -> bool:
         """Return whether the version that an unversioned request gets is ready."""
         versions = self._slots.get(name)
-        return versions is not None and _default(versions).state is State.READY
+        return versions is not None and _default(versions).state is ModelState.READY
 
     def slot(self, name: str, version: str = "") -> Slot:
         """Find a version in any state.
@@ -216,7 +216,7 @@ class Registry:
         slot = self.slot(name, version)
         if slot.model is not None:
             return slot.model
-        if slot.state is State.LOADING:
+        if slot.state is ModelState.LOADING:
             raise UnavailableError(
                 f"model {name} is loading: try again later, or wait until its health is SERVING",
                 retry_after_ms=_LOADING_RETRY_MS,
@@ -229,6 +229,6 @@ def _default(versions: Mapping[int, Slot]) -> Slot:
     sound = [
         version
         for version, slot in versions.items()
-        if slot.model is not None or (slot.state is State.LOADING and slot.awaited)
+        if slot.model is not None or (slot.state is ModelState.LOADING and slot.awaited)
     ]
     return versions[max(sound or versions)]

@@ -8,11 +8,11 @@ import pytest
 
 from polyhead_server.doctor.examination import examine, libraries_for
 from polyhead_server.doctor.machine import Machine
-from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, Processors, Runtime
+from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, Processors
 from polyhead_server.engine.devices import CPU, CUDA
 from polyhead_server.errors import RepositoryError, StartError
 
-RUNTIME = Runtime(version="1.31.1", packages=("onnxruntime-gpu",), cuda="13.0", providers=(CUDA, CPU))
+RUNTIME = OnnxRuntime(version="1.31.1", packages=("onnxruntime-gpu",), cuda="13.0", providers=(CUDA, CPU))
 H200 = Gpu(name="NVIDIA H200", capability="9.0", memory=141 * 2**30, free=140 * 2**30)
 EVERYTHING = frozenset(library.name for library in libraries_for("13.0"))
 
@@ -22,7 +22,7 @@ class FakeMachine(Machine):
     """A machine with a GPU on which everything works."""
 
     has: frozenset[str] = EVERYTHING
-    installed: Runtime = RUNTIME
+    installed: OnnxRuntime = RUNTIME
     problem: str | None = None
     shown: tuple[Gpu, ...] = (H200,)
     highest: str | None = "13.0"
@@ -34,7 +34,7 @@ class FakeMachine(Machine):
     def memory(self, **_others: Any) -> Memory:
         return Memory(total=128 * 2**30, available=100 * 2**30, limit=None)
 
-    def runtime(self) -> Runtime:
+    def runtime(self) -> OnnxRuntime:
         return self.installed
 
     def driver(self) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from tests.server.scheduling.conftest import Counter
 
 from polyhead_server.engine.engine import Arrays
-from polyhead_server.errors import EngineError, ExpiredError, ServerError, UnavailableError
+from polyhead_server.errors import EngineError, ExpiredError, ServingError, UnavailableError
 from polyhead_server.scheduling import CostTable, Done, Layout, Limits, Scheduler, Work
 
 
@@ -317,7 +317,7 @@ def test_every_caller_gets_exactly_one_answer(engine: FakeEngine, seed: int) -> 
     async def caller(scheduler: Scheduler, value: int, deadline: float | None) -> str:
         try:
             done = await scheduler.submit(work(value, tokens=chance.randrange(1, 9), deadline=deadline))
-        except ServerError as error:
+        except ServingError as error:
             return type(error).__name__
         assert int(done.outputs["y"][0]) == 2 * value
         return "Done"

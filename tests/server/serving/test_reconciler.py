@@ -15,7 +15,7 @@ from polyhead_server.errors import NotLoadedError, StartError, UnavailableError,
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Broken, VersionFolder
 from polyhead_server.serving.reconciler import look
-from polyhead_server.serving.registry import State
+from polyhead_server.serving.registry import ModelState
 
 
 @asynchronous
@@ -82,7 +82,7 @@ async def test_only_families_of_the_repository_are_loaded(world: World, name: st
         with pytest.raises(UnknownModelError, match="is no family") as caught:
             await change(name)
         assert len(str(caught.value)) < 200
-    assert world.index() == [("a", 1, State.READY, ""), ("a.attention", 1, State.READY, "")]
+    assert world.index() == [("a", 1, ModelState.READY, ""), ("a.attention", 1, ModelState.READY, "")]
 
 
 # ---- File systems that do not answer -----------------------------------------------------------
@@ -167,7 +167,7 @@ async def test_a_load_that_hangs_holds_up_no_other(impatient: World) -> None:
     waiting = asyncio.ensure_future(world.reconciler.wait_for_any())
     await asyncio.sleep(0)
     assert not waiting.done()
-    assert world.index()[0][2] is State.LOADING
+    assert world.index()[0][2] is ModelState.LOADING
     world.hold.set()
     await waiting
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError
-from polyhead_server.serving.registry import Lease, Model, Registry, State
+from polyhead_server.serving.registry import Lease, Model, ModelState, Registry
 
 
 def model(name: str, version: int) -> Model:
@@ -81,7 +81,7 @@ def test_a_version_is_replaced_from_one_request_to_the_next(registry: Registry) 
 def test_a_version_that_is_kept_says_why(registry: Registry) -> None:
     registry.keep("a", 2, "the new files are broken")
 
-    assert registry.slot("a", "2").state is State.READY
+    assert registry.slot("a", "2").state is ModelState.READY
     assert registry.slot("a", "2").reason == "the new files are broken"
 
 
@@ -111,10 +111,10 @@ def test_everything_is_listed_in_order(registry: Registry) -> None:
     registry.fail("A", 0, "it has no version folder")
 
     assert [(slot.name, slot.version, slot.state) for slot in registry.slots()] == [
-        ("A", 0, State.UNAVAILABLE),
-        ("a", 1, State.READY),
-        ("a", 2, State.READY),
-        ("a", 10, State.LOADING),
+        ("A", 0, ModelState.UNAVAILABLE),
+        ("a", 1, ModelState.READY),
+        ("a", 2, ModelState.READY),
+        ("a", 10, ModelState.LOADING),
     ]
     assert registry.versions("a") == [1, 2]
 
@@ -127,9 +127,9 @@ def test_a_reader_in_another_thread_is_not_disturbed_by_changes(registry: Regist
     registry.ready(model("a", 10))
 
     assert [(slot.version, slot.state) for slot in (first, *slots)] == [
-        (1, State.READY),
-        (2, State.READY),
-        (10, State.LOADING),
+        (1, ModelState.READY),
+        (2, ModelState.READY),
+        (10, ModelState.LOADING),
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.server.serving.world import World, asynchronous
 
 from polyhead_server.errors import UnknownModelError
-from polyhead_server.serving.registry import State
+from polyhead_server.serving.registry import ModelState
 
 
 @asynchronous
@@ -44,9 +44,9 @@ async def test_an_older_version_is_loaded_where_the_newest_cannot_be(world: Worl
 
     assert world.serving() == {"a": [1], "a.attention": [1]}
     assert world.index()[:3] == [
-        ("a", 1, State.READY, ""),
-        ("a", 2, State.UNAVAILABLE, "bad"),
-        ("a", 3, State.UNAVAILABLE, "manifest.json is not valid JSON"),
+        ("a", 1, ModelState.READY, ""),
+        ("a", 2, ModelState.UNAVAILABLE, "bad"),
+        ("a", 3, ModelState.UNAVAILABLE, "manifest.json is not valid JSON"),
     ]
 
 
@@ -126,7 +126,7 @@ async def test_a_change_that_cannot_be_loaded_leaves_the_old_and_says_why(world:
 
     assert world.parameters("a") == world.parameters("a.attention") == 10
     kept = "the files have changed and cannot be served: weights.bin is missing; it is served as before"
-    assert world.index() == [("a", 1, State.READY, kept), ("a.attention", 1, State.READY, kept)]
+    assert world.index() == [("a", 1, ModelState.READY, kept), ("a.attention", 1, ModelState.READY, kept)]
     assert world.loads == [1, 1]
 
     world.broken = {}
@@ -162,7 +162,7 @@ async def test_a_newer_version_that_cannot_be_loaded_leaves_the_old(world: World
     await world.reconciler.reconcile()
 
     assert world.serving() == {"a": [1], "a.attention": [1]}
-    assert ("a.attention", 2, State.UNAVAILABLE, "bad") in world.index()
+    assert ("a.attention", 2, ModelState.UNAVAILABLE, "bad") in world.index()
     assert world.registry.find("a.attention").signature.version == 1
 
 
