@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 CALL_SECONDS = 60.0
 """A call that takes longer is stuck."""
 _KILL_EVERY_SECONDS = 8.0
-_REJECTED = "refused as it must be"
+_REJECTED = "rejected as it must be"
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def export(
         Put the default prompt of a sentence-transformers checkpoint before each text; --no-prompt leaves
         prompts to the callers.
     strict
-        Refuse a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json.
+        Reject a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json.
     precision
         The precision of the computation; inputs and outputs stay the same. fp16 and bf16 are for CUDA only.
     seed

@@ -9,7 +9,7 @@ ExportError
 
 
 class ExportError(Exception):
-    """The export was refused or failed; it left no files behind."""
+    """The export was rejected or failed; it left no files behind."""
 
 
 class FamilyExistsError(ExportError):

@@ -108,7 +108,7 @@ def from_checkpoint(folder: Path, name: str, *, prompt: bool = True, strict: boo
         folder: The checkpoint.
         name: The family's name.
         prompt: Whether to put sentence-transformers' default prompt before each text.
-        strict: Whether to refuse a checkpoint if a part of it cannot be served.
+        strict: Whether to reject a checkpoint if a part of it cannot be served.
     """
 
     def build() -> Built:

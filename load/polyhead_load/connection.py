@@ -1,8 +1,8 @@
 """The one channel of a process, over which every request is sent.
 
 Answers are timed as they arrive, as bytes. The polyhead client builds the requests (`requests.py`) but does
-not send them: it would decode the reply, which costs time that is not the server's, call again where it
-should report a refusal, and hold a thread for each call.
+not send them: it would decode the reply, which costs time that is not the server's, retry where it should
+report a rejection, and hold a thread for each call.
 
 gevent runs many users in one thread: while one waits, another runs. gRPC waits in C, where gevent cannot see
 it, so each *blocking* call holds one of the ten threads of gevent's pool until it is answered. Beside ten
@@ -35,7 +35,7 @@ from polyhead_load.replies import NO_HEAD, ReplyCheck, ReplyHead, ReplyTensor, j
 _UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
 
 _OPTIONS = (
-    # A refusal is a result here, not something to hide by trying again.
+    # A rejection is a result here: a retry would hide it.
     ("grpc.enable_retries", 0),
     # Do not share the connection of another channel to the same server.
     ("grpc.use_local_subchannel_pool", 1),

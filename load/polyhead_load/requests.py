@@ -103,7 +103,7 @@ class RequestBuilder:
         except (Unavailable, DeadlineExceeded):
             return
         except PolyheadError as error:
-            raise LoadError(f"{request.name} is refused: {error.details or error}") from error
+            raise LoadError(f"{request.name} is rejected: {error.details or error}") from error
         try:
             for message in messages:
                 operation.send(message)

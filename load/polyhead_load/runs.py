@@ -29,7 +29,7 @@ from polyhead_load.web_guard import WebGuard
 _LOG = logging.getLogger(__name__)
 
 # Messages from the master to a worker, and back.
-_SHARE, _REFUSED = "polyhead_share", "polyhead_refused"
+_SHARE, _REJECTED = "polyhead_share", "polyhead_refused"
 
 _WRONG_USAGE = 2
 """Exit code for wrong options."""
@@ -68,7 +68,7 @@ class LocustRuns:
         if web_ui is not None and web_ui.app is not None:
             self._guard.protect(web_ui.app)
         if isinstance(environment.runner, MasterRunner):
-            environment.runner.register_message(_REFUSED, self._take_refusal)
+            environment.runner.register_message(_REJECTED, self._take_rejection)
         if is_open(options) and options.num_users is None:
             options.num_users = options.expect_workers if options.master else 1
         if options.headless:
@@ -98,9 +98,9 @@ class LocustRuns:
             )
         except LoadError as error:
             if isinstance(runner, WorkerRunner):
-                runner.send_message(_REFUSED, {"reason": str(error)})
+                runner.send_message(_REJECTED, {"reason": str(error)})
             else:
-                self._refuse(environment, str(error))
+                self._reject(environment, str(error))
 
     def finish(self, environment: Environment, **_: Any) -> None:
         """Write the records, when the users of a run have been stopped."""
@@ -122,11 +122,11 @@ class LocustRuns:
     def _take_share(self, environment: Environment, msg: Any, **_: Any) -> None:
         self._share = Share(**msg.data)
 
-    def _take_refusal(self, environment: Environment, msg: Any, **_: Any) -> None:
-        self._refuse(environment, msg.data["reason"])
+    def _take_rejection(self, environment: Environment, msg: Any, **_: Any) -> None:
+        self._reject(environment, msg.data["reason"])
 
-    def _refuse(self, environment: Environment, reason: str) -> None:
-        """End the run with a reason: once, however many workers refuse it."""
+    def _reject(self, environment: Environment, reason: str) -> None:
+        """End the run with a reason: once, however many workers reject it."""
         if self._is_refused or environment.runner is None:
             return
         self._is_refused = True

@@ -41,9 +41,9 @@ class WebGuard:
 
     def protect(self, app: Flask) -> None:
         """Make the web interface answer forbidden requests with 403 and the reason."""
-        app.before_request(self._refuse)
+        app.before_request(self._reject)
 
-    def _refuse(self) -> Response | None:
+    def _reject(self) -> Response | None:
         try:
             self._check_request()
         except LoadError as error:

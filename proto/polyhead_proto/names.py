@@ -15,7 +15,7 @@ TEXT = "text"
 """The input of texts, [B], which the server tokenises."""
 
 LENGTHS = "lengths"
-"""The input and output of the number of tokens in each sequence, [B]."""
+"""The input and output of the number of tokens in each sequence, [B]; and their role."""
 
 MASK = "mask"
 """The input of an attention mask, [B, T, T]; True = may attend."""
@@ -27,7 +27,7 @@ POOLED = "pooled"
 """The output of pooled vectors, [B, D]."""
 
 TOKENS = "tokens"
-"""The output of the tokens of texts and token ids, [B, T]."""
+"""The output of the tokens of texts and token ids, [B, T]; and the role of inputs of token ids."""
 
 ATTENTION = "attention"
 """The role of outputs of attention weights, [B, H, T, T]."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from grpc import StatusCode
 
-from polyhead_proto.names import LIMIT, PUSHBACK
+from polyhead_proto.names import LIMIT, PUSHBACK, Property
 
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _MAX_MESSAGE = 1500
@@ -200,7 +200,7 @@ def error_reply(error: Exception, request_id: str) -> ErrorReply:
         after = -1 if error.retry_after_ms is None else error.retry_after_ms
         trailers = ((PUSHBACK, str(after)),)
     elif isinstance(error, ReplyTooLargeError):
-        trailers = ((LIMIT, "max_reply_bytes"),)
+        trailers = ((LIMIT, Property.MAX_REPLY_BYTES.value),)
     message = str(error)
     if exhausted(error):
         message = _NO_MEMORY if isinstance(error, MemoryError) else _NO_MORE

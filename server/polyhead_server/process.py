@@ -133,7 +133,7 @@ async def _end(server: GrpcServer, drain_seconds: float) -> int:
 
 def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
     LOGGER.info("%s received", number.name)
-    # Whoever stops a process and its group sends SIGTERM twice, and a worker also gets its supervisor's.
+    # To stop a process and its group sends SIGTERM twice, and a worker also gets its supervisor's.
     # Only another Ctrl-C ends a drain.
     loop.remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -142,5 +142,5 @@ def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signa
 
 def _supervisor_ended(loop: asyncio.AbstractEventLoop, lifeline: int, stopped: asyncio.Event) -> None:
     loop.remove_reader(lifeline)
-    LOGGER.warning("the process above has ended")
+    LOGGER.warning("the supervisor has ended")
     stopped.set()

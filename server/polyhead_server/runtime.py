@@ -233,7 +233,7 @@ class Runtime:
         change.set()
 
     def _lose_device(self) -> None:
-        """Called in any thread."""
+        """Drain, because the device is lost. Called in any thread."""
         with suppress(RuntimeError):  # the loop has been closed
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self.lifecycle.lose_device)

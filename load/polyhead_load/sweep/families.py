@@ -175,7 +175,7 @@ def _export(name: str, wanted: Mapping[str, Any], models: Path, seed: int, expor
 
 
 def _check(found: SweepFamily, wanted: Mapping[str, Any]) -> None:
-    """Refuse a family of the same name with another encoder, whether a field is given or a default."""
+    """Reject a family of the same name with another encoder, whether a field is given or a default."""
     was = found.encoder
     must = _described({**{name: getattr(was, name) for name in REQUIRED}, **wanted}, found.folder)
     for field in {**wanted, **asdict(was)}:  # given fields are named first
@@ -196,7 +196,7 @@ def _check(found: SweepFamily, wanted: Mapping[str, Any]) -> None:
 
 
 def _check_tools(found: SweepFamily, families: Mapping[str, SweepFamily]) -> None:
-    """Refuse a family of another exporter, whose graphs differ from those it is compared with."""
+    """Reject a family of another exporter, whose graphs differ from those it is compared with."""
     for other in families.values():
         one, another = (family.manifest.get("tools", {}) for family in (other, found))
         for tool in sorted(one.keys() & another.keys()):

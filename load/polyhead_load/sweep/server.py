@@ -56,7 +56,7 @@ class MeasuredServer:
 
 
 class RunningServer(MeasuredServer):
-    """A server that somebody else has started, perhaps on another machine.
+    """A server that was started by other means, perhaps on another machine.
 
     Raises:
         SweepError: No server answers there, or it denies access.

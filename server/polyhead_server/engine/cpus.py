@@ -1,4 +1,4 @@
-"""The CPUs that this process may use. Light: the process above the workers imports it."""
+"""The CPUs that this process may use. Light: the supervisor imports it."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Which GPUs a server is asked to use. Light: the process above the workers imports it."""
+"""Which GPUs a server is asked to use. Light: the supervisor imports it."""
 
 import ctypes
 import re

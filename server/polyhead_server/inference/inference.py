@@ -1,4 +1,4 @@
-"""One inference, from the request's bytes to the reply's. What stands here runs on the event loop.
+"""One inference, from the request's bytes to the reply's. This module runs on the event loop.
 
 Two functions do the work on bytes, each called at most once for a request: `reading.read` and
 `reply.write_reply` (`PartWriter.write` once for each part). Where there is much to do, they are called in a
@@ -52,7 +52,7 @@ class Inference:
             A `ModelInferResponse`.
 
         Raises:
-            RequestError: The caller can be told what is wrong.
+            RequestError: The request is rejected; the message is for its caller.
             EngineError: The engine failed.
         """
         with RequestAccount(self._registry.unattributed, deadline) as account:
@@ -73,7 +73,7 @@ class Inference:
             `ModelStreamInferResponse` messages.
 
         Raises:
-            RequestError: The caller can be told what is wrong.
+            RequestError: The request is rejected; the message is for its caller.
             EngineError: The engine failed.
         """
         with RequestAccount(self._registry.unattributed, deadline) as account:

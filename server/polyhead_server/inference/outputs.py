@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import LENGTHS, TOKENS
+from polyhead_proto.names import DTYPE, HEADS, LENGTHS, QUERIES, TOKENS
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -79,7 +79,7 @@ def requested_outputs(
         text = signature.outputs[output.name].datatype == "BYTES"
         own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
     specs = [signature.outputs[name] for name in own or signature.outputs]
-    for name in ("heads", "queries", "dtype"):
+    for name in (HEADS, QUERIES, DTYPE):
         if getattr(default, name) is not None and not any(
             _applies(name, default.dtype, spec) for spec in specs
         ):
@@ -139,14 +139,14 @@ def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
 
 
 def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters) -> RequestedOutput:
-    for name in ("heads", "queries", "dtype"):
+    for name in (HEADS, QUERIES, DTYPE):
         if getattr(own, name) is not None and not _applies(name, own.dtype, spec):
-            extra = f" {own.dtype}" if name == "dtype" else ""
+            extra = f" {own.dtype}" if name == DTYPE else ""
             raise InvalidRequestError(f"parameter {name}{extra} does not apply to output {spec.name}")
     heads, queries, dtype = own.heads, own.queries, own.dtype
     if spec.is_attention:
         heads, queries = heads or default.heads, queries or default.queries
-    if _applies("dtype", default.dtype, spec):
+    if _applies(DTYPE, default.dtype, spec):
         dtype = dtype or default.dtype
     axis = spec.heads_axis
     return RequestedOutput(
@@ -159,7 +159,7 @@ def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters)
 
 def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
     """Tell whether a parameter means anything for an output: dtype for numbers, all others for attention."""
-    if name == "dtype" and dtype != "UINT8":
+    if name == DTYPE and dtype != "UINT8":
         return spec.name not in EXTRAS
     return spec.is_attention
 

@@ -1,7 +1,7 @@
 """Read the parameters of a request, of its inputs and of its requested outputs.
 
-A parameter that is not understood is refused by name: one that is ignored is found out late. Those that
-clients of other servers add by themselves are accepted where they ask for what happens anyway.
+An unknown parameter is rejected by name: a typing error that is ignored is noticed late. Those that clients
+of other servers add by themselves are accepted where they ask for what happens anyway.
 """
 
 import re
@@ -146,15 +146,15 @@ def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -
 
 
 def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> OutputParameters:
-    """Read `heads`, `queries` and `dtype`, and refuse any other parameter."""
+    """Read `heads`, `queries` and `dtype`, and reject any other parameter."""
     heads = queries = dtype = None
     for name, parameter in parameters.items():
         match name:
-            case "heads":
+            case names.HEADS:
                 heads = _selector(name, parameter, whose)
-            case "queries":
+            case names.QUERIES:
                 queries = _selector(name, parameter, whose)
-            case "dtype":
+            case names.DTYPE:
                 dtype = parameter.string_param
                 if dtype not in get_args(Precision):
                     raise InvalidRequestError(

@@ -132,7 +132,7 @@ def _tokenise(
         with_tokens=TOKENS in template.extras,
     )
     arrays: Mapping[str | None, NDArray[Any]] = {
-        "tokens": made.input_ids,
+        TOKENS: made.input_ids,
         LENGTHS: made.lengths,
         "types": made.token_type_ids,
     }
@@ -173,7 +173,7 @@ def _extras(
     """Return the requested outputs that follow from the inputs."""
     extras: dict[str, NDArray[Any] | bytes] = {}
     signature, tokeniser = template.model.signature, template.model.tokeniser
-    if template.extras and (ids := signature.feed("tokens")) and (lengths := signature.feed(LENGTHS)):
+    if template.extras and (ids := signature.feed(TOKENS)) and (lengths := signature.feed(LENGTHS)):
         extras[LENGTHS] = feeds[lengths.name]
         if TOKENS in template.extras and tokeniser is not None:
             rows = tokens or tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])

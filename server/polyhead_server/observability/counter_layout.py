@@ -118,7 +118,7 @@ MAXIMA = (LAST_INFERENCE_MS,)
 
 
 def encode_provider(name: str) -> memoryview:
-    """Return what stands at `PROVIDER` for a provider's name, which is cut if it is longer than the place."""
+    """Return the slots at `PROVIDER` for a provider's name, which is cut if it is too long for them."""
     size = 8 * _PROVIDER_SLOTS
     return memoryview(name.encode()[:size].ljust(size, b"\0")).cast("q")
 

@@ -1,4 +1,4 @@
-"""An HTTP server for metrics and probes whose slow or many clients take little and hold up nobody else."""
+"""An HTTP server for metrics and probes that slow or many clients neither exhaust nor block."""
 
 import socket
 import time

@@ -1,6 +1,6 @@
 """Logging: one line an event, on standard error, as text or as JSON.
 
-Logging never blocks: a thread writes the lines, and when nobody reads them some are dropped and counted.
+Logging never blocks: a thread writes the lines, and if they are not read, some are dropped and counted.
 Otherwise a full pipe would block the event loop.
 """
 
@@ -44,7 +44,7 @@ def configure(level: str, log_format: str = "text", *, worker: int | None = None
 
 
 def flush(seconds: float = _FLUSH_SECONDS) -> None:
-    """Wait until every line is written, for at most `seconds`: nobody may read them."""
+    """Wait until every line is written, for at most `seconds`: standard error may not be read."""
     for handler in LOGGER.handlers:
         if isinstance(handler, _LogHandler):
             handler.wait(seconds)
@@ -82,7 +82,7 @@ class _LogHandler(logging.Handler):
             self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, seconds)
 
     def _dropped_record(self) -> logging.LogRecord:
-        message = "%d messages were dropped: nobody read standard error, or memory ran out"
+        message = "%d messages were dropped: standard error was not read, or memory ran out"
         return LOGGER.makeRecord(LOGGER.name, logging.WARNING, __file__, 0, message, (self._dropped,), None)
 
     def _write(self) -> None:

@@ -1,6 +1,6 @@
 """Prometheus metrics and probes over HTTP.
 
-The counters are read when somebody asks, so that metrics cost the requests nothing on top of counting.
+The counters are read when metrics are scraped: requests pay for nothing but counting.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """A record of each request, for the access lines of the log and for traces.
 
-Records are kept only where somebody reads them: lines at level debug, or a tracer.
+Records are kept only if they are used: for log lines at level debug, or for traces.
 """
 
 import logging
@@ -77,7 +77,7 @@ class RequestLog:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody reads the records."""
+        """Whether the records are used."""
         return self._tracer is not None or LOGGER.isEnabledFor(logging.DEBUG)
 
     @contextmanager

@@ -71,7 +71,7 @@ class Statistics:
         self.page[layout.FAILED_NS] += total_ns
         self.page[layout.CODE[status_of(error).name]] += 1
 
-    def refused(self, code: str) -> None:
+    def rejected(self, code: str) -> None:
         """Count a request that was rejected unread, by its status."""
         self.page[layout.FAILED] += 1
         self.page[layout.CODE[code]] += 1

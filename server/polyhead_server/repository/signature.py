@@ -13,11 +13,8 @@ from functools import cached_property
 from types import MappingProxyType
 
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import LENGTHS, TEXT, TOKENS
+from polyhead_proto.names import ATTENTION, LENGTHS, TEXT, TOKENS
 from polyhead_server.repository.manifest import GraphName, Manifest, Tensor
-
-ATTENTION = "attention"
-"""The role of outputs that hold attention weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +151,7 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     results = tuple(_spec(tensor, manifest.sizes) for tensor in record.outputs)
     inputs = {spec.name: spec for spec in feeds}
     outputs = {spec.name: spec for spec in results}
-    ids = next((spec for spec in feeds if spec.role == "tokens"), None)
+    ids = next((spec for spec in feeds if spec.role == TOKENS), None)
     if ids is not None and any(spec.role == LENGTHS for spec in feeds):
         if manifest.tokenizer is not None:
             inputs[ids.name] = replace(ids, optional=True)

@@ -1,4 +1,4 @@
-"""Decide which work is accepted, and tell rejected callers when to try again."""
+"""Decide which work is accepted, and when rejected callers are to try again."""
 
 import random
 from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from polyhead_server.errors import UnavailableError
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 
-# Nobody knows when memory is free again; rejected callers should not all come back at once.
+# When memory will be free is not known; rejected callers should not all come back at once.
 _RETRY_MS = (500, 1500)
 
 

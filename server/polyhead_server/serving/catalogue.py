@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import triton_type
+from polyhead_proto.names import Property
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -22,13 +23,13 @@ EXTENSIONS = ("model_configuration", "parameters", "statistics")
 """The protocol's extensions that are served, by Triton's names."""
 
 _LIMITS = (
-    "max_request_bytes",
-    "max_reply_bytes",
-    "max_stream_reply_bytes",
-    "max_text_bytes",
-    "max_batch_size",
-    "max_request_tokens",
-    "max_working_bytes",
+    Property.MAX_REQUEST_BYTES,
+    Property.MAX_REPLY_BYTES,
+    Property.MAX_STREAM_REPLY_BYTES,
+    Property.MAX_TEXT_BYTES,
+    Property.MAX_BATCH_SIZE,
+    Property.MAX_REQUEST_TOKENS,
+    Property.MAX_WORKING_BYTES,
 )
 """The settings that metadata shows, by their own names."""
 
@@ -118,27 +119,27 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
     manifest = signature.manifest
     encoder = manifest.encoder
     values = {
-        "family": manifest.name,
-        "graph": signature.graph,
-        "models": ",".join(map(manifest.served_name, manifest.graphs)),
-        "tensors": _tensors(signature),
-        "layers": encoder.layers,
-        "heads": encoder.heads,
-        "d_model": encoder.d_model,
-        "head_width": encoder.head_size,
-        "causal": str(encoder.causal).lower(),
-        "pooling": encoder.pooling,
-        "precision": manifest.precision,
-        "parameters": manifest.numbers.parameters,
-        "vocabulary": encoder.vocabulary,
-        "max_tokens": signature.max_tokens,
-        "text_max_tokens": manifest.text_max_tokens,
-        "text_prompt": None if manifest.tokenizer is None else manifest.tokenizer.prompt,
+        Property.FAMILY: manifest.name,
+        Property.GRAPH: signature.graph,
+        Property.MODELS: ",".join(map(manifest.served_name, manifest.graphs)),
+        Property.TENSORS: _tensors(signature),
+        Property.LAYERS: encoder.layers,
+        Property.HEADS: encoder.heads,
+        Property.D_MODEL: encoder.d_model,
+        Property.HEAD_WIDTH: encoder.head_size,
+        Property.CAUSAL: str(encoder.causal).lower(),
+        Property.POOLING: encoder.pooling,
+        Property.PRECISION: manifest.precision,
+        Property.PARAMETERS: manifest.numbers.parameters,
+        Property.VOCABULARY: encoder.vocabulary,
+        Property.MAX_TOKENS: signature.max_tokens,
+        Property.TEXT_MAX_TOKENS: manifest.text_max_tokens,
+        Property.TEXT_PROMPT: None if manifest.tokenizer is None else manifest.tokenizer.prompt,
         **{name: getattr(settings, name) for name in _LIMITS},
-        "execution_provider": model.provider,
-        "format": manifest.format,
+        Property.EXECUTION_PROVIDER: model.provider,
+        Property.FORMAT: manifest.format,
     }
-    return {name: "" if value is None else str(value) for name, value in values.items()}
+    return {name.value: "" if value is None else str(value) for name, value in values.items()}
 
 
 def _tensors(signature: Signature) -> str:

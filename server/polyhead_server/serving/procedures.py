@@ -27,7 +27,7 @@ class Procedures:
     """Answer everything but inference: liveness, readiness, metadata, statistics, loading and unloading.
 
     Callers may load and unload only with `--repository-mode explicit`. Their requests carry no file, path or
-    configuration: what is served is what lies in the repository, checked as at the start.
+    configuration: models come from the repository, and are checked as at the start.
 
     Args:
         registry: The models.
@@ -98,7 +98,7 @@ class Procedures:
         return repository_index(self._registry, ready_only=request.ready)
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> Message:
-        """Load a family as it lies in the repository now, and return when it is served."""
+        """Load a family as it is in the repository now, and return when it is served."""
         with self._lifecycle.accept():
             self._check_change(request)
             await self._finish(self._reconciler.load(request.model_name))

@@ -69,7 +69,7 @@ class Rollout:
         seen: set[str] = set()
         for one in found:
             if isinstance(one, Broken):
-                self._refuse(Family(one.family), one.version, one.reason, [one.family])
+                self._reject(Family(one.family), one.version, one.reason, [one.family])
             else:
                 if self._policy == "all" or one.family not in seen:
                     self._declare(one)
@@ -152,7 +152,7 @@ class Rollout:
         served = family.served.get(number)
         if isinstance(found, Broken):
             family.failures[number] = ("", found.reason)
-            self._refuse(family, number, found.reason, [family.name])
+            self._reject(family, number, found.reason, [family.name])
             return served is not None
         if served and served[0].signature.manifest.digest == found.manifest.digest:
             if family.failures.pop(number, None):
@@ -174,10 +174,10 @@ class Rollout:
             for result in loaded:
                 await in_thread(result.close)
             names = [found.manifest.served_name(graph) for graph in found.manifest.graphs]
-            self._refuse(family, number, failed[0].reason, names)
+            self._reject(family, number, failed[0].reason, names)
             return served is not None
         for failure in failed:
-            self._refuse(family, number, failure.reason, [failure.name])
+            self._reject(family, number, failure.reason, [failure.name])
         self._replace(family, number, [self._build(result) for result in loaded])
         return True
 
@@ -191,7 +191,7 @@ class Rollout:
         family.served[version] = models
         LOGGER.info("%s version %d is %s", family.name, version, "replaced" if old else "ready")
 
-    def _refuse(self, family: Family, version: int, reason: str, names: Sequence[str]) -> None:
+    def _reject(self, family: Family, version: int, reason: str, names: Sequence[str]) -> None:
         """Show in the index, and once in the log, why a version is not served as its files are now."""
         show = self._registry.fail
         shown = reason

@@ -73,17 +73,17 @@ class Guard(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         """Return the handler of a call. gRPC asks for each."""
-        refused = self._refusal(handler_call_details)
-        if refused is None:
+        rejection = self._rejection(handler_call_details)
+        if rejection is None:
             return await continuation(handler_call_details)
-        code, message = refused
+        code, message = rejection
         method: str = handler_call_details.method
         if method in _INFERENCE:
-            self._statistics.refused(code.name)
-        LOGGER.debug("call of %s refused: %s: %s", shorten(method), code.name, message)
-        return _refuse(code, message)
+            self._statistics.rejected(code.name)
+        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
+        return _reject(code, message)
 
-    def _refusal(self, details: grpc.HandlerCallDetails) -> tuple[grpc.StatusCode, str] | None:
+    def _rejection(self, details: grpc.HandlerCallDetails) -> tuple[grpc.StatusCode, str] | None:
         method: str = details.method
         manages = method in MANAGEMENT
         if method in OPEN or not (self._management if manages else self._tokens):
@@ -139,7 +139,7 @@ def _is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:
     return sum(hmac.compare_digest(given, token) for token in tokens) > 0
 
 
-def _refuse(code: grpc.StatusCode, message: str) -> Handler:
+def _reject(code: grpc.StatusCode, message: str) -> Handler:
     async def abort(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await context.abort(code, message)
 

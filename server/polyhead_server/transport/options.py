@@ -47,7 +47,7 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
     # Between the two, gRPC rejects calls at random.
     options["grpc.absolute_max_metadata_size"] = options["grpc.max_metadata_size"]
     options["grpc.server.max_pending_requests_hard_limit"] = options["grpc.server.max_pending_requests"]
-    # A call that its client has finished with, answered or reset, counts until the event loop lets go of it.
+    # A call that its client has finished with, answered or reset, counts until the event loop releases it.
     # Without room for these, gRPC rejects an honest client's next calls; without a limit on them, a client
     # that opens and resets calls fills the queue of all.
     options["grpc.http2.max_deallocating_streams"] = min(

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf import text_format
 
 from polyhead_proto import messages as pb
+from polyhead_proto.names import Property
 from polyhead_server.inference import reply
 from polyhead_server.observability import counter_layout as at
 
@@ -81,6 +82,7 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
         "execution_provider": "CPUExecutionProvider",
         "format": "2",
     }
+    assert properties.keys() == set(Property)
     assert expected.items() <= properties.items()
     assert int(properties["parameters"]) > 0
     tensors = json.loads(properties["tensors"])
@@ -227,7 +229,7 @@ def test_a_request_for_no_model_counts_nowhere(serve: Any) -> None:
     assert statistics(server).inference_stats.fail.count == 0
 
 
-def test_a_request_for_a_model_that_has_gone_counts_as_nobody_s(serve: Any) -> None:
+def test_a_request_for_a_model_that_has_gone_counts_for_no_model(serve: Any) -> None:
     server = serve()
     registry = server.runtime.registry
     x = np.zeros((1, 2, 16), np.float32)

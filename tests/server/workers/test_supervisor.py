@@ -230,7 +230,7 @@ def test_workers_do_not_outlive_the_process_above(start: "Start") -> None:
     assert len(gone) == 2
     assert not alive
     workers.end()
-    assert sum("the process above has ended" in line for line in workers.lines) == 2
+    assert sum("the supervisor has ended" in line for line in workers.lines) == 2
 
 
 def test_a_worker_that_cannot_start_ends_the_server(start: "Start", tmp_path: Path) -> None:
