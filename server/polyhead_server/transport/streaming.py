@@ -18,7 +18,7 @@ from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestErro
 from polyhead_server.inference.wire import split_infer
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.call import Context, caller_deadline, reject
+from polyhead_server.transport.call import Context, abort, caller_deadline, reject
 from polyhead_server.transport.reading import StreamRequests
 
 Task: TypeAlias = asyncio.Task[None]
@@ -143,7 +143,7 @@ class InferStream:
             except Exception as error:
                 if isinstance(error, DrainingError) or self._wants_status():
                     await slot.wait()
-                    raise
+                    await abort(self._context, error)  # in this task, where the request's record is
                 await self._write(failed_reply(reject(self._context, error), payload), slot)
             finally:
                 timer.cancel()

@@ -9,6 +9,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import polyhead_server.observability.tracing
+from polyhead_proto.names import WANTS_STATUS
 from polyhead_server.errors import StartError
 from polyhead_server.observability.tracing import open_tracer
 
@@ -78,6 +79,19 @@ def test_every_request_of_a_stream_has_a_span(serve: Any, exporter: InMemorySpan
     assert len(list(stream(iter([payload, payload]), timeout=30))) == 2
 
     assert [span.name for span in spans(server, exporter)].count("ModelInfer") == 2
+
+
+def test_a_request_that_ends_its_stream_says_how(serve: Any, exporter: InMemorySpanExporter) -> None:
+    server = serve()
+    stream = server.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    payload = server.request("tiny", {"y": X}).SerializeToString()
+
+    with pytest.raises(grpc.RpcError):
+        list(stream(iter([payload]), metadata=(WANTS_STATUS,), timeout=30))
+
+    (request,) = spans(server, exporter)
+    assert request.attributes["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert not request.status.is_ok
 
 
 def test_a_caller_that_does_not_trace_decides(serve: Any, exporter: InMemorySpanExporter) -> None:
