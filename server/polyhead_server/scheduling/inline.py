@@ -87,12 +87,6 @@ class Inline:
         self._waiting.clear()
         self.tokens = 0
 
-    async def finish(self) -> None:
-        """Run what waits."""
-        while self._waiting:
-            self._run_next()
-            await asyncio.sleep(0)
-
     def _run_next(self) -> None:
         items = self._next()
         if self._waiting:

@@ -124,22 +124,15 @@ class Scheduler:
             return self._inline.submit(work)
         return self._enqueue(work)
 
-    async def close(self, *, finish: bool = False) -> None:
-        """Reject new work, and return when every caller has an answer.
-
-        Args:
-            finish: Run what waits. Otherwise it is rejected, and runs in progress are ended.
-        """
+    async def close(self) -> None:
+        """Reject new work and what waits, end the runs in progress, and answer every caller."""
         self._closed = True
-        if not finish:
-            for entry in self._queue.clear():
-                self._drop(entry, Drop.STOPPING, admission.stopping())
-            self._stop()
+        for entry in self._queue.clear():
+            self._drop(entry, Drop.STOPPING, admission.stopping())
+        self._stop()
         if self._started:
             self._batch_runner.stop()
             await asyncio.shield(self._ended)
-        await self._inline.finish()
-        self._stop()
 
     @property
     def queued_tokens(self) -> int:

@@ -69,7 +69,7 @@ callers = st.builds(
     schedule=st.lists(callers, max_size=40),
     small=st.booleans(),
     most=st.sampled_from([50, 10_000]),
-    closes=st.none() | st.tuples(seconds, st.booleans()),
+    closes=st.none() | seconds,
     runs=st.sampled_from([1, 2, 3]),
     apart=st.booleans(),
 )
@@ -79,7 +79,7 @@ def test_every_caller_gets_exactly_one_answer(
     schedule: list[Caller],
     small: bool,
     most: int,
-    closes: tuple[float, bool] | None,
+    closes: float | None,
     runs: int,
     apart: bool,
 ) -> None:
@@ -98,12 +98,12 @@ def test_every_caller_gets_exactly_one_answer(
             if answers[number].cancel():
                 left[number] = loop.time()
 
-        def close(finish: bool) -> None:
+        def close() -> None:
             nonlocal closing
-            closing = asyncio.ensure_future(one.scheduler.close(finish=finish))
+            closing = asyncio.ensure_future(one.scheduler.close())
 
         if closes is not None:
-            loop.call_later(closes[0], close, closes[1])
+            loop.call_later(closes, close)
         for number, caller in enumerate(schedule):
             await asyncio.sleep(caller.pause)
             deadline = None if caller.deadline is None else loop.time() + caller.deadline

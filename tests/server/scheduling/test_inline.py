@@ -123,16 +123,15 @@ def test_a_failure_is_its_own(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
-@pytest.mark.parametrize("finish", [False, True])
-def test_closing_answers_everyone(bench: Any, virtually: Any, finish: bool) -> None:
+def test_closing_answers_everyone(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.TINY)
         answers = [one.submit(number) for number in range(5)]
         answers[0].cancel()
-        await one.scheduler.close(finish=finish)
+        await one.scheduler.close()
         results = await asyncio.gather(*answers[1:], return_exceptions=True)
 
-        assert all(isinstance(result, UnavailableError) is not finish for result in results)
+        assert all(isinstance(result, UnavailableError) for result in results)
         assert one.counter.drops.count(Drop.CANCELLED) == 1
         assert one.scheduler.queued_tokens == 0
 
