@@ -61,7 +61,7 @@ def test_slow_clients_stop_nobody_and_the_oldest_make_room(http: HttpServer, say
 
 
 def test_a_silent_client_is_let_go(http: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyhead_server.observability.http_server._Handler.timeout", 0.05)
+    monkeypatch.setattr("polyhead_server.observability.http_server._HttpHandler.timeout", 0.05)
     with connect(http.server_port, say=b"GET / HT") as silent:
         assert silent.recv(1) == b""
 
