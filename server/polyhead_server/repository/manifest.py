@@ -122,7 +122,7 @@ class ManifestTokenizer(_Model):
 
 
 class ManifestLimits(_Model):
-    """ManifestLimits of the graphs themselves."""
+    """The limits of the graphs themselves."""
 
     max_tokens: Size | None = None
 
