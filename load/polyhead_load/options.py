@@ -51,7 +51,7 @@ def add_options(parser: "LocustArgumentParser") -> None:
         for name, value in (_SHOWN | {"include_in_web_ui": shown}).items():
             setattr(action, name, value)
 
-    add("--model", "The family, or several: a,b (in turn). Default: the only one that is served")
+    add("--model", "The family, or several in turn: a,b. Default: the only one that is served")
     add("--tokens", "T: 128, or log-normal lengths: median=29,sigma=0.6,low=8,high=128", default="128")
     add("--batch", "B, sequences in a request", type=int, default=1)
     add("--text", "Send sentences, which the server tokenises", action="store_true")
@@ -61,20 +61,20 @@ def add_options(parser: "LocustArgumentParser") -> None:
     )
     add("--heads", "Heads of those layers: 3, or 0,3, or 0:4. Default: all")
     add("--queries", "Rows of those weights: 0, or 0:8. Default: all")
-    add("--dtype", "What the weights cross the wire as: FP32, FP16 or UINT8")
+    add("--dtype", "Datatype of the weights on the wire: FP32, FP16 or UINT8")
     add(
         "--rate",
-        "Requests a second, of all processes together: an open loop. Default: a closed loop of --users",
+        "Requests a second of all processes together (an open loop). Default: a closed loop of --users",
     )
     add("--warm-up", "Seconds in which requests are sent, but not counted", type=float, default=0.0)
     add(
         "--max-in-flight",
-        "Of an open loop, in each process: more are not sent, but fail",
+        "Most requests in flight of an open loop, in each process; further ones are not sent and fail",
         type=int,
         default=1000,
     )
     add("--timeout", "Seconds that a request may take", type=float, default=30.0)
-    add("--seed", "Of schedule, lengths and contents", type=int, default=0)
+    add("--seed", "Seed of schedule, lengths and contents", type=int, default=0)
     # locust's own --tls-cert and --tls-key are those of its web interface.
     add(
         "--server-tls",

@@ -42,31 +42,31 @@ def sweep(
 ) -> None:
     """Measure what each head configuration costs in latency, and report it.
 
-    Families that are missing are exported, and a server is started for them. What was measured is kept as it
-    comes: after a crash or Ctrl-C, the same command goes on.
+    Missing families are exported, and a server is started for them. Measurements are kept as they are made:
+    after a crash or Ctrl-C, the same command continues.
 
     Parameters
     ----------
     sweep
         A preset (`polyhead sweep presets` lists them), or a .toml file.
     out
-        The run's folder. Default: sweeps/NAME. One that holds this sweep already is gone on with.
+        The run's folder. Default: sweeps/NAME. A folder that holds this sweep already is continued.
     models
-        The model repository, where the sweep starts its own server.
+        The model repository, if the sweep starts its own server.
     address
-        A server that runs and has the families. Default: the sweep starts its own.
+        A running server that has the families. Default: the sweep starts its own.
     access
-        What that server asks of its callers.
+        Certificates and the token for that server.
     blocks
-        Instead of the sweep's: how often each cell is measured.
+        How often each cell is measured. Default: as the sweep says.
     seconds
-        Instead of the sweep's: how long each time.
+        How long each measurement takes. Default: as the sweep says.
     seed
-        Instead of the sweep's: of weights, order, arrivals and contents.
+        The seed of weights, order, arrivals and contents. Default: as the sweep says.
     arrivals
-        Another number than 0 gives other arrivals and contents, with the same weights: for a second run.
+        A number other than 0 gives other arrivals and contents with the same weights, for a second run.
     loads
-        Instead of the sweep's: how the configurations are called, such as "single,50%,common".
+        How the configurations are called, such as "single,50%,common". Default: as the sweep says.
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
     """

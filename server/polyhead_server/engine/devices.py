@@ -85,8 +85,8 @@ class Device:
         """Return how many runs of a session with this many threads go at once by default.
 
         Threads of one run wait for each other between operators, and where an operator is too small for all
-        of them. A second run fills these gaps: with two threads it raised throughput by 1.1 to 1.75
-        (docs/scheduling.md). On a GPU, copies of the second run overlap with the first run's kernels.
+        of them. A second run fills these gaps (docs/scheduling.md has figures). On a GPU, the second run's
+        copies overlap with the first run's kernels.
         """
         if not self.overlaps:
             return 1

@@ -89,6 +89,6 @@ def _check_placement(file: str, session: ort.InferenceSession, device: Device) -
         )
     if not operators.get(device.provider):
         raise DeviceError(
-            f"{file} must run on {device.provider}, onnxruntime says of none of its operators that it does: "
+            f"{file} must run on {device.provider}, but onnxruntime reports none of its operators there: "
             "install the onnxruntime that polyhead asks for, or serve it with --device cpu"
         )

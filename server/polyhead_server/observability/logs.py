@@ -33,8 +33,9 @@ def configure(level: str, log_format: str = "text", *, worker: int | None = None
         log_format: `text` or `json`.
         worker: The number of this process among several.
     """
-    closed = sys.stderr is None  # and its number may be another file's by now
-    handler = _LogHandler(os.open(os.devnull, os.O_WRONLY) if closed else sys.stderr.fileno())
+    # A descriptor of our own: if standard error is closed, its number may become another file's.
+    closed = sys.stderr is None
+    handler = _LogHandler(os.open(os.devnull, os.O_WRONLY) if closed else os.dup(sys.stderr.fileno()))
     handler.setFormatter(_json(worker) if log_format == "json" else _text(worker))
     LOGGER.handlers[:] = [handler]
     LOGGER.propagate = False

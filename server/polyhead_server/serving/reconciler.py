@@ -184,7 +184,7 @@ class Reconciler:
 
 def _log_end(name: str, work: asyncio.Future[Any]) -> None:
     if not work.cancelled():
-        LOGGER.info("%s: what took long has ended", name or "the repository", exc_info=work.exception())
+        LOGGER.info("%s: the slow operation has ended", name or "the repository", exc_info=work.exception())
 
 
 async def look(models: Path, *, may_be_empty: bool, seconds: float = LOOK_SECONDS) -> Scan:

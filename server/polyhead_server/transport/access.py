@@ -115,7 +115,7 @@ def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence
     if settings.repository_mode == "explicit" and settings.management_token_file is None:
         raise StartError(
             "--repository-mode explicit must come with --management-token-file: "
-            "who may load and unload models needs a token"
+            "loading and unloading models needs a token"
         )
     tokens, management = (
         () if path is None else read_tokens(flag, path)

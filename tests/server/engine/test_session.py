@@ -32,7 +32,7 @@ def test_a_graph_of_which_nothing_is_known_to_be_on_the_device_is_refused(
             return recorded
 
     monkeypatch.setattr(ort, "InferenceSession", Session)
-    with pytest.raises(DeviceError, match=r"model\.onnx must run on CUDAExecutionProvider, onnxruntime says"):
+    with pytest.raises(DeviceError, match=r"model\.onnx must run on CUDAExecutionProvider, but onnxruntime"):
         open_session(repository / "tiny" / "1" / "model.onnx", device=on_cuda(""), threads=1)
 
 

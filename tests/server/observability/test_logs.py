@@ -2,11 +2,13 @@
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -38,6 +40,25 @@ def test_text_has_time_level_and_worker(capfd: pytest.CaptureFixture[str]) -> No
     line = capfd.readouterr().err
     assert line.endswith("Z INFO [3] seen 5\n")
     assert line.count("\n") == 1
+
+
+def test_lines_never_reach_a_file_that_took_the_number_of_a_closed_standard_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "stderr").open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        configure("info")
+        number = stderr.fileno()
+    other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+    if other != number:
+        os.dup2(other, number)
+    LOGGER.info("seen")
+    flush()
+    for file in {other, number}:
+        os.close(file)
+
+    assert (tmp_path / "stderr").read_text().endswith(" INFO seen\n")
+    assert (tmp_path / "other").read_text() == ""
 
 
 def test_json_is_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
