@@ -120,10 +120,10 @@ def test_when_nobody_reads_lines_are_dropped_and_counted() -> None:
     assert process.returncode == 0
     lines = log.splitlines()
     assert lines[-1].endswith("INFO the last")
-    dropped = re.search(r"WARNING (\d+) messages were dropped: standard error was not read", lines[-2])
-    assert dropped is not None
-    assert int(dropped[1]) > 10_000
-    assert len(lines) - 2 + int(dropped[1]) == 30_000
+    # Several warnings, where the thread that writes gets a line out in between.
+    dropped = re.findall(r"WARNING (\d+) messages were dropped: standard error was not read", log)
+    assert sum(map(int, dropped)) > 10_000
+    assert len(lines) - 1 - len(dropped) + sum(map(int, dropped)) == 30_000
 
 
 class Collected(logging.Handler):
