@@ -45,7 +45,7 @@ def warm_up(client: Client, plan: LoadPlan, most_seconds: float, spread: float =
     Raises:
         PolyheadError: A call failed.
     """
-    info = client.model(f"{plan.model}.attention" if plan.attention is not None else plan.model)
+    info = client.model(plan.model)
     started = time.perf_counter()
     lengths = [plan.tokens] if isinstance(plan.tokens, int) else _drawn(plan.tokens, plan.seed)
     for tokens in lengths[1:]:
