@@ -31,7 +31,7 @@ _INFERENCE = frozenset({"ModelInfer", "ModelStreamInfer"})
 
 
 class RequestBuilder:
-    """Builds requests to the models behind one connection, and asks for their metadata once."""
+    """Build requests to the models behind one connection, and ask for their metadata once."""
 
     def __init__(self, connection: LoadConnection) -> None:
         self._connection = connection

@@ -65,7 +65,7 @@ class _InFlight:
 
 
 class _CpuMeter:
-    """Measures the CPU time of this process in a window of `seconds` from `start`, by perf_counter."""
+    """Measure the CPU time of this process in a window of `seconds` from `start`, by perf_counter."""
 
     def __init__(self, start: float, seconds: float) -> None:
         self._marks: list[tuple[float, float, float]] = []

@@ -24,7 +24,7 @@ _sleep = monkey.get_original("time", "sleep")
 
 
 class PreciseTimer:
-    """Lets one greenlet wait while others run."""
+    """Let one greenlet wait while others run."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)  # Python has these in `os` from 3.13 on

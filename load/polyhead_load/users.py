@@ -32,7 +32,7 @@ class PolyheadUser(User):
 
 
 class ClosedLoop(PolyheadUser):
-    """Sends the next request after the answer to the last."""
+    """Send the next request after the answer to the last."""
 
     @task
     def call(self) -> None:
@@ -43,7 +43,7 @@ class ClosedLoop(PolyheadUser):
 
 
 class OpenLoop(PolyheadUser):
-    """Sends at Poisson times, however long the answers take. Each process has one."""
+    """Send at Poisson times, however long the answers take. Each process has one."""
 
     dispatched: ClassVar[Session | None] = None
     """The session of this process that has a dispatcher."""

@@ -29,7 +29,7 @@ StartServer = Callable[[Group], AbstractContextManager[MeasuredServer]]
 
 
 class SweepRunner:
-    """Measures what a run's folder does not hold yet.
+    """Measure what a run's folder does not hold yet.
 
     Families in none of the groups are not measured. `own` says that a server that has ended can be started
     again.

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Inference:
-    """Answers inference requests. Lives on the event loop.
+    """Answer inference requests. Lives on the event loop.
 
     Args:
         registry: The models.

@@ -94,7 +94,7 @@ def plan_parts(
 
 
 class PartWriter:
-    """Writes the parts of a reply in their order, and frees each output with its last part.
+    """Write the parts of a reply in their order, and free each output with its last part.
 
     Args:
         reply: Holds every output. Its arrays are taken out of it.

@@ -41,7 +41,7 @@ class Execution:
 
 
 class Observer(Protocol):
-    """Counts what a scheduler does."""
+    """Count what a scheduler does."""
 
     def on_execution(self, execution: Execution) -> None:
         """Count a run that did not fail."""

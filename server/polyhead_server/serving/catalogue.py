@@ -218,7 +218,7 @@ def _statistics(model: Model, values: Sequence[int]) -> pb.ModelStatistics:
 
 
 class Gauges:
-    """Writes the state of models beside their counters, where metrics read it. Lives on the event loop.
+    """Write the state of models beside their counters, where metrics read it. Lives on the event loop.
 
     Args:
         registry: The models.

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Reconciler:
-    """Makes the models in service follow the repository. Lives on the event loop.
+    """Make the models in service follow the repository. Lives on the event loop.
 
     Args:
         models: The repository's folder.

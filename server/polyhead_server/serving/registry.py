@@ -20,7 +20,7 @@ _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class Lease:
-    """Counts the users of something, and reports when the last is gone. Lives on the event loop."""
+    """Count the users of something, and report when the last is gone. Lives on the event loop."""
 
     def __init__(self) -> None:
         self._users = 0
@@ -84,7 +84,7 @@ class Slot:
 
 
 class Registry:
-    """Finds models by name and version.
+    """Find models by name and version.
 
     Changes belong to the event loop. Any thread may read: slots and the mappings that hold them are replaced,
     never changed.

@@ -1,4 +1,4 @@
-"""Reads the messages of all calls, with a bound on how many unfinished ones are waited for.
+"""Read the messages of all calls, with a bound on how many unfinished ones are waited for.
 
 gRPC keeps what has come of a message until all of it has, and does not say how much that is: at most the
 largest message. So the number of unfinished messages that are waited for bounds their memory. None that comes
