@@ -52,6 +52,13 @@ def start(server: Any, x: Any = X, *, request: Any = None, **options: Any) -> An
     return method.future(request or server.request("tiny", {"x": x}), **({"timeout": 60} | options))
 
 
+def wait_until_queued(server: Any, tokens: int) -> None:
+    """Wait until so many tokens are queued for `tiny`: an accepted request may still be read in a thread."""
+    scheduler = server.runtime.registry.find("tiny").scheduler
+    while scheduler.queued_tokens < tokens:
+        server.call("ServerLive")
+
+
 def refused(server: Any, model: str = "tiny") -> tuple[Any, Any, Any]:
     """The status, message and retry header of a request."""
     with pytest.raises(grpc.RpcError) as caught:
@@ -284,8 +291,7 @@ def test_a_timeout_bounds_the_wait_and_priorities_order_it(serve: Any, gate: Gat
     for count, priority in enumerate((5, 0, 1), 2):
         request = server.request("tiny", {"x": X * (priority + 2)}, parameters={"priority": priority})
         waiting.append(start(server, request=request))
-        while server.runtime.lifecycle.accepted < count:
-            server.call("ServerLive")
+        wait_until_queued(server, 3 * (count - 1))
     gate.may_run.release(4)
 
     assert error.code() is grpc.StatusCode.UNAVAILABLE
@@ -309,8 +315,7 @@ def test_a_full_queue_refuses_at_once_and_liveness_stays(serve: Any, gate: Gate)
     accepted = [start(server)]
     gate.begun.acquire()
     accepted.append(start(server, np.ones((1, 9, 16), np.float32)))
-    while server.runtime.lifecycle.accepted < 2:
-        server.call("ServerLive")
+    wait_until_queued(server, 9)
     code, message, retry = refused(server)
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "queue is full: 9 tokens wait, 3 more would pass 10" in message
