@@ -1,6 +1,5 @@
 """Get the costs of a loaded graph on this machine: measured at the first start, cached for the next."""
 
-import hashlib
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -140,11 +139,10 @@ def _most_rows(signature: Signature, tokens: int, tuning: Tuning) -> int:
 
 
 def _key(engine: Engine, signature: Signature, threads: int, tuning: Tuning, *, single_thread: bool) -> Key:
-    manifest = signature.manifest.model_dump_json().encode()
     device = engine.device
     gpu = device.gpu
     return Key(
-        manifest=hashlib.sha256(manifest).hexdigest(),
+        manifest=signature.manifest.digest,
         graph=signature.graph,
         provider=device.provider,
         library=ort.__version__,

@@ -182,7 +182,7 @@ class Rollout:
         return True
 
     def _replace(self, family: Family, version: int, models: list[Model]) -> None:
-        """Put a version into service, in one turn of the event loop."""
+        """Put a version into service, in one iteration of the event loop."""
         old = family.served.get(version, [])
         for model in models:
             self._retire(self._registry.ready(model))
