@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
@@ -17,9 +18,8 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import Scan, VersionFolder
+from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Limits, Scheduler, layout_of
-from polyhead_server.scheduling.cache import default_folder
-from polyhead_server.scheduling.tuning import Tuning
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -296,20 +296,8 @@ class _Loader:
 
     def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         """Load each graph of a version. Blocks, so it runs in a thread."""
-        tuning = Tuning(
-            seconds=self.settings.tuning_seconds,
-            workers=self.settings.workers,
-            cache=self.settings.cache_dir or default_folder(),
-            max_batch_tokens=self.settings.max_batch_tokens,
-            max_working_bytes=self.settings.max_working_bytes,
-        )
         return load(
-            version,
-            device=self.device,
-            threads=self.threads,
-            tuning=tuning,
-            runs=self._runs,
-            lost=self.lost,
+            version, device=self.device, threads=self.threads, lanes=self.settings.lanes, lost=self.lost
         )
 
     def build(self, loaded: Loaded) -> Model:
@@ -317,16 +305,15 @@ class _Loader:
         signature = loaded.signature
         statistics = Statistics(self.registry.counters, signature.name, signature.version)
         scheduler = Scheduler(
-            loaded.engine,
+            loaded.lanes,
             name=signature.name,
             layout=layout_of(signature),
-            costs=loaded.costs,
             limits=Limits(
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,
-                runs=self._runs(loaded.engine.device),
+                most_rows=partial(self._most_rows, signature),
             ),
-            single_thread=loaded.single_thread,
+            wide=loaded.wide,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
             inline=self.device.host_threads,
             observer=statistics,
@@ -338,12 +325,13 @@ class _Loader:
             signature=signature,
             scheduler=scheduler,
             tokeniser=loaded.tokeniser,
-            provider=loaded.engine.device.provider,
-            on_gpu=not loaded.engine.device.host_memory,
+            provider=self.device.provider,
+            on_gpu=not self.device.host_memory,
             close=loaded.close,
             statistics=statistics,
         )
 
-    def _runs(self, device: Device) -> int:
-        """Return how many batches of a model are computed at once."""
-        return self.settings.runs or device.default_runs(self.threads)
+    def _most_rows(self, signature: Signature, tokens: int) -> int:
+        """Return the largest B of a batch of several requests of T tokens."""
+        by_memory = self.settings.max_working_bytes // max(1, signature.working_bytes(1, tokens))
+        return max(1, min(self.settings.max_batch_tokens // tokens, by_memory))

@@ -140,8 +140,8 @@ class Settings:
     threads: Annotated[int, _AtLeastZero] = 0
     """CPU threads of each run. 0 divides the CPUs that affinity and quota allow among the workers."""
 
-    runs: Annotated[int, _AtLeastZero] = 0
-    """Batches of one model to run at once. 0 chooses: on a GPU 2, on the CPU by the number of threads."""
+    lanes: Annotated[int, _AtLeastZero] = 0
+    """Batches of one model that run side by side. 0 chooses: on a GPU 2, on the CPU one for each thread."""
 
     weights: Literal["packed", "mapped"] = "packed"
     """packed: each graph copies its weights into the fastest layout. mapped: the graphs of an encoder share
@@ -181,12 +181,6 @@ class Settings:
     max_request_seconds: Annotated[float, _Positive] = 300.0
     """Longest time for a request to arrive, and again from then to the end of its reply, whatever its
     deadline."""
-
-    tuning_seconds: Annotated[float, _AtLeastZero] = 2.0
-    """Time to measure the speed of each graph, at a model's first start on a machine."""
-
-    cache_dir: Path | None = None
-    """Folder that keeps measured speeds for the next start. Default: polyhead in the user's cache folder."""
 
     max_working_bytes: Annotated[int, _Size] = 2 * 2**30
     """Most memory that the attention of one request may need while it is computed, by estimate."""

@@ -51,7 +51,7 @@ def _machine(report: Report) -> Table:
     table.add_row(
         "processors",
         f"{cpu.in_machine}, of which this process may use {cpu.affinity}; with the container's quota: "
-        f"{cpu.usable} threads, {cpu.concurrent_runs} runs at once",
+        f"{cpu.usable} threads",
     )
     limit = "no limit" if memory.limit is None else f"limit {_gib(memory.limit)}"
     table.add_row("memory", f"{_gib(memory.total)}, {_gib(memory.available)} available, {limit}")

@@ -15,7 +15,7 @@ from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
 from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, Processors
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.devices import cuda_problem, cuda_version, on_cpu
+from polyhead_server.engine.devices import cuda_problem, cuda_version
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY = (75, 76)
@@ -33,7 +33,6 @@ class Machine:
             in_machine=every,
             affinity=affinity,
             usable=usable,
-            concurrent_runs=on_cpu("").default_runs(usable),
         )
 
     def memory(

@@ -16,8 +16,6 @@ class Processors:
     """Those that its CPU affinity allows."""
     usable: int
     """Those that affinity and the container's quota leave: the threads of `polyhead serve`."""
-    concurrent_runs: int
-    """Batches of one model that so many threads run at once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,10 +51,10 @@ class Device:
     """Whether onnxruntime's threads compute the runs.
 
     Then small work may run on the event loop, where it waits for no larger run, and a second session with one
-    thread a run may get more done.
+    thread a run gets more done.
     """
     overlaps: bool = False
-    """Whether two runs at once get more done than one after the other."""
+    """Whether copies of one run go beside kernels of another."""
 
     @property
     def providers(self) -> list[Any]:
@@ -81,18 +81,10 @@ class Device:
         """The name of the GPU, or None if runs use the host's memory."""
         return None if self.host_memory else gpu_name(self.number)
 
-    def default_runs(self, threads: int) -> int:
-        """Return how many runs of a session with this many threads go at once by default.
-
-        Threads of one run wait for each other between operators, and where an operator is too small for all
-        of them. A second run fills these gaps (docs/scheduling.md has figures). On a GPU, the second run's
-        copies overlap with the first run's kernels.
-        """
-        if not self.overlaps:
-            return 1
-        if not self.host_threads:
-            return 2
-        return 1 if threads == 1 else max(2, threads // 4)
+    @property
+    def default_lanes(self) -> int:
+        """How many runs of one session go side by side by default."""
+        return 2 if self.overlaps else 1
 
     def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
         """Return the operators of a session that run on the CPU although the device is another one."""
@@ -101,7 +93,7 @@ class Device:
 
 def on_cpu(reason: str) -> Device:
     """Describe the CPU."""
-    return Device(name="cpu", provider=CPU, reason=reason, host_threads=True, overlaps=True)
+    return Device(name="cpu", provider=CPU, reason=reason, host_threads=True)
 
 
 def on_cuda(reason: str, number: int = 0) -> Device:

@@ -33,6 +33,9 @@ class Runner(Protocol):
     def stop(self) -> None:
         """End the runs in progress, which then fail, and let no other begin."""
 
+    def close(self) -> None:
+        """Stop, and free all memory. No run may be in progress."""
+
 
 class Engine:
     """A session that is loaded, checked and warmed up.

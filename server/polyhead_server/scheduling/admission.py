@@ -5,18 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling.costs import CostTable
-from polyhead_server.scheduling.dispatch import Dispatch, Route
+from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import Size
 from polyhead_server.scheduling.queue import Queue
 from polyhead_server.scheduling.work import PRIORITIES, Work
 
 SHORTEST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 5.0
-_CALIBRATION_WEIGHT = 0.1
-_SLOWEST = 4.0
-"""The largest ratio of a real run time to its estimate that the calibration takes in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,43 +22,17 @@ class Limits:
     """The most tokens that may wait. A request is always accepted if none waits."""
     max_wait_seconds: float = 30.0
     """The longest that work may wait before it starts."""
-    runs: int = 1
-    """How many batches the engine computes at once."""
+    most_rows: Callable[[int], int] = lambda _tokens: 256
+    """The largest B of a batch of several requests, by T."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningBatch:
     """A batch that runs."""
 
-    route: Route
+    session: Lanes
     ends: float
     """The estimated end, in the event loop's time."""
-
-
-class Calibration:
-    """Correct the cost table's estimates by a running mean of real time over estimate.
-
-    The table may have been measured when the machine was more or less busy than now.
-    """
-
-    def __init__(self) -> None:
-        self._ratio = 1.0
-
-    def observe(self, estimate: float, seconds: float) -> None:
-        """Take one run into account. A single stall counts for little."""
-        self._ratio += _CALIBRATION_WEIGHT * (min(seconds / estimate, _SLOWEST) - self._ratio)
-
-    def likely(self, seconds: float) -> float:
-        """Correct an estimate."""
-        return seconds * self._ratio
-
-    def at_least(self, seconds: float) -> float:
-        """Correct an estimate, downwards only.
-
-        Work is rejected by this one. If a slow spell raised it, rejections could outlast the spell, since
-        rejected work never runs to show that it is over.
-        """
-        return seconds * min(1.0, self._ratio)
 
 
 class RetryAfter:
@@ -106,7 +75,6 @@ class Admission:
 
     Args:
         name: The model's name, for messages.
-        costs: What runs with all threads cost.
         dispatch: How batches are run.
         queue: What waits.
         running: The batches that run. The engine's threads change it.
@@ -118,16 +86,13 @@ class Admission:
         self,
         name: str,
         *,
-        costs: CostTable,
         dispatch: Dispatch,
         queue: Queue,
         running: Mapping[int, RunningBatch],
         observer: Observer,
         clock: Callable[[], float],
     ) -> None:
-        self.calibration = Calibration()
         self._name = name
-        self._costs = costs
         self._dispatch = dispatch
         self._queue = queue
         self._running = running
@@ -167,11 +132,10 @@ class Admission:
         if work.deadline is not None and now >= work.deadline:
             self._observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
-        ahead = self._until_free(now, work.size) + self._queue.seconds(work.level)
-        if not ahead:
+        wait = self._until_free(now) + self._queue.seconds(work.level)
+        if not wait:
             return
-        wait = self.calibration.at_least(ahead)
-        own = self.calibration.at_least(self._costs.price(*work.size))
+        own = self._dispatch.price(work.size)
         left = float("inf") if work.deadline is None else work.deadline - now
         if own > left:
             self._observer.on_drop(Drop.UNREACHABLE)
@@ -187,21 +151,21 @@ class Admission:
                 retry_after_ms=self._retry_after_ms(work),
             )
 
-    def _until_free(self, now: float, size: Size) -> float:
-        """Estimate the seconds until the engine can start another batch, of (B, T)."""
+    def _until_free(self, now: float) -> float:
+        """Estimate the seconds until another batch can start."""
         ends = [batch.ends for batch in list(self._running.values())]
-        if not ends or self._dispatch.starts(size, len(ends)):
+        if not ends or self._dispatch.starts(len(ends)):
             return 0.0
         return max(0.0, min(ends) - now)
 
     def _retry_after_ms(self, work: Work) -> int:
         """Return a time to come back, from when half of the queue will be gone."""
         now = self._clock()
-        waiting = self._until_free(now, work.size) + self._queue.seconds(PRIORITIES - 1)
+        waiting = self._until_free(now) + self._queue.seconds(PRIORITIES - 1)
         seconds = self._retry_after.reserve(
             now,
-            room_at=now + self.calibration.likely(waiting) / 2,
-            seconds=self.calibration.likely(self._dispatch.share(work.size)),
+            room_at=now + waiting / 2,
+            seconds=self._dispatch.share(work.size),
         )
         return round(seconds * 1000)
 

@@ -6,14 +6,14 @@ no timers and no priorities: deadlines are checked when the work starts, which i
 
 import asyncio
 import time
+from collections.abc import Callable
 
-from polyhead_server.engine.engine import Runner
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import Layout
-from polyhead_server.scheduling.costs import CostTable
+from polyhead_server.scheduling.dispatch import Lanes
 from polyhead_server.scheduling.execution import answer, run_batch
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import cut
+from polyhead_server.scheduling.planning import cut, joint
 from polyhead_server.scheduling.work import Done, Work
 
 CHEAP_SECONDS = 0.0003
@@ -38,25 +38,26 @@ class Inline:
     """The small work of one model.
 
     Args:
-        engine: Runs it; best with one thread, as sharing such work takes longer than doing it.
-        costs: What its runs cost.
+        lanes: Run it; best with one thread each, as sharing such work takes longer than doing it.
         layout: Which axes of its inputs and outputs vary.
+        most_rows: Returns the largest batch at a T.
         loop: The event loop that it runs on.
         observer: Notified of every run and every drop.
     """
 
     def __init__(
         self,
-        engine: Runner,
-        costs: CostTable,
+        lanes: Lanes,
         *,
         layout: Layout,
+        most_rows: Callable[[int], int],
         loop: asyncio.AbstractEventLoop,
         observer: Observer,
     ) -> None:
-        self._engine = engine
-        self._costs = costs
+        self._engine = lanes.engine
+        self._costs = lanes.costs
         self._layout = layout
+        self._most_rows = most_rows
         self._loop = loop
         self._observer = observer
         self._waiting: list[_Waiting] = []
@@ -66,8 +67,7 @@ class Inline:
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small enough."""
-        row = self._costs.rows(work.tokens // work.batch)
-        return work.batch < len(row) and row[work.batch] < CHEAP_SECONDS
+        return self._costs.price(work.batch, work.tokens // work.batch) < CHEAP_SECONDS
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
         """Run work in this iteration of the loop, or in one of the next."""
@@ -93,11 +93,14 @@ class Inline:
             self._loop.call_soon(self._run_next)
         if not (items := self._wanted(items)):
             return
-        for positions in cut([item.work.size for item in items], self._costs):
+        sizes = [item.work.size for item in items]
+        for positions in cut(sizes, self._costs, most_rows=self._most_rows):
             batch = [items[position] for position in positions]
             for some, result in run_batch(self._engine, batch, self._layout, self._wanted):
                 if not isinstance(result, Exception):
                     self._observer.on_execution(result.execution)
+                    size = joint([item.work.size for item in some])
+                    self._costs.observe(*size, result.execution.compute_ns / 1e9)
                     answer(some, result)
                 elif self._stopped:
                     self._drop(some[0], Drop.STOPPING, admission.stopping())
@@ -110,7 +113,7 @@ class Inline:
         count = 0
         for item in self._waiting[:_MOST_REQUESTS]:
             work = item.work
-            seconds += self._costs.share(work.batch, work.tokens // work.batch)
+            seconds += self._costs.marginal(work.batch, work.tokens // work.batch)
             if seconds > _ITERATION_SECONDS and count:
                 break
             count += 1

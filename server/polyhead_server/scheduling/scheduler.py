@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 
-from polyhead_server.engine.engine import Runner
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch
 from polyhead_server.scheduling.batch import Layout
-from polyhead_server.scheduling.costs import CostTable
-from polyhead_server.scheduling.dispatch import Dispatch, SingleThreadSession
+from polyhead_server.scheduling.costs import Size
+from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, run_batch
 from polyhead_server.scheduling.inline import Inline
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import Size, joint
+from polyhead_server.scheduling.planning import joint
 from polyhead_server.scheduling.queue import Entry, EntryState, Queue
 from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
 from polyhead_server.scheduling.work import Done, Work
@@ -35,14 +34,13 @@ class Scheduler:
     else runs in the engine's threads.
 
     Args:
-        engine: Runs the batches.
+        lanes: Where batches run side by side, and small work on the event loop.
         name: The model's name, for messages.
         layout: Which axes of its inputs and outputs vary.
-        costs: What runs cost, one at a time.
         limits: What is accepted.
         observer: Notified of every run and every drop.
-        single_thread: A second session with one thread a run. It computes small work and, where that gets
-            more done, several batches at once. None leaves all work to the engine.
+        wide: A second session whose runs have the threads of all lanes, for a lone request. None leaves all
+            work to the lanes.
         inline: Whether small work runs on the event loop.
         batch_runner: Asks for batches when one can run, and runs them; replaced in tests.
         on_broken: Called on the event loop when a bug has ended the scheduling, and no work is accepted any
@@ -51,19 +49,18 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: Runner,
+        lanes: Lanes,
         *,
         name: str,
         layout: Layout,
-        costs: CostTable,
         limits: Limits,
         observer: Observer,
-        single_thread: SingleThreadSession | None = None,
+        wide: Lanes | None = None,
         inline: bool = True,
         batch_runner: BatchRunner | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
-        self._engines = [engine] if single_thread is None else [engine, single_thread.engine]
+        self._engines = [session.engine for session in (lanes, wide) if session is not None]
         self._runs_inline = inline
         self._name = name
         self._layout = layout
@@ -72,8 +69,8 @@ class Scheduler:
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._queue = Queue()
-        self._dispatch = Dispatch(engine, costs, runs=limits.runs, single_thread=single_thread)
-        self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", self._dispatch.most_runs)
+        self._dispatch = Dispatch(lanes, wide=wide, most_rows=limits.most_rows)
+        self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", lanes.count)
         self._planning = Lock()
         self._batches = 0
         self._running: dict[int, RunningBatch] = {}  # by the id of the batch's list
@@ -85,7 +82,6 @@ class Scheduler:
         self._ended = self._loop.create_future()
         self._admission = Admission(
             name,
-            costs=costs,
             dispatch=self._dispatch,
             queue=self._queue,
             running=self._running,
@@ -93,9 +89,9 @@ class Scheduler:
             clock=self._loop.time,
         )
         self._inline = Inline(
-            engine if single_thread is None else single_thread.engine,
-            costs if single_thread is None else single_thread.costs,
+            lanes,
             layout=layout,
+            most_rows=limits.most_rows,
             loop=self._loop,
             observer=observer,
         )
@@ -147,7 +143,7 @@ class Scheduler:
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         now = self._loop.time()
         start_by = now + self._limits.max_wait_seconds
-        if work.timeout is not None and not self._starts_at_once(work.size):
+        if work.timeout is not None and not self._starts_at_once():
             start_by = min(start_by, now + work.timeout)
         self._admission.check_reach(work, start_by)
         if not self._started:
@@ -167,13 +163,13 @@ class Scheduler:
             self._batch_runner.wake()
         return entry.answer
 
-    def _starts_at_once(self, size: Size) -> bool:
-        """Return whether nothing runs before work of (B, T). The hop to a thread is no wait."""
+    def _starts_at_once(self) -> bool:
+        """Return whether nothing goes before new work. The hop to a thread is no wait."""
         if self._queue:
             return False
         # A batch counts as running until its thread is back, which is after its callers have their answers.
         idle = self._taken == self._answered
-        return idle or self._dispatch.starts(size, max(1, len(self._running)))
+        return idle or self._dispatch.starts(max(1, len(self._running)))
 
     def _time_out(self, entry: Entry) -> None:
         """End work whose time to start or whose deadline has passed."""
@@ -240,35 +236,37 @@ class Scheduler:
     def take(self) -> list[Entry]:
         """Choose the next batch from all that waits now."""
         with self._planning:
+            now = self._loop.time()
             entries: list[Entry] = []
             while not entries:
                 self._batches += 1
                 window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
                 if not window:
                     return []
-                decision = self._dispatch.next([entry.size for entry in window], len(self._running))
+                free_in = max([0.0, *(batch.ends - now for batch in self._running.values())])
+                sizes = [entry.size for entry in window]
+                decision = self._dispatch.next(sizes, len(self._running), free_in)
                 if decision is None:
                     self._queue.mark_idle()
                     return []
-                batch, route = decision
+                batch, session = decision
                 taken = self._queue.take([window[position] for position in batch])
                 self._taken += len(taken)
                 entries = self._wanted(taken, starting=True)
-            expected = self._admission.calibration.at_least(route.seconds(_size(entries)))
-            self._running[id(entries)] = RunningBatch(route=route, ends=self._loop.time() + expected)
+            ends = now + session.costs.price(*_size(entries))
+            self._running[id(entries)] = RunningBatch(session=session, ends=ends)
         if self._queue.needs_wake():
             self._batch_runner.wake()
         return entries
 
     def run(self, entries: list[Entry]) -> None:
         """Run a batch."""
-        route = self._running[id(entries)].route
+        session = self._running[id(entries)].session
         unanswered = dict.fromkeys(entries)
         try:
-            for some, result in run_batch(route.engine, entries, self._layout, self._wanted):
+            for some, result in run_batch(session.engine, entries, self._layout, self._wanted):
                 if isinstance(result, Result):
-                    seconds = result.execution.compute_ns / 1e9
-                    self._admission.calibration.observe(route.seconds(_size(some)), seconds)
+                    session.costs.observe(*_size(some), result.execution.compute_ns / 1e9)
                 for entry in some:
                     del unanswered[entry]
                 self._post(self._deliver, some, result)

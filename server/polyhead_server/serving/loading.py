@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,16 +16,14 @@ from polyhead_server.errors import DeviceError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import CostTable, SingleThreadSession
-from polyhead_server.scheduling.tuning import Tuning, tune
+from polyhead_server.scheduling import CostModel, Lanes
+from polyhead_server.scheduling.costs import measure_prior
 from polyhead_server.serving.tokeniser import Tokeniser
 
-_MAX_DOUBLED_WEIGHTS = 256 * 2**20
-"""Weights of at most so many bytes are held twice where that raises the throughput."""
-_SINGLE_THREAD_SHARE = 0.5
-"""The single-thread session's share of the time to measure a graph."""
-_MAX_RUNS = 8
-"""The most single-thread runs at once: each takes memory of its own."""
+_MAX_DOUBLED_WEIGHTS = 2**30
+"""Weights of at most so many bytes are held twice: for lanes, and for a lone request."""
+_MEASURED_BYTES = 256 * 2**20
+"""The most working memory of a run that is only measured."""
 
 T = TypeVar("T")
 
@@ -35,17 +33,16 @@ class Loaded:
     """One graph, ready to run."""
 
     signature: Signature
-    engine: Engine
-    costs: CostTable
-    single_thread: SingleThreadSession | None
-    """A session whose runs have one thread each; None leaves all to the engine."""
+    lanes: Lanes
+    wide: Lanes | None
+    """A session whose runs have the threads of all lanes; None leaves all to the lanes."""
     tokeniser: Tokeniser | None
 
     def close(self) -> None:
         """Free its memory after its last run. May block for some moments."""
-        self.engine.close()
-        if self.single_thread is not None:
-            self.single_thread.engine.stop()
+        for session in (self.lanes, self.wide):
+            if session is not None:
+                session.engine.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +61,7 @@ def load(
     *,
     device: Device,
     threads: int,
-    tuning: Tuning = Tuning(),  # noqa: B008  # frozen
-    runs: Callable[[Device], int] = lambda _device: 1,
+    lanes: int = 0,
     lost: Callable[[], None] = lambda: None,
 ) -> Iterator[Loaded | Failed]:
     """Load every graph of a version, one after the other. Blocks while it does.
@@ -73,9 +69,8 @@ def load(
     Args:
         version: The version.
         device: Where sessions run.
-        threads: Threads of one run on the CPU.
-        tuning: How the costs of runs are measured.
-        runs: How many batches of a graph may run at once on a device.
+        threads: CPU threads of all runs of a graph together.
+        lanes: How many batches of a graph run side by side; 0 chooses.
         lost: Called, from any thread, when this process loses the device.
 
     Yields:
@@ -101,8 +96,7 @@ def load(
                     tokeniser,
                     device=device,
                     threads=threads,
-                    tuning=tuning,
-                    runs=runs,
+                    lanes=lanes,
                     lost=lost,
                 )
     except Exception as error:
@@ -119,43 +113,57 @@ def _load_graph(
     *,
     device: Device,
     threads: int,
-    tuning: Tuning,
-    runs: Callable[[Device], int],
+    lanes: int,
     lost: Callable[[], None],
 ) -> Loaded | Failed:
-    engine = single_thread = None
+    opened: list[Lanes] = []
     try:
-        engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
-        tuning = replace(tuning, runs=runs(engine.device))
-        seconds = tuning.seconds
-        if has_single_thread := _may_have_single_thread(signature.manifest, device, threads):
-            seconds *= 1 - _SINGLE_THREAD_SHARE
-        costs = tune(engine, signature, threads=threads, tuning=replace(tuning, seconds=seconds))
-        if has_single_thread:
-            single_thread = _load_single_thread(path, signature, engine, threads, tuning)
+        open_lanes = partial(_open, path, signature=signature, device=device, lost=lost)
+        if _has_wide(signature.manifest, device, threads):
+            opened.append(open_lanes(threads=1, count=lanes or threads))
+            opened.append(open_lanes(threads=threads))
+        else:
+            opened.append(open_lanes(threads=threads, count=lanes or device.default_lanes))
     except Exception as error:
-        if engine is not None:
-            engine.close()
+        for session in opened:
+            session.engine.close()
         return _failure(error)(name=signature.name, version=signature.version)
     return Loaded(
-        signature=signature, engine=engine, costs=costs, single_thread=single_thread, tokeniser=tokeniser
+        signature=signature, lanes=opened[0], wide=opened[1] if opened[1:] else None, tokeniser=tokeniser
     )
 
 
-def _may_have_single_thread(manifest: Manifest, device: Device, threads: int) -> bool:
-    """Return whether a second session, with one thread a run, is of use, and may hold the weights again."""
+def _open(
+    path: Path,
+    *,
+    signature: Signature,
+    device: Device,
+    threads: int,
+    count: int = 1,
+    lost: Callable[[], None],
+) -> Lanes:
+    """Open a session, and run it a few times to know what runs cost."""
+    engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
+
+    def run(batch: int, tokens: int) -> None:
+        engine.run(engine.example(batch, tokens), engine.outputs)
+
+    try:
+        prior = measure_prior(
+            run,
+            max_tokens=signature.max_tokens,
+            fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
+        )
+    except Exception:
+        engine.close()
+        raise
+    return Lanes(engine=engine, costs=CostModel(prior), count=count)
+
+
+def _has_wide(manifest: Manifest, device: Device, threads: int) -> bool:
+    """Return whether there are two sessions, with one thread a run and with all, and memory for both."""
     weights = sum(file.bytes for file in manifest.files.values())  # the other files are small
     return device.host_threads and threads > 1 and (weights <= _MAX_DOUBLED_WEIGHTS or not device.packed)
-
-
-def _load_single_thread(
-    path: Path, signature: Signature, wide: Engine, threads: int, tuning: Tuning
-) -> SingleThreadSession:
-    runs = 1 if tuning.runs == 1 else max(tuning.runs, min(threads, _MAX_RUNS))
-    tuning = replace(tuning, seconds=_SINGLE_THREAD_SHARE * tuning.seconds, runs=runs)
-    engine = Engine(path, signature=signature, device=wide.device, threads=1)
-    costs = tune(engine, signature, threads=1, tuning=tuning, beside=wide)
-    return SingleThreadSession(engine=engine, costs=costs, runs=runs)
 
 
 def _failure(error: Exception) -> Callable[..., Failed]:

@@ -29,7 +29,7 @@ class FakeMachine(Machine):
     compiler: str | None = "13.0"
 
     def processors(self) -> Processors:
-        return Processors(in_machine=16, affinity=8, usable=4, concurrent_runs=2)
+        return Processors(in_machine=16, affinity=8, usable=4)
 
     def memory(self, **_others: Any) -> Memory:
         return Memory(total=128 * 2**30, available=100 * 2**30, limit=None)
