@@ -12,15 +12,16 @@ import pytest
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.scheduling import (
-    CostTable,
+    CostModel,
     Drop,
     Execution,
+    Lanes,
     Layout,
     Limits,
     Scheduler,
-    SingleThreadSession,
     Work,
 )
+from polyhead_server.scheduling.planning import joint
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.threads import BatchSource
 
@@ -58,11 +59,27 @@ def run_virtually(test: Coroutine[Any, Any, None]) -> None:
         runner.run(test)
 
 
+class Prices(CostModel):
+    """Prices that no run changes: a virtual run takes no real time."""
+
+    def __init__(self, run: float, sequence: float = 0.0, token: float = 0.0) -> None:
+        super().__init__({(1, 1): run + sequence + token})
+        self._run, self._sequence, self._token = run, sequence, token
+
+    def price(self, batch: int, tokens: int) -> float:
+        return self._run + self.marginal(batch, tokens)
+
+    def marginal(self, batch: int, tokens: int) -> float:
+        return batch * (self._sequence + self._token * tokens)
+
+    def observe(self, batch: int, tokens: int, seconds: float) -> None:
+        """Nothing is learned."""
+
+
 class VirtualEngine:
     """Doubles `x`; fails where it finds a number of `guilty`. Remembers what it ran, and when."""
 
-    def __init__(self, costs: CostTable, largest: int = 10**9) -> None:
-        self.costs = costs
+    def __init__(self, largest: int = 10**9) -> None:
         self.largest = largest
         self.guilty: set[int] = set()
         self.runs: list[list[int]] = []
@@ -90,6 +107,9 @@ class VirtualEngine:
 
     def stop(self) -> None:
         self.stopped = True
+
+    def close(self) -> None:
+        self.stop()
 
 
 class VirtualThreads:
@@ -146,11 +166,11 @@ class Counter:
         self.drops.append(reason)
 
 
-BY_TOKENS = CostTable({(1, 1): 0.01})
+BY_TOKENS = Prices(0.0, token=0.01)
 """10 ms a token; nothing is gained by batching."""
-FLAT = CostTable({(1, 1): 0.1, (256, 1): 0.11, (1, 1000): 0.12, (256, 1000): 0.13})
+FLAT = Prices(0.1, token=1e-7)
 """About 0.1 s a run, whatever is in it."""
-TINY = CostTable({(1, 1): 1e-4, (64, 1): 1e-3})
+TINY = Prices(8.6e-5, token=1.4e-5)
 """Small enough for the event loop."""
 
 
@@ -163,33 +183,28 @@ class Bench:
 
     def __init__(
         self,
-        costs: CostTable = FLAT,
+        costs: CostModel = FLAT,
         *,
         most: int = 10_000,
+        most_rows: Callable[[int], int] = lambda _tokens: 256,
         wait: float = 1000.0,
-        runs: int = 1,
+        lanes: int = 1,
         inline: bool = True,
-        single_thread: CostTable | None = None,
+        wide: CostModel | None = None,
     ) -> None:
-        self.engine = VirtualEngine(costs)
-        self.single_thread = self.engine if single_thread is None else VirtualEngine(single_thread)
-        """What has one thread a run."""
-        apart = (
-            None
-            if single_thread is None
-            else SingleThreadSession(engine=self.single_thread, costs=single_thread, runs=runs)
-        )
+        self.engine = VirtualEngine()
+        self.wide = VirtualEngine()
+        """Has the threads of all lanes, if there is a price for that."""
         self.counter = Counter()
         self.scheduler = Scheduler(
-            self.engine,
+            Lanes(engine=self.engine, costs=costs, count=lanes),
             name="tiny",
             layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
-            costs=costs,
-            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, runs=runs),
-            single_thread=apart,
+            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, most_rows=most_rows),
+            wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
             inline=inline,
             observer=self.counter,
-            batch_runner=VirtualThreads(self._seconds, runs),
+            batch_runner=VirtualThreads(self._seconds, lanes),
         )
         self.taken: list[tuple[float, list[Entry]]] = []
         """Every batch, and when it was taken."""
@@ -209,9 +224,8 @@ class Bench:
 
     def _seconds(self, entries: list[Entry]) -> float:
         self.taken.append((asyncio.get_running_loop().time(), entries))
-        return self.engine.costs.price(
-            sum(entry.size[0] for entry in entries), max(entry.size[1] for entry in entries)
-        )
+        size = joint([entry.size for entry in entries])
+        return self.scheduler._running[id(entries)].session.costs.price(*size)
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
-"""Rejected callers come back one after the other, and estimates follow what runs really take."""
+"""Rejected callers come back one after the other."""
 
 import pytest
 
 from polyhead_server.scheduling.admission import (
     LONGEST_RETRY_SECONDS,
     SHORTEST_RETRY_SECONDS,
-    Calibration,
     RetryAfter,
 )
 
@@ -42,17 +41,3 @@ def test_when_all_is_taken_it_is_a_random_time_and_never_too_far() -> None:
 
 def test_work_that_takes_longer_than_the_longest() -> None:
     assert RetryAfter(lambda: 0.0).reserve(0.0, room_at=0.0, seconds=60.0) == LONGEST_RETRY_SECONDS / 2
-
-
-def test_estimates_follow_the_runs_and_a_stall_counts_for_little() -> None:
-    calibration = Calibration()
-    for _ in range(100):
-        calibration.observe(1.0, 0.5)
-    assert calibration.likely(2.0) == calibration.at_least(2.0) == pytest.approx(1.0, rel=0.01)
-
-    calibration.observe(1.0, 1000.0)
-    assert calibration.likely(1.0) == pytest.approx(0.85, rel=0.01)
-    for _ in range(100):
-        calibration.observe(1.0, 3.0)
-    assert calibration.likely(1.0) == pytest.approx(3.0, rel=0.01)
-    assert calibration.at_least(1.0) == 1.0

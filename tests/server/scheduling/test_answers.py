@@ -8,27 +8,20 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
-from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import CostTable, Done, Drop
+from tests.server.scheduling.conftest import Prices
 
-COSTS = CostTable(
-    {(b, t): 0.01 + 0.001 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)},
-    rows=lambda tokens: 64 // tokens,
-)
-ALONE = CostTable(
-    {(b, t): 0.01 + 0.001 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)},
-    rows=lambda tokens: 64 // tokens,
-    gains={1: 1.0},
-)
-"""Runs that share all threads gain nothing at once."""
-NARROW = CostTable(
-    {(b, t): 0.012 + 0.0012 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)},
-    rows=lambda tokens: 64 // tokens,
-    gains={1: 1.9},
-)
-"""With one thread each, they gain much."""
-SMALL = CostTable({(b, t): 1e-5 * b * t for b in (1, 2, 4, 8) for t in (1, 4, 16)})
+from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.scheduling import Done, Drop
+
+LANE = Prices(0.01, token=0.001)
+WIDE = Prices(0.008, token=0.0006)
+SMALL = Prices(0.0, token=1e-5)
 """Some of it runs on the event loop."""
+
+
+def most_rows(tokens: int) -> int:
+    return max(1, 64 // tokens)
+
 
 
 @dataclass(frozen=True)
@@ -70,8 +63,8 @@ callers = st.builds(
     small=st.booleans(),
     most=st.sampled_from([50, 10_000]),
     closes=st.none() | seconds,
-    runs=st.sampled_from([1, 2, 3]),
-    apart=st.booleans(),
+    lanes=st.sampled_from([1, 2, 3]),
+    wide=st.booleans(),
 )
 def test_every_caller_gets_exactly_one_answer(
     bench: Any,
@@ -80,14 +73,20 @@ def test_every_caller_gets_exactly_one_answer(
     small: bool,
     most: int,
     closes: float | None,
-    runs: int,
-    apart: bool,
+    lanes: int,
+    wide: bool,
 ) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        costs, single_thread = (ALONE, NARROW) if apart else (SMALL if small else COSTS, None)
-        one = bench(costs, most=most, wait=0.3, runs=runs, single_thread=single_thread)
-        one.engine.guilty = one.single_thread.guilty = {
+        one = bench(
+            SMALL if small else LANE,
+            most=most,
+            most_rows=most_rows,
+            wait=0.3,
+            lanes=lanes,
+            wide=WIDE if wide else None,
+        )
+        one.engine.guilty = one.wide.guilty = {
             number for number, caller in enumerate(schedule) if caller.guilty
         }
         answers: list[asyncio.Future[Done]] = []
@@ -137,12 +136,12 @@ def test_every_caller_gets_exactly_one_answer(
 
 def test_both_sessions_take_part(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        one = bench(ALONE, runs=2, single_thread=NARROW)
+        one = bench(LANE, lanes=2, wide=WIDE)
         await one.submit(0)
         await asyncio.gather(*(one.submit(number) for number in range(1, 30)))
 
-        assert one.engine.runs[0] == [0]
-        assert sum(map(len, one.single_thread.runs)) > 20
+        assert one.wide.runs[0] == [0]
+        assert sum(map(len, one.engine.runs)) > 20
 
     virtually(test())
 
@@ -179,7 +178,7 @@ def check_batches(one: Any, left: dict[int, float]) -> None:
     for time, entries in one.taken:
         rows = sum(entry.size[0] for entry in entries)
         longest = max(entry.size[1] for entry in entries)
-        assert len(entries) == 1 or rows < len(one.engine.costs.rows(longest))
+        assert len(entries) == 1 or rows <= most_rows(longest)
         for entry in entries:
             number = int(entry.work.feeds["x"][0, 0])
             assert number not in taken

@@ -6,19 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.scheduling.conftest import VirtualEngine, VirtualThreads
+from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.scheduling import (
-    CostTable,
-    Done,
-    Drop,
-    Layout,
-    Limits,
-    Scheduler,
-    SingleThreadSession,
-    Work,
-)
+from polyhead_server.scheduling import Done, Drop
 
 
 def test_what_gathers_during_a_run_is_the_next_batch(bench: Any, virtually: Any) -> None:
@@ -52,9 +43,9 @@ def test_nothing_waits_for_company(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
-def test_two_runs_share_what_waits(bench: Any, virtually: Any) -> None:
+def test_a_lane_takes_what_waits_when_it_is_free(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        one = bench(bench.FLAT, runs=2)
+        one = bench(bench.FLAT, lanes=2)
         first = one.submit(1)
         await asyncio.sleep(0.01)
         second = one.submit(2)
@@ -70,26 +61,37 @@ def test_two_runs_share_what_waits(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
-def test_a_run_that_gains_nothing_beside_another_waits_for_it(bench: Any, virtually: Any) -> None:
+def test_free_lanes_divide_what_waits(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        # Batches of up to 10 tokens gain from company, those of 100 lose.
-        costs = CostTable({(1, 1): 0.01}, gains={1: 1.3, 10: 1.1, 100: 0.9})
-        one = bench(costs, runs=2)
-        answers = [one.submit(1, length=100)]
+        one = bench(bench.FLAT, lanes=4)
+        await asyncio.gather(*(one.submit(number) for number in range(8)))
+
+        assert sorted(map(len, one.engine.runs)) == [2, 2, 2, 2]
+        assert len({time for time, _ in one.taken}) == 1
+
+    virtually(test())
+
+
+def test_a_lone_request_gets_all_threads_after_what_runs_if_that_is_sooner(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        lane, wide = Prices(0.01, token=0.01), Prices(0.01, token=0.002)
+        one = bench(lane, lanes=8, wide=wide)
+        answers = [one.submit(1, length=100)]  # 0.21 s with all threads, 1.01 s with one
         await asyncio.sleep(0.01)
-        answers += [one.submit(2, length=100), one.submit(3, length=5)]
+        answers.append(one.submit(2, length=100))
+        await asyncio.sleep(0.01)
+        answers.append(one.submit(3, length=1))  # 0.02 s with one
         await asyncio.gather(*answers)
 
         begun = {int(entries[0].work.feeds["x"][0, 0]): time for time, entries in one.taken}
-        assert begun[2] == pytest.approx(begun[1] + 1)  # after the first
-        assert begun[3] == pytest.approx(begun[2])  # beside the second
+        assert begun[2] == pytest.approx(begun[1] + 0.21)
 
     virtually(test())
 
 
 def test_what_a_free_run_can_take_is_not_refused(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        one = bench(bench.BY_TOKENS, runs=2)
+        one = bench(bench.BY_TOKENS, lanes=2)
         loop = asyncio.get_running_loop()
         long = one.submit(1, length=100)  # about a second
         await asyncio.sleep(0.01)
@@ -106,19 +108,6 @@ def test_what_a_free_run_can_take_is_not_refused(bench: Any, virtually: Any) -> 
     virtually(test())
 
 
-def test_what_must_wait_for_the_running_batch_is_refused_when_it_cannot(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(CostTable({(1, 1): 0.01}, gains={1: 0.9}), runs=2)
-        loop = asyncio.get_running_loop()
-        long = one.submit(1, length=100)  # about a second, and nothing gains beside it
-        await asyncio.sleep(0.01)
-        with pytest.raises(UnavailableError, match="busy for about 990 ms"):
-            await one.submit(2, deadline=loop.time() + 0.5)
-        await asyncio.gather(long, one.submit(3, deadline=loop.time() + 1.2))
-
-    virtually(test())
-
-
 def test_the_guilty_is_found_though_its_time_to_begin_has_passed(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.FLAT)
@@ -130,29 +119,6 @@ def test_the_guilty_is_found_though_its_time_to_begin_has_passed(bench: Any, vir
         results = await asyncio.gather(first, *together, return_exceptions=True)
 
         assert [type(result) for result in results] == [Done, Done, Done, EngineError, Done]
-
-    virtually(test())
-
-
-def test_longer_than_one_thread_was_measured_goes_to_all_of_them(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(CostTable({(1, 1): 0.0008, (1, 100): 0.01}))
-        alone = VirtualEngine(CostTable({(1, 1): 0.001, (1, 10): 0.0018}))
-        scheduler = Scheduler(
-            one.engine,
-            name="tiny",
-            layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
-            costs=one.engine.costs,
-            single_thread=SingleThreadSession(engine=alone, costs=alone.costs),
-            limits=Limits(max_queued_tokens=1000),
-            observer=one.counter,
-            batch_runner=VirtualThreads(lambda _: 0.1),
-        )
-        for length in (10, 11):
-            work = Work(feeds={"x": np.ones((1, length))}, outputs=["y"], batch=1, tokens=length)
-            await scheduler.submit(work)
-
-        assert (alone.shapes, one.engine.shapes) == ([(1, 10)], [(1, 11)])
 
     virtually(test())
 
@@ -262,10 +228,9 @@ def test_what_starts_at_once_does_not_wait_however_short_its_timeout(
     virtually(test())
 
 
-def test_so_it_is_on_a_free_thread_and_not_behind_others(bench: Any, virtually: Any) -> None:
+def test_so_it_is_on_a_free_lane_and_not_behind_others(bench: Any, virtually: Any) -> None:
     async def test() -> None:
-        single_thread = CostTable({(1, 1): 0.1, (1, 1000): 0.12}, gains={1: 1.9})
-        one = bench(bench.FLAT, runs=2, single_thread=single_thread, inline=False)
+        one = bench(bench.FLAT, lanes=2, inline=False)
         running = one.submit(0)
         await asyncio.sleep(0)
         beside = one.submit(1, timeout=1e-6)
@@ -311,7 +276,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(bench: Any, virtually:
 
 
 def test_what_could_start_at_once_is_tried(bench: Any, virtually: Any) -> None:
-    """The table may be wrong."""
+    """The estimate may be wrong."""
 
     async def test() -> None:
         one = bench(bench.BY_TOKENS)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.scheduling.conftest import Counter
+from tests.server.scheduling.conftest import Counter, Prices
 
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import EngineError, ExpiredError, ServingError, UnavailableError
-from polyhead_server.scheduling import CostTable, Done, Layout, Limits, Scheduler, Work
+from polyhead_server.scheduling import Done, Lanes, Layout, Limits, Scheduler, Work
 
 
 class FakeEngine:
@@ -38,6 +38,9 @@ class FakeEngine:
     def stop(self) -> None:
         self.stopped.set()
 
+    def close(self) -> None:
+        self.stop()
+
     def let(self, runs: int) -> None:
         self.gate.release(runs)
 
@@ -59,13 +62,16 @@ def engine() -> FakeEngine:
     return FakeEngine()
 
 
-def schedule(engine: FakeEngine, limit: int = 100, runs: int = 1, **more: Any) -> Scheduler:
+def schedule(engine: FakeEngine, limit: int = 100, lanes: int = 1, **more: Any) -> Scheduler:
     # A batch costs what its parts cost: nothing is batched.
-    costs = CostTable({(1, 1): 0.001})
-    layout = Layout(inputs={}, outputs={})
-    limits = Limits(max_queued_tokens=limit, runs=runs)
+    costs = Prices(0.0, token=0.001)
     return Scheduler(
-        engine, name="tiny", layout=layout, costs=costs, limits=limits, observer=Counter(), **more
+        Lanes(engine=engine, costs=costs, count=lanes),
+        name="tiny",
+        layout=Layout(inputs={}, outputs={}),
+        limits=Limits(max_queued_tokens=limit),
+        observer=Counter(),
+        **more,
     )
 
 
@@ -83,9 +89,9 @@ def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
     run(test())
 
 
-def test_as_many_runs_go_at_once_as_may(engine: FakeEngine) -> None:
+def test_every_lane_runs_a_batch(engine: FakeEngine) -> None:
     async def test() -> None:
-        scheduler = schedule(engine, runs=2)
+        scheduler = schedule(engine, lanes=2)
         for _ in range(20):  # threads that fall asleep and wake again
             answers = [scheduler.submit(work(value)) for value in (1, 2, 3)]
             await engine.begun()
@@ -108,10 +114,10 @@ def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: 
 
     async def test() -> None:
         broken: list[bool] = []
-        scheduler = schedule(engine, runs=2, on_broken=lambda: broken.append(True))
+        scheduler = schedule(engine, lanes=2, on_broken=lambda: broken.append(True))
         running = scheduler.submit(work(1))
         await engine.begun()
-        monkeypatch.setattr("polyhead_server.scheduling.dispatch.cut", lambda *_: 1 / 0)
+        monkeypatch.setattr("polyhead_server.scheduling.dispatch.cut", lambda *_, **__: 1 / 0)
         waiting = scheduler.submit(work(2))
         engine.let(1)
 
@@ -388,12 +394,12 @@ def test_where_there_are_no_threads_work_is_refused_until_there_are(
     run(test())
 
 
-def test_where_there_are_fewer_threads_than_runs_these_do(
+def test_where_there_are_fewer_threads_than_lanes_these_do(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
         Threads(monkeypatch, 1)
-        scheduler = schedule(engine, runs=3)
+        scheduler = schedule(engine, lanes=3)
         engine.let(3)
         await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
         await scheduler.close()
