@@ -119,11 +119,12 @@ def _load_graph(
     opened: list[Lanes] = []
     try:
         open_lanes = partial(_open, path, signature=signature, device=device, lost=lost)
-        if _has_wide(signature.manifest, device, threads):
-            opened.append(open_lanes(threads=1, count=lanes or threads))
+        count = lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
+        if device.host_threads and count > 1:
+            opened.append(open_lanes(threads=max(1, threads // count), count=count))
             opened.append(open_lanes(threads=threads))
         else:
-            opened.append(open_lanes(threads=threads, count=lanes or device.default_lanes))
+            opened.append(open_lanes(threads=threads, count=count))
     except Exception as error:
         for session in opened:
             session.engine.close()
@@ -160,10 +161,10 @@ def _open(
     return Lanes(engine=engine, costs=CostModel(prior), count=count)
 
 
-def _has_wide(manifest: Manifest, device: Device, threads: int) -> bool:
-    """Return whether there are two sessions, with one thread a run and with all, and memory for both."""
+def _may_double(manifest: Manifest, device: Device) -> bool:
+    """Return whether a graph gets a second session, for lanes, without being asked to."""
     weights = sum(file.bytes for file in manifest.files.values())  # the other files are small
-    return device.host_threads and threads > 1 and (weights <= _MAX_DOUBLED_WEIGHTS or not device.packed)
+    return device.host_threads and (weights <= _MAX_DOUBLED_WEIGHTS or not device.packed)
 
 
 def _failure(error: Exception) -> Callable[..., Failed]:
