@@ -1,129 +1,121 @@
-"""The cost of a run of B sequences of T tokens, in seconds, from measured points (B, T).
+"""The cost of a run of B sequences of T tokens, in seconds, learned from the runs that happen.
 
-Between points the price is linear in T, then in B. Beyond them it goes on as it grew: past the largest T
-measured, price(B, T) = price(B, Tmax) · (T / Tmax)^p, with p from the last two T at B = 1; past the largest
-B measured at a T, price(B, T) = price(Bmax, T) · B / Bmax, so that no batch is expected to gain more than was
-measured. Below the smallest T, its price holds. Prices never fall as B or T grows: a point that was measured
-lower than a smaller one gets the smaller one's price.
+A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by a few
+percent. A model starts from a few timed runs and is corrected by every run that follows, in two parts: the speed,
+which multiplies all prices and follows within some ten runs, and the shape, the ratios of a, b and c, which hardly
+change and are fitted by least squares over some hundred runs. Where these say nothing about the shape, because
+all have the same size, it stays that of the first runs.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
+from math import exp, inf, log
+from threading import Lock
+from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+Size: TypeAlias = tuple[int, int]
+"""(B, T) of a request or of a run."""
 
-Points = Mapping[tuple[int, int], float]
-"""Seconds of a run of (B, T)."""
+_TYPICAL = (16.0, 1.0, 1 / 2048)
+"""a, b and c in relation to each other, where nothing else is known.
+
+A run's fixed part costs as much as some 4 to 24 tokens on CPUs, and attention as much as the projections at about
+T = 6·D.
+"""
+_SPEED_MEMORY = 10
+"""Runs after which the speed has followed a change by two thirds. A single odd run moves it by a tenth at most."""
+_SHAPE_MEMORY = 100
+"""The same for the shape: enough that the noise of single runs, some 5 %, averages out."""
+_RIDGE = 0.003
+"""The weight of the first shape against that of all remembered runs."""
+_LEAST = 0.02
+"""No part falls below this share of its first value, so that each can come back."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Measurements of an engine."""
+class CostModel:
+    """Prices of the runs of one graph in one way.
 
-    points: Points
-    gains: Mapping[int, float] = field(default_factory=dict)
-    """By the tokens (B × T) of a run: the throughput of several runs at once over that of one at a time."""
-
-
-class CostTable:
-    """Prices of runs.
+    `observe` may be called from several threads.
 
     Args:
-        points: The measurements. Every T needs a point with B = 1.
-        rows: Returns the largest batch at a T, by memory and settings.
-        gains: What several runs at once gain, as in `Measured`; without any, they always gain.
+        prior: Seconds of some runs.
 
     Raises:
-        ValueError: There is no point, one has no B = 1 beside it, or a time is not above 0.
+        ValueError: There is none, or a size or a time is not above 0.
     """
 
-    def __init__(
-        self,
-        points: Points,
-        *,
-        rows: Callable[[int], int] = lambda _tokens: 256,
-        gains: Mapping[int, float] = MappingProxyType({}),
-    ) -> None:
-        self._tokens = np.array(sorted({tokens for _, tokens in points}), np.float64)
-        self._batches = np.array(sorted({batch for batch, _ in points}), np.float64)
-        if not points or any((1, int(tokens)) not in points for tokens in self._tokens):
-            raise ValueError("a cost table needs a point with B = 1 for every T")
-        if not all(0 < seconds < float("inf") for seconds in points.values()):
-            raise ValueError("a cost table's times must be above 0")
-        self._grid = self._complete(points)
-        self._gain_tokens = sorted(gains) or [1]
-        self.longest = int(self._tokens[-1])
-        """The largest T that was measured."""
-        self._growth = _growth(self._grid[0], self._tokens)
-        self._gains = [gains.get(total, float("inf")) for total in self._gain_tokens]
-        self._max_rows = rows
-        self._rows: dict[int, tuple[float, ...]] = {}
-        self._slopes: dict[int, float] = {}
-        self.cached_plans: dict[tuple[int, int], list[int]] = {}
-        """Cuts of (count, T) equal requests, cached by `planning`."""
-
-    def rows(self, tokens: int) -> tuple[float, ...]:
-        """Return the prices at T for B = 0, 1, … up to the largest batch."""
-        row = self._rows.get(tokens)
-        if row is None:
-            most = max(1, min(self._max_rows(tokens), 256))
-            row = (0.0, *self._prices(np.arange(1, most + 1, dtype=np.float64), tokens).tolist())
-            self._rows[tokens] = row
-        return row
+    def __init__(self, prior: Mapping[Size, float]) -> None:
+        if not prior or not all(
+            batch > 0 and tokens > 0 and 0 < seconds < inf for (batch, tokens), seconds in prior.items()
+        ):
+            raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
+        self._lock = Lock()
+        self._first = self._coefficients = _TYPICAL
+        logs = [log(seconds / self.price(*size)) for size, seconds in prior.items()]
+        speed = exp(sum(logs) / len(logs))
+        fit = _Fit()
+        for (batch, tokens), seconds in prior.items():
+            shares = [part * speed / seconds for part in self._parts(batch, tokens)]
+            fit.add(shares, 1.0, 1 / len(prior))
+        for _ in range(200):
+            fit.improve()
+        a, b, c = (speed * first * value for first, value in zip(_TYPICAL, fit.values, strict=True))
+        self._first = self._coefficients = (a, b, c)
+        self._fit = _Fit()
+        self._speed = 1.0
 
     def price(self, batch: int, tokens: int) -> float:
         """Return the seconds of one run of (B, T)."""
-        row = self._rows.get(tokens) or self.rows(tokens)
-        if batch < len(row):
-            return row[batch]
-        return float(self._prices(np.array([batch], np.float64), tokens)[0])
+        a, b, c = self._coefficients
+        return a + batch * tokens * (b + c * tokens)
 
-    def gain(self, batch: int, tokens: int) -> float:
-        """Return the throughput of several runs of (B, T) at once, over that of one at a time."""
-        return float(np.interp(batch * tokens, self._gain_tokens, self._gains))
+    def marginal(self, batch: int, tokens: int) -> float:
+        """Return the seconds of one run of (B, T) beyond the fixed cost of a run."""
+        _, b, c = self._coefficients
+        return batch * tokens * (b + c * tokens)
 
-    def slope(self, tokens: int) -> float:
-        """Return the least that one more sequence adds to a batch at T."""
-        slope = self._slopes.get(tokens)
-        if slope is None:
-            row = self.rows(tokens)
-            steps = (after - before for before, after in pairwise(row[1:]))
-            self._slopes[tokens] = slope = min(steps, default=float("inf"))
-        return slope
+    def observe(self, batch: int, tokens: int, seconds: float) -> None:
+        """Correct the prices by a run of (B, T). Times that are not above 0 are ignored."""
+        if not 0 < seconds < inf:
+            return
+        with self._lock:
+            price = self.price(batch, tokens)
+            error = max(-1.0, min(log(seconds / price), 1.0))
+            step = error / _SPEED_MEMORY
+            shares = [self._speed * part / price for part in self._parts(batch, tokens)]
+            self._speed *= exp(step)
+            self._fit.add(shares, exp(error - step), 1 / _SHAPE_MEMORY, forget=1 / _SHAPE_MEMORY)
+            self._fit.improve()
+            x, y, z = self._fit.values
+            a, b, c = self._first
+            self._coefficients = (a * x * self._speed, b * y * self._speed, c * z * self._speed)
 
-    def share(self, batch: int, tokens: int) -> float:
-        """Return the least that B sequences of T can cost, in the best batch."""
-        return batch * min(self.rows(tokens)[best] / best for best in (1, len(self.rows(tokens)) - 1))
-
-    def _prices(self, batches: NDArray[np.float64], tokens: int) -> NDArray[np.float64]:
-        at_tokens = np.array([np.interp(tokens, self._tokens, prices) for prices in self._grid])
-        at_tokens *= max(1.0, tokens / self.longest) ** self._growth
-        prices: NDArray[np.float64] = np.interp(batches, self._batches, at_tokens)
-        prices *= np.maximum(1.0, batches / self._batches[-1])
-        return prices
-
-    def _complete(self, points: Points) -> NDArray[np.float64]:
-        """Fill the grid of all (B, T)."""
-        grid = np.empty((len(self._batches), len(self._tokens)))
-        for column, tokens in enumerate(self._tokens):
-            largest = 1
-            for row, batch in enumerate(self._batches):
-                size = (int(batch), int(tokens))
-                if size in points:
-                    largest = int(batch)
-                grid[row, column] = points[largest, int(tokens)] * batch / largest
-        return np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)
+    def _parts(self, batch: int, tokens: int) -> tuple[float, float, float]:
+        a, b, c = self._first
+        return a, batch * tokens * b, batch * tokens * tokens * c
 
 
-def _growth(prices: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
-    """Return the power of T with which prices grow at the end of the table, 1 to 2.
+class _Fit:
+    """Least squares of three values above 0, with a ridge toward 1."""
 
-    Projections grow with T, attention with T²: a price grows neither more slowly nor faster.
-    """
-    if len(tokens) == 1:
-        return 1.0
-    power = np.log(prices[-1] / prices[-2]) / np.log(tokens[-1] / tokens[-2])
-    return float(np.clip(power, 1.0, 2.0))
+    def __init__(self) -> None:
+        self.values = [1.0, 1.0, 1.0]
+        self._squares = [[0.0] * 3 for _ in range(3)]
+        self._products = [0.0] * 3
+
+    def add(self, shares: Sequence[float], target: float, weight: float, *, forget: float = 0.0) -> None:
+        """Add the equation: the sum of shares × values is the target. Weigh all before by 1 - `forget`."""
+        keep = 1.0 - forget
+        for row, share, products in zip(self._squares, shares, range(3), strict=True):
+            weighted = weight * share
+            self._products[products] = keep * self._products[products] + weighted * target
+            for column in range(3):
+                row[column] = keep * row[column] + weighted * shares[column]
+
+    def improve(self) -> None:
+        """Go one step toward the best values: set each to the best beside the others."""
+        x, y, z = self.values
+        for number, row in enumerate(self._squares):
+            others = row[0] * x + row[1] * y + row[2] * z - row[number] * self.values[number]
+            best = (self._products[number] + _RIDGE - others) / (row[number] + _RIDGE)
+            self.values[number] = max(_LEAST, best)
+            x, y, z = self.values
