@@ -1,13 +1,12 @@
 """The cost of a run of B sequences of T tokens, in seconds, learned from the runs that happen.
 
 A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by a few
-percent. A model starts from a few timed runs and is corrected by every run that follows, in two parts: the speed,
-which multiplies all prices and follows within some ten runs, and the shape, the ratios of a, b and c, which hardly
-change and are fitted by least squares over some hundred runs. Where these say nothing about the shape, because
-all have the same size, it stays that of the first runs.
+percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count relative to the price
+and no part becomes negative. They wander together, with the speed of the machine, and apart, with the shape of the
+costs. What recent runs do not show, because all have the same size, returns to the shape of the first runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import exp, inf, log
 from threading import Lock
 from typing import TypeAlias
@@ -18,17 +17,19 @@ Size: TypeAlias = tuple[int, int]
 _TYPICAL = (16.0, 1.0, 1 / 2048)
 """a, b and c in relation to each other, where nothing else is known.
 
-A run's fixed part costs as much as some 4 to 24 tokens on CPUs, and attention as much as the projections at about
+On CPUs, a run's fixed part costs as much as 4 to 24 tokens, and attention as much as the projections at about
 T = 6·D.
 """
-_SPEED_MEMORY = 10
-"""Runs after which the speed has followed a change by two thirds. A single odd run moves it by a tenth at most."""
-_SHAPE_MEMORY = 100
-"""The same for the shape: enough that the noise of single runs, some 5 %, averages out."""
-_RIDGE = 0.003
-"""The weight of the first shape against that of all remembered runs."""
-_LEAST = 0.02
-"""No part falls below this share of its first value, so that each can come back."""
+_MEMORY = 100
+"""Runs after which what was learned has lost two thirds of its weight."""
+_NOISE = 0.05
+"""The relative difference of a run from its price that is expected, from noise and from the form."""
+_SHAPE = 0.2
+"""The relative difference of each part from its first share that is expected."""
+_SPEED = 0.2
+"""The relative difference of the speed that is expected after as many runs as are remembered."""
+_STEP = 0.1
+"""The most by which one run changes the price of its size."""
 
 
 class CostModel:
@@ -49,19 +50,17 @@ class CostModel:
         ):
             raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
         self._lock = Lock()
-        self._first = self._coefficients = _TYPICAL
-        logs = [log(seconds / self.price(*size)) for size, seconds in prior.items()]
-        speed = exp(sum(logs) / len(logs))
-        fit = _Fit()
-        for (batch, tokens), seconds in prior.items():
-            shares = [part * speed / seconds for part in self._parts(batch, tokens)]
-            fit.add(shares, 1.0, 1 / len(prior))
-        for _ in range(200):
-            fit.improve()
-        a, b, c = (speed * first * value for first, value in zip(_TYPICAL, fit.values, strict=True))
-        self._first = self._coefficients = (a, b, c)
-        self._fit = _Fit()
-        self._speed = 1.0
+        self._coefficients = _TYPICAL
+        speed = min(seconds / self.price(*size) for size, seconds in prior.items())
+        self._logs = [log(speed * value) for value in _TYPICAL]
+        self._first = list(self._logs)
+        self._coefficients = tuple(map(exp, self._logs))
+        together, apart = _SPEED**2, _SHAPE**2
+        self._covariance = [[together + apart * (row == column) for column in range(3)] for row in range(3)]
+        for _ in range(_MEMORY):
+            for size, seconds in prior.items():
+                self.observe(*size, seconds)
+        self._first = list(self._logs)
 
     def price(self, batch: int, tokens: int) -> float:
         """Return the seconds of one run of (B, T)."""
@@ -78,44 +77,23 @@ class CostModel:
         if not 0 < seconds < inf:
             return
         with self._lock:
-            price = self.price(batch, tokens)
-            error = max(-1.0, min(log(seconds / price), 1.0))
-            step = error / _SPEED_MEMORY
-            shares = [self._speed * part / price for part in self._parts(batch, tokens)]
-            self._speed *= exp(step)
-            self._fit.add(shares, exp(error - step), 1 / _SHAPE_MEMORY, forget=1 / _SHAPE_MEMORY)
-            self._fit.improve()
-            x, y, z = self._fit.values
-            a, b, c = self._first
-            self._coefficients = (a * x * self._speed, b * y * self._speed, c * z * self._speed)
-
-    def _parts(self, batch: int, tokens: int) -> tuple[float, float, float]:
-        a, b, c = self._first
-        return a, batch * tokens * b, batch * tokens * tokens * c
-
-
-class _Fit:
-    """Least squares of three values above 0, with a ridge toward 1."""
-
-    def __init__(self) -> None:
-        self.values = [1.0, 1.0, 1.0]
-        self._squares = [[0.0] * 3 for _ in range(3)]
-        self._products = [0.0] * 3
-
-    def add(self, shares: Sequence[float], target: float, weight: float, *, forget: float = 0.0) -> None:
-        """Add the equation: the sum of shares × values is the target. Weigh all before by 1 - `forget`."""
-        keep = 1.0 - forget
-        for row, share, products in zip(self._squares, shares, range(3), strict=True):
-            weighted = weight * share
-            self._products[products] = keep * self._products[products] + weighted * target
-            for column in range(3):
-                row[column] = keep * row[column] + weighted * shares[column]
-
-    def improve(self) -> None:
-        """Go one step toward the best values: set each to the best beside the others."""
-        x, y, z = self.values
-        for number, row in enumerate(self._squares):
-            others = row[0] * x + row[1] * y + row[2] * z - row[number] * self.values[number]
-            best = (self._products[number] + _RIDGE - others) / (row[number] + _RIDGE)
-            self.values[number] = max(_LEAST, best)
-            x, y, z = self.values
+            a, b, c = self._coefficients
+            parts = a, batch * tokens * b, batch * tokens * tokens * c
+            price = sum(parts)
+            x, y, z = (part / price for part in parts)
+            covariance = self._covariance
+            effects = [row[0] * x + row[1] * y + row[2] * z for row in covariance]
+            explained = effects[0] * x + effects[1] * y + effects[2] * z
+            scale = 1 / (explained + _NOISE**2)
+            gain = explained * scale
+            step = max(-_STEP, min(gain * log(seconds / price), _STEP)) / explained
+            logs = self._logs
+            away = [value - first for value, first in zip(logs, self._first, strict=True)]
+            mean = sum(away) / 3
+            for row in range(3):
+                logs[row] += effects[row] * step - (away[row] - mean) / _MEMORY
+                for column in range(3):
+                    known = covariance[row][column] - effects[row] * effects[column] * scale
+                    unknown = _SPEED**2 + _SHAPE**2 * (row == column)
+                    covariance[row][column] = known + (unknown - known) * 2 / _MEMORY
+            self._coefficients = exp(logs[0]), exp(logs[1]), exp(logs[2])
