@@ -38,9 +38,7 @@ class Dispatch:
         self._wide = wide
         self._most_rows = most_rows
 
-    def next(
-        self, requests: Sequence[Size], running: int, free_in: float
-    ) -> tuple[list[int], Lanes] | None:
+    def next(self, requests: Sequence[Size], running: int, free_in: float) -> tuple[list[int], Lanes] | None:
         """Choose the next batch.
 
         Args:
