@@ -7,7 +7,7 @@ costs. What recent runs do not show, because all have the same size, returns to 
 """
 
 from collections.abc import Mapping
-from math import exp, inf, log
+from math import copysign, exp, inf, log
 from threading import Lock
 from typing import TypeAlias
 
@@ -20,14 +20,17 @@ _TYPICAL = (16.0, 1.0, 1 / 2048)
 On CPUs, a run's fixed part costs as much as 4 to 24 tokens, and attention as much as the projections at about
 T = 6·D.
 """
-_MEMORY = 100
-"""Runs after which what was learned has lost two thirds of its weight."""
-_NOISE = 0.05
-"""The relative difference of a run from its price that is expected, from noise and from the form."""
+_FORGET = 0.01
+"""The share of what is known of the shape that a run replaces: it goes back to the first within some hundred."""
 _SHAPE = 0.2
-"""The relative difference of each part from its first share that is expected."""
-_SPEED = 0.2
-"""The relative difference of the speed that is expected after as many runs as are remembered."""
+"""The relative error that the first share of each part may have."""
+_SPEED = 0.02
+"""The relative difference of the machine's speed between two runs."""
+_NOISE = 0.05
+"""The relative difference of a run from its price, by chance and because costs are not of this form."""
+_FLOOR = 8.0
+_RIDGE = 1e-3
+_LEAST = 0.01
 _STEP = 0.1
 """The most by which one run changes the price of its size."""
 
@@ -50,17 +53,10 @@ class CostModel:
         ):
             raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
         self._lock = Lock()
-        self._coefficients = _TYPICAL
-        speed = min(seconds / self.price(*size) for size, seconds in prior.items())
-        self._logs = [log(speed * value) for value in _TYPICAL]
-        self._first = list(self._logs)
-        self._coefficients = tuple(map(exp, self._logs))
-        together, apart = _SPEED**2, _SHAPE**2
-        self._covariance = [[together + apart * (row == column) for column in range(3)] for row in range(3)]
-        for _ in range(_MEMORY):
-            for size, seconds in prior.items():
-                self.observe(*size, seconds)
-        self._first = list(self._logs)
+        a, b, c = self._coefficients = _fit(prior)
+        self._logs = self._first = log(a), log(b), log(c)
+        variance = _SHAPE**2
+        self._covariance = variance, 0.0, 0.0, variance, 0.0, variance
 
     def price(self, batch: int, tokens: int) -> float:
         """Return the seconds of one run of (B, T)."""
@@ -78,22 +74,59 @@ class CostModel:
             return
         with self._lock:
             a, b, c = self._coefficients
-            parts = a, batch * tokens * b, batch * tokens * tokens * c
-            price = sum(parts)
-            x, y, z = (part / price for part in parts)
-            covariance = self._covariance
-            effects = [row[0] * x + row[1] * y + row[2] * z for row in covariance]
-            explained = effects[0] * x + effects[1] * y + effects[2] * z
-            scale = 1 / (explained + _NOISE**2)
-            gain = explained * scale
-            step = max(-_STEP, min(gain * log(seconds / price), _STEP)) / explained
-            logs = self._logs
-            away = [value - first for value, first in zip(logs, self._first, strict=True)]
-            mean = sum(away) / 3
-            for row in range(3):
-                logs[row] += effects[row] * step - (away[row] - mean) / _MEMORY
-                for column in range(3):
-                    known = covariance[row][column] - effects[row] * effects[column] * scale
-                    unknown = _SPEED**2 + _SHAPE**2 * (row == column)
-                    covariance[row][column] = known + (unknown - known) * 2 / _MEMORY
-            self._coefficients = exp(logs[0]), exp(logs[1]), exp(logs[2])
+            a, b, c = a, batch * tokens * b, batch * tokens * tokens * c
+            price = a + b + c
+            a, b, c = a / price, b / price, c / price
+            aa, ab, ac, bb, bc, cc = self._covariance
+            # How the error of this price goes together with those of the parts, and its variance.
+            with_a, with_b, with_c = aa * a + ab * b + ac * c, ab * a + bb * b + bc * c, ac * a + bc * b + cc * c
+            variance = with_a * a + with_b * b + with_c * c
+            scale = 1 / (variance + _NOISE * _NOISE)
+            error = log(seconds / price)
+            step, shared = error * scale, _SPEED**2
+            if abs(step * variance) > _STEP:
+                # What is so far off may be a stall, and teaches little.
+                step, scale, shared = copysign(_STEP / variance, error), 0.0, _STEP**2
+            log_a, log_b, log_c = self._logs
+            first_a, first_b, first_c = self._first
+            away_a, away_b, away_c = log_a - first_a, log_b - first_b, log_c - first_c
+            speed = (away_a + away_b + away_c) / 3
+            log_a += with_a * step + (speed - away_a) * _FORGET
+            log_b += with_b * step + (speed - away_b) * _FORGET
+            log_c += with_c * step + (speed - away_c) * _FORGET
+            keep = 1 - 2 * _FORGET
+            own = 2 * _FORGET * _SHAPE**2 + shared
+            self._covariance = (
+                keep * (aa - with_a * with_a * scale) + own,
+                keep * (ab - with_a * with_b * scale) + shared,
+                keep * (ac - with_a * with_c * scale) + shared,
+                keep * (bb - with_b * with_b * scale) + own,
+                keep * (bc - with_b * with_c * scale) + shared,
+                keep * (cc - with_c * with_c * scale) + own,
+            )
+            self._logs = log_a, log_b, log_c
+            self._coefficients = exp(log_a), exp(log_b), exp(log_c)
+
+
+def _fit(prior: Mapping[Size, float]) -> tuple[float, float, float]:
+    """Return the a, b and c that fit best by relative errors, each at least a little."""
+    speed = min(
+        seconds / (_TYPICAL[0] + batch * tokens * (_TYPICAL[1] + tokens * _TYPICAL[2]))
+        for (batch, tokens), seconds in prior.items()
+    )
+    first = [speed * value for value in _TYPICAL]
+    rows = [
+        (first[0] / seconds, first[1] * batch * tokens / seconds, first[2] * batch * tokens**2 / seconds)
+        for (batch, tokens), seconds in prior.items()
+    ]
+    values = [1.0, 1.0, 1.0]
+    for _ in range(200):
+        for part in range(3):
+            square, product = _RIDGE, _RIDGE
+            for row in rows:
+                others = sum(row[other] * values[other] for other in range(3) if other != part)
+                square += row[part] ** 2
+                product += row[part] * (1 - others)
+            values[part] = max(product / square, _LEAST)
+    a, b, c = (value * multiple for value, multiple in zip(first, values, strict=True))
+    return max(a, _FLOOR * b), b, c

@@ -8,6 +8,7 @@ fixed cost is next to nothing beside the batch, smaller batches are better: thei
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import inf
 
 from polyhead_server.scheduling.costs import CostModel, Size
 
@@ -75,25 +76,27 @@ def _starts(
     ordered: Sequence[Size], costs: CostModel, fixed: float, most_rows: Callable[[int], int], lanes: int
 ) -> list[int]:
     """Return, for every n, where the last batch of the first n requests by length begins."""
-    count = len(ordered)
     alone = [costs.marginal(batch, tokens) for batch, tokens in ordered]
-    share = sum(alone) / lanes if lanes > 1 else float("inf")
-    best = [0.0] * (count + 1)  # cost of the first n
-    starts = [0] * (count + 1)
-    for end in range(1, count + 1):
-        batch, tokens = ordered[end - 1]
-        rows = batch
-        unit = alone[end - 1] / batch
-        cheapest, start = best[end - 1] + fixed + rows * unit, end - 1
+    units = [seconds / batch for seconds, (batch, _) in zip(alone, ordered, strict=True)]
+    share = sum(alone) / lanes if lanes > 1 else inf
+    before = [0]  # sequences of the first n
+    best = [0.0]  # cost of the first n
+    starts = [0]
+    low = 0
+    for end, ((batch, tokens), unit) in enumerate(zip(ordered, units, strict=True), 1):
+        total = before[-1] + batch
+        before.append(total)
         most = min(most_rows(tokens), fixed / _WORTH / unit)
-        for begin in range(end - 2, -1, -1):
-            batch, _ = ordered[begin]
-            # A sequence whose padding costs more than a run is better off on its own, as are all shorter ones.
-            if unit - alone[begin] / batch >= fixed or rows + batch > most or rows * unit >= share:
-                break
-            rows += batch
-            price = best[begin] + fixed + rows * unit
-            if price < cheapest:
-                cheapest, start = price, begin
-        best[end], starts[end] = cheapest, start
+        # What is too much for a batch is so for those of longer requests, too. A sequence whose padding costs more
+        # than a run is better off on its own, as are all shorter ones.
+        while low < end - 1 and (
+            total - before[low] > most
+            or (total - before[low + 1]) * unit >= share
+            or unit - units[low] >= fixed
+        ):
+            low += 1
+        costs_from = [cost - rows * unit for cost, rows in zip(best[low:], before[low:end], strict=True)]
+        cheapest = min(costs_from)
+        starts.append(low + costs_from.index(cheapest))
+        best.append(cheapest + total * unit + fixed)
     return starts
