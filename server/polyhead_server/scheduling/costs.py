@@ -32,7 +32,7 @@ _FLOOR = 8.0
 _RIDGE = 1e-3
 _LEAST = 0.01
 _STEP = 0.1
-"""The most by which one run changes the price of its size."""
+"""The most by which one run changes any part, and so any price."""
 
 
 class CostModel:
@@ -84,9 +84,10 @@ class CostModel:
             scale = 1 / (variance + _NOISE * _NOISE)
             error = log(seconds / price)
             step, shared = error * scale, _SPEED**2
-            if abs(step * variance) > _STEP:
-                # What is so far off may be a stall, and teaches little.
-                step, scale, shared = copysign(_STEP / variance, error), 0.0, _STEP**2
+            most = _STEP / max(abs(with_a), abs(with_b), abs(with_c))
+            if abs(step) > most:
+                # So far off, it may be a stall, or a change of speed. It says little about the shape.
+                step, scale, shared = copysign(most, error), 0.0, _STEP**2
             log_a, log_b, log_c = self._logs
             first_a, first_b, first_c = self._first
             away_a, away_b, away_c = log_a - first_a, log_b - first_b, log_c - first_c

@@ -64,7 +64,9 @@ def test_a_wrong_prior_is_forgotten(factor: float, sizes: list[tuple[int, int]])
     costs = CostModel({size: factor * seconds(*size) for size in ((1, 8), (8, 8), (1, 64), (1, 256))})
     learn(costs, sizes, 60)
 
-    assert largest_error(costs) < 0.1
+    assert largest_error(costs, sizes) < 0.1
+    learn(costs, sizes, 300)
+    assert largest_error(costs) < 0.15
 
 
 @pytest.mark.parametrize("factor", [0.001, 100.0])
@@ -76,7 +78,7 @@ def test_one_odd_run_moves_prices_by_little(factor: float, runs: int) -> None:
         before = {size: costs.price(*size) for size in SIZES}
         costs.observe(*odd, seconds(*odd, slower=factor))
 
-        assert all(abs(costs.price(*size) / before[size] - 1) < 0.15 for size in SIZES)
+        assert all(abs(costs.price(*size) / before[size] - 1) < 0.11 for size in SIZES)
 
 
 def test_many_odd_runs_are_a_slow_machine() -> None:
