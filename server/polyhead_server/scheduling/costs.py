@@ -1,9 +1,10 @@
 """The cost of a run of B sequences of T tokens, in seconds, learned from the runs that happen.
 
 A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by a few
-percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count relative to the price
-and no part becomes negative. They wander together, with the speed of the machine, and apart, with the shape of the
-costs. What recent runs do not show, because all have the same size, returns to the shape of the first runs.
+percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count relative to the
+price and no part becomes negative. The three change together, with the speed of the machine, and apart, with the
+shape of the costs. Where runs say nothing about the shape, because all have the same size, it goes back to the shape of
+the first runs, at the present speed.
 """
 
 from collections.abc import Mapping
@@ -15,24 +16,23 @@ Size: TypeAlias = tuple[int, int]
 """(B, T) of a request or of a run."""
 
 _TYPICAL = (16.0, 1.0, 1 / 2048)
-"""a, b and c in relation to each other, where nothing else is known.
+"""a, b and c relative to b, where little else is known.
 
-On CPUs, a run's fixed part costs as much as 4 to 24 tokens, and attention as much as the projections at about
-T = 6·D.
+On CPUs the fixed part costs as much as some 4 to 24 tokens. By FLOPs, attention costs as much as the projections
+at T = 6·D.
 """
-_FORGET = 0.01
-"""The share of what is known of the shape that a run replaces: it goes back to the first within some hundred."""
-_SHAPE = 0.2
-"""The relative error that the first share of each part may have."""
-_SPEED = 0.02
-"""The relative difference of the machine's speed between two runs."""
 _NOISE = 0.05
-"""The relative difference of a run from its price, by chance and because costs are not of this form."""
-_FLOOR = 8.0
-_RIDGE = 1e-3
-_LEAST = 0.01
+"""Expected relative difference of a run from its price, by chance and because the form is not exact."""
+_SPEED = 0.02
+"""Expected relative change of the machine's speed from one run to the next."""
+_SHAPE = 0.3
+"""Expected relative error of each part of the first prices."""
+_FORGET = 0.005
+"""How far the shape returns to the first one with each run: what was learned lasts for some 200 runs."""
 _STEP = 0.1
 """The most by which one run changes any part, and so any price."""
+_REPLAYS = 100
+"""How often the first runs count. Parts that are 100 times those of the typical shape need about so many."""
 
 
 class CostModel:
@@ -53,10 +53,19 @@ class CostModel:
         ):
             raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
         self._lock = Lock()
-        a, b, c = self._coefficients = _fit(prior)
-        self._logs = self._first = log(a), log(b), log(c)
-        variance = _SHAPE**2
-        self._covariance = variance, 0.0, 0.0, variance, 0.0, variance
+        self._coefficients = a, b, c = _TYPICAL
+        speed = min(seconds / self.price(*size) for size, seconds in prior.items())
+        self._set(log(speed * a), log(speed * b), log(speed * c))
+        self._first = self._logs
+        self._covariances = _SHAPE**2, 0.0, 0.0, _SHAPE**2, 0.0, _SHAPE**2
+        for _ in range(_REPLAYS):
+            for size, seconds in prior.items():
+                self.observe(*size, seconds)
+        # Who believes that batches save nothing never sees that they do. So the fixed part is first taken to be at
+        # least half of what is typical; where it is less, runs will tell.
+        log_a, log_b, log_c = self._logs
+        self._set(max(log_a, log_b + log(a / 2)), log_b, log_c)
+        self._first = self._logs
 
     def price(self, batch: int, tokens: int) -> float:
         """Return the seconds of one run of (B, T)."""
@@ -69,65 +78,49 @@ class CostModel:
         return batch * tokens * (b + c * tokens)
 
     def observe(self, batch: int, tokens: int, seconds: float) -> None:
-        """Correct the prices by a run of (B, T). Times that are not above 0 are ignored."""
+        """Correct the prices by a run of (B, T). A time that is not above 0, or not finite, is ignored."""
         if not 0 < seconds < inf:
             return
         with self._lock:
             a, b, c = self._coefficients
-            a, b, c = a, batch * tokens * b, batch * tokens * tokens * c
+            b *= batch * tokens
+            c *= batch * tokens * tokens
             price = a + b + c
             a, b, c = a / price, b / price, c / price
-            aa, ab, ac, bb, bc, cc = self._covariance
-            # How the error of this price goes together with those of the parts, and its variance.
-            with_a, with_b, with_c = aa * a + ab * b + ac * c, ab * a + bb * b + bc * c, ac * a + bc * b + cc * c
-            variance = with_a * a + with_b * b + with_c * c
-            scale = 1 / (variance + _NOISE * _NOISE)
-            error = log(seconds / price)
-            step, shared = error * scale, _SPEED**2
+            # The covariances of each part's error with that of this price, and the variance of the latter.
+            aa, ab, ac, bb, bc, cc = self._covariances
+            with_a = aa * a + ab * b + ac * c
+            with_b = ab * a + bb * b + bc * c
+            with_c = ac * a + bc * b + cc * c
+            weight = 1 / (with_a * a + with_b * b + with_c * c + _NOISE**2)
+            speed = _SPEED**2
+            step = log(seconds / price) * weight
             most = _STEP / max(abs(with_a), abs(with_b), abs(with_c))
             if abs(step) > most:
-                # So far off, it may be a stall, or a change of speed. It says little about the shape.
-                step, scale, shared = copysign(most, error), 0.0, _STEP**2
+                # It may be a stall, or the machine has another speed. It says little about the shape.
+                step, weight, speed = copysign(most, step), 0.0, _STEP**2
+
             log_a, log_b, log_c = self._logs
             first_a, first_b, first_c = self._first
             away_a, away_b, away_c = log_a - first_a, log_b - first_b, log_c - first_c
-            speed = (away_a + away_b + away_c) / 3
-            log_a += with_a * step + (speed - away_a) * _FORGET
-            log_b += with_b * step + (speed - away_b) * _FORGET
-            log_c += with_c * step + (speed - away_c) * _FORGET
-            keep = 1 - 2 * _FORGET
-            own = 2 * _FORGET * _SHAPE**2 + shared
-            self._covariance = (
-                keep * (aa - with_a * with_a * scale) + own,
-                keep * (ab - with_a * with_b * scale) + shared,
-                keep * (ac - with_a * with_c * scale) + shared,
-                keep * (bb - with_b * with_b * scale) + own,
-                keep * (bc - with_b * with_c * scale) + shared,
-                keep * (cc - with_c * with_c * scale) + own,
+            away = (away_a + away_b + away_c) / 3
+            self._set(
+                log_a + with_a * step + (away - away_a) * _FORGET,
+                log_b + with_b * step + (away - away_b) * _FORGET,
+                log_c + with_c * step + (away - away_c) * _FORGET,
             )
-            self._logs = log_a, log_b, log_c
-            self._coefficients = exp(log_a), exp(log_b), exp(log_c)
 
+            keep = (1 - _FORGET) ** 2
+            shape = (1 - keep) * _SHAPE**2
+            self._covariances = (
+                keep * (aa - with_a * with_a * weight) + shape + speed,
+                keep * (ab - with_a * with_b * weight) + speed,
+                keep * (ac - with_a * with_c * weight) + speed,
+                keep * (bb - with_b * with_b * weight) + shape + speed,
+                keep * (bc - with_b * with_c * weight) + speed,
+                keep * (cc - with_c * with_c * weight) + shape + speed,
+            )
 
-def _fit(prior: Mapping[Size, float]) -> tuple[float, float, float]:
-    """Return the a, b and c that fit best by relative errors, each at least a little."""
-    speed = min(
-        seconds / (_TYPICAL[0] + batch * tokens * (_TYPICAL[1] + tokens * _TYPICAL[2]))
-        for (batch, tokens), seconds in prior.items()
-    )
-    first = [speed * value for value in _TYPICAL]
-    rows = [
-        (first[0] / seconds, first[1] * batch * tokens / seconds, first[2] * batch * tokens**2 / seconds)
-        for (batch, tokens), seconds in prior.items()
-    ]
-    values = [1.0, 1.0, 1.0]
-    for _ in range(200):
-        for part in range(3):
-            square, product = _RIDGE, _RIDGE
-            for row in rows:
-                others = sum(row[other] * values[other] for other in range(3) if other != part)
-                square += row[part] ** 2
-                product += row[part] * (1 - others)
-            values[part] = max(product / square, _LEAST)
-    a, b, c = (value * multiple for value, multiple in zip(first, values, strict=True))
-    return max(a, _FLOOR * b), b, c
+    def _set(self, log_a: float, log_b: float, log_c: float) -> None:
+        self._logs = log_a, log_b, log_c
+        self._coefficients = exp(log_a), exp(log_b), exp(log_c)

@@ -2,8 +2,8 @@
 
 As TurboTransformers does it (Fang et al., PPoPP 2021): sorted by length, a cheapest cut has only batches of
 neighbours, so that a dynamic program over the sorted queue finds it. A batch costs what its longest request's
-T and all its sequences cost together. Joining two batches saves the fixed cost of a run and adds padding. Where the
-fixed cost is next to nothing beside the batch, smaller batches are better: their requests are answered earlier.
+T and all its sequences cost together. Joining saves the fixed cost of a run, and adds padding. Where the fixed cost is
+next to nothing beside the rest, smaller batches are better: their requests are answered earlier, and nothing is copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from math import inf
 
 from polyhead_server.scheduling.costs import CostModel, Size
 
-_WORTH = 0.01
-"""Batches do not grow beyond the size at which the fixed cost is this share of the rest."""
+_WORTH_JOINING = 0.01
+"""No batch grows beyond the size at which the fixed cost is this share of the rest."""
 
 
 def joint(sizes: Sequence[Size]) -> Size:
@@ -27,11 +27,12 @@ def cut(
     """Cut requests into batches so that all of them together cost the least.
 
     Args:
-        requests: (B, T) of each, the most urgent first.
+        requests: (B, T) of each, the most urgent first; at least one.
         costs: The prices.
-        most_rows: Returns the largest B of a batch at a T. A request alone may be above it.
-        lanes: How many batches can start now. Each gets its share of the work: no batch is larger than all work
-            divided by the lanes, up to one request.
+        most_rows: Returns the largest B of a batch at a T, by memory. It never grows with T. A request that is
+            larger runs alone.
+        lanes: How many batches can start now. There are at least as many, if there are requests enough, and none
+            is larger than all work divided by the lanes, but for one request.
 
     Returns:
         The requests' positions, in batches, the batch with the most urgent request first. Inside a batch they
@@ -40,16 +41,15 @@ def cut(
     count = len(requests)
     if count == 1:
         return [[0]]
-    fixed = costs.price(0, 1)
+    worth = costs.price(0, 1) / _WORTH_JOINING
     if requests[0][0] == 1 and requests.count(requests[0]) == count:
         tokens = requests[0][1]
-        rows = max(1, min(most_rows(tokens), int(fixed / _WORTH / costs.marginal(1, tokens))))
+        rows = max(1, min(most_rows(tokens), int(worth / costs.marginal(1, tokens))))
         return _cut_equal(count, max(-(-count // rows), min(lanes, count)))
     order = sorted(range(count), key=lambda position: requests[position][1])
-    ordered = [requests[position] for position in order]
+    starts = _starts([requests[position] for position in order], costs, worth, most_rows, lanes)
     batches = []
     end = count
-    starts = _starts(ordered, costs, fixed, most_rows, lanes)
     while end:
         batches.append(order[starts[end] : end])
         end = starts[end]
@@ -67,18 +67,19 @@ def cut(
 
 
 def _cut_equal(count: int, batches: int) -> list[list[int]]:
-    """Cut requests that are alike, the most common queue, into batches that are as equal as can be."""
+    """Cut single sequences of one length, the most common queue: batches are as equal as can be."""
     ends = [count * number // batches for number in range(batches + 1)]
     return [list(range(start, end)) for start, end in pairwise(ends)]
 
 
 def _starts(
-    ordered: Sequence[Size], costs: CostModel, fixed: float, most_rows: Callable[[int], int], lanes: int
+    ordered: Sequence[Size], costs: CostModel, worth: float, most_rows: Callable[[int], int], lanes: int
 ) -> list[int]:
     """Return, for every n, where the last batch of the first n requests by length begins."""
-    alone = [costs.marginal(batch, tokens) for batch, tokens in ordered]
-    units = [seconds / batch for seconds, (batch, _) in zip(alone, ordered, strict=True)]
-    share = sum(alone) / lanes if lanes > 1 else inf
+    fixed = costs.price(0, 1)
+    units = [costs.marginal(1, tokens) for _, tokens in ordered]  # seconds of a sequence
+    work = sum(batch * unit for (batch, _), unit in zip(ordered, units, strict=True))
+    share = work / lanes if lanes > 1 else inf
     before = [0]  # sequences of the first n
     best = [0.0]  # cost of the first n
     starts = [0]
@@ -86,17 +87,20 @@ def _starts(
     for end, ((batch, tokens), unit) in enumerate(zip(ordered, units, strict=True), 1):
         total = before[-1] + batch
         before.append(total)
-        most = min(most_rows(tokens), fixed / _WORTH / unit)
-        # What is too much for a batch is so for those of longer requests, too. A sequence whose padding costs more
-        # than a run is better off on its own, as are all shorter ones.
+        most = min(most_rows(tokens), worth / unit)
+        # What makes a batch too large makes it so for longer requests, too. A sequence whose padding costs more than
+        # a run is better off on its own, as are all shorter ones.
         while low < end - 1 and (
             total - before[low] > most
             or (total - before[low + 1]) * unit >= share
             or unit - units[low] >= fixed
         ):
             low += 1
-        costs_from = [cost - rows * unit for cost, rows in zip(best[low:], before[low:end], strict=True)]
-        cheapest = min(costs_from)
-        starts.append(low + costs_from.index(cheapest))
+        # The cost of the batch grows with `before[end] - before[begin]`.
+        candidates = [
+            cost - rows * unit for cost, rows in zip(best[low:end], before[low:end], strict=True)
+        ]
+        cheapest = min(candidates)
+        starts.append(low + candidates.index(cheapest))
         best.append(cheapest + total * unit + fixed)
     return starts

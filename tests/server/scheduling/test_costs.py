@@ -42,7 +42,7 @@ def test_runs_of_the_form_are_priced_right_from_the_first() -> None:
 def test_one_run_is_enough_for_a_prior() -> None:
     costs = CostModel({(1, 8): 0.002})
 
-    assert costs.price(1, 8) == pytest.approx(0.002)
+    assert costs.price(1, 8) == pytest.approx(0.002, rel=0.05)
     assert 0.002 < costs.price(2, 8) < 0.004
 
 

@@ -15,9 +15,9 @@ class Form(CostModel):
     """Known prices, in seconds: fixed + B·T + attention·B·T²."""
 
     def __init__(self, fixed: float, attention: float = 1e-3) -> None:
-        super().__init__({(1, 1): 1.0})
         self._fixed = fixed
         self._attention = attention
+        super().__init__({(1, 1): 1.0})
 
     def price(self, batch: int, tokens: int) -> float:
         return self._fixed + self.marginal(batch, tokens)
