@@ -1,10 +1,10 @@
 """The cost of a run of B sequences of T tokens, in seconds, learned from the runs that happen.
 
-A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by a few
-percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count relative to the
-price and no part becomes negative. The three change together, with the speed of the machine, and apart, with the
-shape of the costs. Where runs say nothing about the shape, because all have the same size, it goes back to the shape of
-the first runs, at the present speed.
+A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by
+a few percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count
+relative to the price and no part becomes negative. The three change together, with the speed of the machine,
+and apart, with the shape of the costs. Where runs say nothing about the shape, because all have the same
+size, it goes back to the shape of the first runs, at the present speed.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ Size: TypeAlias = tuple[int, int]
 _TYPICAL = (16.0, 1.0, 1 / 2048)
 """a, b and c relative to b, where little else is known.
 
-On CPUs the fixed part costs as much as some 4 to 24 tokens. By FLOPs, attention costs as much as the projections
-at T = 6·D.
+On CPUs the fixed part costs as much as some 4 to 24 tokens. By FLOPs, attention costs as much as the
+projections at T = 6·D.
 """
 _NOISE = 0.05
 """Expected relative difference of a run from its price, by chance and because the form is not exact."""
@@ -61,8 +61,8 @@ class CostModel:
         for _ in range(_REPLAYS):
             for size, seconds in prior.items():
                 self.observe(*size, seconds)
-        # Who believes that batches save nothing never sees that they do. So the fixed part is first taken to be at
-        # least half of what is typical; where it is less, runs will tell.
+        # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is at first
+        # at least half of what is typical; where it is less, runs will show it.
         log_a, log_b, log_c = self._logs
         self._set(max(log_a, log_b + log(a / 2)), log_b, log_c)
         self._first = self._logs

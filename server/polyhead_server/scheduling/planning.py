@@ -2,8 +2,9 @@
 
 As TurboTransformers does it (Fang et al., PPoPP 2021): sorted by length, a cheapest cut has only batches of
 neighbours, so that a dynamic program over the sorted queue finds it. A batch costs what its longest request's
-T and all its sequences cost together. Joining saves the fixed cost of a run, and adds padding. Where the fixed cost is
-next to nothing beside the rest, smaller batches are better: their requests are answered earlier, and nothing is copied.
+T and all its sequences cost together. Joining saves the fixed cost of a run, and adds padding. Where the
+fixed cost is next to nothing beside the rest, smaller batches are better: their requests are answered
+earlier, and nothing is copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +30,10 @@ def cut(
     Args:
         requests: (B, T) of each, the most urgent first; at least one.
         costs: The prices.
-        most_rows: Returns the largest B of a batch at a T, by memory. It never grows with T. A request that is
-            larger runs alone.
-        lanes: How many batches can start now. There are at least as many, if there are requests enough, and none
-            is larger than all work divided by the lanes, but for one request.
+        most_rows: Returns the largest B of a batch at a T, by memory; never more at a larger T. A request
+            that is larger runs alone.
+        lanes: How many batches can start now. There are at least as many, if there are requests enough, and
+            none is larger than all work divided by the lanes, but for one request.
 
     Returns:
         The requests' positions, in batches, the batch with the most urgent request first. Inside a batch they
@@ -88,8 +89,8 @@ def _starts(
         total = before[-1] + batch
         before.append(total)
         most = min(most_rows(tokens), worth / unit)
-        # What makes a batch too large makes it so for longer requests, too. A sequence whose padding costs more than
-        # a run is better off on its own, as are all shorter ones.
+        # What makes a batch too large makes it so for longer requests, too. A sequence whose padding costs
+        # more than a run is better off on its own, as are all shorter ones.
         while low < end - 1 and (
             total - before[low] > most
             or (total - before[low + 1]) * unit >= share
@@ -97,9 +98,7 @@ def _starts(
         ):
             low += 1
         # The cost of the batch grows with `before[end] - before[begin]`.
-        candidates = [
-            cost - rows * unit for cost, rows in zip(best[low:end], before[low:end], strict=True)
-        ]
+        candidates = [cost - rows * unit for cost, rows in zip(best[low:end], before[low:end], strict=True)]
         cheapest = min(candidates)
         starts.append(low + candidates.index(cheapest))
         best.append(cheapest + total * unit + fixed)
