@@ -164,22 +164,40 @@ def running(settings: Settings, *, wait: bool = True) -> Iterator[Running]:
         yield Running(one, channel)
 
 
+ON_BOTH_FRONTS = ("transport", "test_bad_input", "test_overload", "test_responsiveness")
+"""Tests of calls: all that holds must hold whether our queue accepts them, or gRPC's."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parts = Path(metafunc.module.__file__ or "").with_suffix("").parts
+    if "accept_queue" in metafunc.fixturenames and not {*parts}.isdisjoint(ON_BOTH_FRONTS):
+        metafunc.parametrize("accept_queue", ["auto", "off"], scope="module")
+
+
+@pytest.fixture(scope="module")
+def accept_queue() -> str:
+    """How servers accept inference calls."""
+    return "auto"
+
+
 @pytest.fixture
-def serve(repository: Path) -> Iterator[Serve]:
+def serve(repository: Path, accept_queue: str) -> Iterator[Serve]:
     """Starts servers of the test repository; keyword arguments replace settings. All end with the test."""
     with ExitStack() as stack:
 
         def start(*, wait: bool = True, **overrides: Any) -> Running:
-            settings = quick_settings(**({"models": repository} | overrides))
+            settings = quick_settings(
+                **({"models": repository, "accept_queue": accept_queue} | overrides)  # type: ignore[arg-type]
+            )
             return stack.enter_context(running(settings, wait=wait))
 
         yield start
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path) -> Iterator[Running]:
+def server(repository: Path, accept_queue: str) -> Iterator[Running]:
     """One server of the test repository for a whole module."""
-    with running(quick_settings(repository)) as one:
+    with running(quick_settings(repository, accept_queue=accept_queue)) as one:
         yield one
 
 

@@ -6,7 +6,8 @@ Shape letters: B batch, T tokens, D d_model.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES, to_array, unpack_strings
+from polyhead_proto.datatypes import DTYPES, unpack_strings
 from polyhead_proto.names import TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.inference.parameters import read_input_parameters
@@ -45,6 +46,24 @@ class RequestInput:
     """The bytes of its raw contents, where `binary_data_size` gives them."""
     contents: pb.InferTensorContents | None
     """Typed contents; None where they are raw."""
+    spec: TensorSpec
+    limit: int | None = None
+    """The largest value that it may hold, where its values index something."""
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of its datatype, which is not BYTES."""
+        return DTYPES[self.datatype]
+
+    @cached_property
+    def graph_dtype(self) -> np.dtype[Any]:
+        """The NumPy type that the graph takes."""
+        return DTYPES[self.spec.datatype]
+
+    @cached_property
+    def bytes(self) -> int:
+        """The bytes of its data."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def check_inputs(
@@ -62,22 +81,18 @@ def check_inputs(
     inputs = _by_name(message, raw_count, signature)
     sizes: dict[str, int] = {}
     for name in sorted(inputs, key=lambda name: name not in {signature.primary.name, TEXT}):
-        _check_shape(inputs[name], signature.inputs[name], sizes, signature, settings)
-    return list(inputs.values()), sizes
+        _check_shape(inputs[name], sizes, signature, settings)
+    return [replace(given, limit=_limit(given.spec, sizes)) for given in inputs.values()], sizes
 
 
 def read_inputs(
-    inputs: Sequence[RequestInput],
-    sizes: Mapping[str, int],
-    raw: Sequence[bytes | memoryview],
-    *,
-    signature: Signature,
-    settings: Settings,
+    inputs: Sequence[RequestInput], raw: Sequence[bytes | memoryview], max_text_bytes: int
 ) -> tuple[dict[str, NDArray[Any]], Sequence[str] | None]:
-    """Read and check the data of a request, whose inputs and sizes are those of `check_inputs`.
+    """Read and check the data of a request, whose inputs are those of `check_inputs`.
 
     Returns:
-        The arrays by name, raw contents as views; and B texts, or None where there are none.
+        The arrays by name, in the graph's datatypes; raw contents that have these are not copied. And B
+        texts, or None where there are none.
 
     Raises:
         InvalidRequestError: A value is wrong; says which, what it must be and what it was.
@@ -93,10 +108,12 @@ def read_inputs(
                 f"of its raw content, was {given.size}"
             )
         if given.name == TEXT:
-            texts = _read_texts(given, content, settings)
-        else:
-            arrays[given.name] = array = _read_array(given, content)
-            _check_values(given.name, array, signature.inputs[given.name], sizes)
+            texts = _read_texts(given, content, max_text_bytes)
+            continue
+        array = _read_array(given, content)
+        if given.limit is not None:
+            _check_values(given, array, given.limit)
+        arrays[given.name] = array if given.dtype is given.graph_dtype else array.astype(given.graph_dtype)
     return arrays, texts
 
 
@@ -132,6 +149,7 @@ def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature
             shape=shape,
             size=size,
             contents=None if raw_count else tensor.contents,
+            spec=spec,
         )
     for spec in signature.inputs.values():
         if not spec.optional and spec.name not in inputs:
@@ -159,9 +177,10 @@ def _check_alternatives(inputs: Collection[str], signature: Signature) -> None:
 
 
 def _check_shape(
-    given: RequestInput, spec: TensorSpec, sizes: dict[str, int], signature: Signature, settings: Settings
+    given: RequestInput, sizes: dict[str, int], signature: Signature, settings: Settings
 ) -> None:
     """Check datatype and shape, also against the sizes of earlier inputs; note the sizes that are new."""
+    spec = given.spec
     accepted = (spec.datatype, *spec.also)
     if given.datatype not in accepted:
         raise InvalidRequestError(
@@ -188,28 +207,39 @@ def _check_shape(
             sizes[letter] = size
 
 
+def _limit(spec: TensorSpec, sizes: Mapping[str, int]) -> int | None:
+    """Return the largest value of an input whose values index something."""
+    if isinstance(spec.fill, str):
+        return sizes[spec.fill]
+    return None if spec.below is None else spec.below - 1
+
+
 def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[Any]:
     """View raw contents as an array, or copy typed contents into one."""
     if raw is None:
-        return np.array(_typed(given), DTYPES[given.datatype]).reshape(given.shape)
-    try:
-        array = to_array(given.name, given.datatype, given.shape, raw)
-    except ValueError as error:
-        raise InvalidRequestError(str(error)) from error
+        return np.array(_typed(given), given.dtype).reshape(given.shape)
+    if len(raw) != given.bytes:
+        raise InvalidRequestError(
+            f"{given.name} must have {given.bytes} bytes for {given.datatype} {_shown(given.shape)}, "
+            f"had {len(raw)}"
+        )
+    array: NDArray[Any] = np.ndarray(given.shape, given.dtype, raw)
+    if not array.flags.aligned:
+        array = array.copy()
     if given.datatype == "BOOL" and (largest := array.view(np.uint8).max(initial=0)) > 1:
         raise InvalidRequestError(f"{given.name} must hold bytes of 0 or 1, one was {largest}")
     return array
 
 
-def _read_texts(given: RequestInput, raw: bytes | memoryview | None, settings: Settings) -> Sequence[str]:
+def _read_texts(given: RequestInput, raw: bytes | memoryview | None, max_bytes: int) -> Sequence[str]:
     try:
         elements = _typed(given) if raw is None else unpack_strings(given.name, given.shape, raw)
     except ValueError as error:
         raise InvalidRequestError(str(error)) from error
     total = sum(map(len, elements))
-    if total > settings.max_text_bytes:
+    if total > max_bytes:
         raise TooLargeError(
-            f"text must have at most {settings.max_text_bytes} bytes in one request, had {total}: "
+            f"text must have at most {max_bytes} bytes in one request, had {total}: "
             "send fewer or shorter texts"
         )
     texts = []
@@ -244,25 +274,20 @@ def _typed(given: RequestInput) -> Sequence[Any]:
     return values
 
 
-def _check_values(name: str, array: NDArray[Any], spec: TensorSpec, sizes: Mapping[str, int]) -> None:
+def _check_values(given: RequestInput, array: NDArray[Any], limit: int) -> None:
     """Check values that index something: an index out of range must not reach the engine."""
-    if isinstance(spec.fill, str):
-        largest = sizes[spec.fill]
-    elif spec.below is not None:
-        largest = spec.below - 1
-    else:
-        return
     if array.size <= _FEW:  # NumPy's reductions have a price of their own
         values = array.ravel().tolist()
         lowest, highest = min(values), max(values)
     else:
         lowest, highest = array.min(), array.max()
-    if lowest >= 0 and highest <= largest:
+    if lowest >= 0 and highest <= limit:
         return
-    place = tuple(int(index) for index in np.argwhere((array < 0) | (array > largest))[0])
+    place = tuple(int(index) for index in np.argwhere((array < 0) | (array > limit))[0])
     where = ", ".join(map(str, place))
-    limit = f"{spec.fill} ({largest})" if isinstance(spec.fill, str) else largest
-    raise InvalidRequestError(f"{name}[{where}] must be between 0 and {limit}, was {array[place]}")
+    letter = given.spec.fill
+    must = f"{letter} ({limit})" if isinstance(letter, str) else limit
+    raise InvalidRequestError(f"{given.name}[{where}] must be between 0 and {must}, was {array[place]}")
 
 
 def _shown(shape: Sequence[int]) -> str:

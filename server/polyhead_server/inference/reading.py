@@ -10,17 +10,15 @@ from numpy.typing import NDArray
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings
 from polyhead_proto.names import LENGTHS, TOKENS
-from polyhead_server.errors import InvalidRequestError, TooLargeError
+from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.inputs import read_inputs
 from polyhead_server.inference.parts import plan_parts
-from polyhead_server.inference.reply import InferReply, check_size, plan_reply, write_id
-from polyhead_server.inference.templates import RequestTemplate, make_template
+from polyhead_server.inference.reply import InferReply, check_size, write_id
+from polyhead_server.inference.templates import RequestTemplate, check_work, make_template, plan_extent
 from polyhead_server.inference.wire import InferRequest, parse
-from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Work
 from polyhead_server.serving.registry import Registry
-from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
 
@@ -73,23 +71,24 @@ def read(
             "parameter parts of the request must be left out or false: "
             "a reply in parts is for ModelStreamInfer"
         )
-    sizes = template.sizes
-    feeds, texts = read_inputs(template.inputs, sizes, request.raw, signature=signature, settings=settings)
+    feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
     account.parse_ns = account.elapsed_ns
-    tokens: Sequence[Sequence[str]] | None = None
+    sizes, tokens = template.sizes, None
     if texts is not None:
         tokens = _tokenise(texts, feeds, template, settings)
-        account.tokenise_ns = account.elapsed_ns - account.parse_ns
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
-    batch = account.batch = sizes["B"]
-    longest = max(size for letter, size in sizes.items() if letter != "B")
-    _check_work(batch, longest, signature, settings)
-    _complete(feeds, sizes, signature)
-    extras = _extras(feeds, tokens, template)
-    plan = template.plan or plan_reply(
-        template.outputs, sizes=sizes, signature=signature, tokens_bytes=len(extras.get(TOKENS, b""))
+        account.tokenise_ns = account.elapsed_ns - account.parse_ns
+        check_work(sizes, signature, settings)
+    for spec in template.missing:
+        if spec.name not in feeds:  # else the tokeniser gave it
+            fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill
+            feeds[spec.name] = np.full(spec.at(sizes), fill, DTYPES[spec.datatype])
+    extras = _extras(feeds, tokens, template) if template.extras else {}
+    extent = template.extent or plan_extent(
+        template.outputs, sizes, signature, settings, tokens_bytes=len(extras.get(TOKENS, b""))
     )
-    id_field, parts = write_id(request.request_id), None
+    account.batch = extent.batch
+    plan, id_field, parts = extent.plan, write_id(request.request_id), None
     if parameters.parts:
         parts = plan_parts(
             plan.outputs,
@@ -105,8 +104,8 @@ def read(
         work = Work(
             feeds=feeds,
             outputs=plan.computed,
-            batch=batch,
-            tokens=batch * longest,
+            batch=extent.batch,
+            tokens=extent.tokens,
             deadline=account.deadline,
             timeout=parameters.timeout,
             priority=parameters.priority,
@@ -114,8 +113,7 @@ def read(
     reply = InferReply(
         signature=signature, plan=plan, id_field=id_field, parts=parts, streamed=streamed, arrays=extras
     )
-    room = plan.computed_bytes + min(plan.size, settings.max_reply_bytes)
-    return Job(template=template, work=work, reply=reply, room=room)
+    return Job(template=template, work=work, reply=reply, room=extent.room)
 
 
 def _tokenise(
@@ -136,35 +134,10 @@ def _tokenise(
         LENGTHS: made.lengths,
         "types": made.token_type_ids,
     }
-    feeds.update({spec.name: arrays[spec.role] for spec in model.signature.feeds if spec.role in arrays})
+    for spec in model.signature.feeds:
+        if spec.role in arrays:
+            feeds[spec.name] = arrays[spec.role].astype(DTYPES[spec.datatype], copy=False)
     return made.tokens
-
-
-def _check_work(batch: int, tokens: int, signature: Signature, settings: Settings) -> None:
-    """Check what the engine would have to do.
-
-    Raises:
-        TooLargeError: There are too many tokens, or their attention takes too much memory.
-    """
-    check_total(batch, tokens, settings.max_request_tokens)
-    needed = signature.working_bytes(batch, tokens)
-    if needed > settings.max_working_bytes:
-        fast = ", or the fast model if its output is enough" if signature.graph != "fast" else ""
-        raise TooLargeError(
-            f"computing B {batch} × T {tokens} needs about {needed} bytes of memory, the limit is "
-            f"{settings.max_working_bytes}: send fewer or shorter sequences{fast}"
-        )
-
-
-def _complete(feeds: dict[str, NDArray[Any]], sizes: Mapping[str, int], signature: Signature) -> None:
-    """Fill in inputs that were left out, and convert the others to the graph's own datatypes."""
-    for spec in signature.feeds:
-        dtype = DTYPES[spec.datatype]
-        if (given := feeds.get(spec.name)) is not None:
-            feeds[spec.name] = given.astype(dtype, copy=False)
-        else:
-            fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill
-            feeds[spec.name] = np.full(spec.at(sizes), fill, dtype)
 
 
 def _extras(
@@ -173,7 +146,7 @@ def _extras(
     """Return the requested outputs that follow from the inputs."""
     extras: dict[str, NDArray[Any] | bytes] = {}
     signature, tokeniser = template.model.signature, template.model.tokeniser
-    if template.extras and (ids := signature.feed(TOKENS)) and (lengths := signature.feed(LENGTHS)):
+    if (ids := signature.feed(TOKENS)) and (lengths := signature.feed(LENGTHS)):
         extras[LENGTHS] = feeds[lengths.name]
         if TOKENS in template.extras and tokeniser is not None:
             rows = tokens or tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])

@@ -11,16 +11,31 @@ from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import TEXT, TOKENS
+from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.inputs import RequestInput, check_inputs
 from polyhead_server.inference.outputs import EXTRAS, RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
 from polyhead_server.inference.reply import ReplyPlan, plan_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
+from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.serving.registry import Model, Registry
+from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
 _MAX_HEAD_BYTES = 4096
 _MAX_TEMPLATES = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """What follows from the sizes of a request's axes."""
+
+    batch: int
+    tokens: int
+    """B × T, with the longest of the axes that vary for T."""
+    plan: ReplyPlan
+    room: int
+    """The most bytes that what is computed and what is written take at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +45,14 @@ class RequestTemplate:
     model: Model
     parameters: RequestParameters
     inputs: Sequence[RequestInput]
+    missing: Sequence[TensorSpec]
+    """The graph's inputs that requests leave out."""
     sizes: Mapping[str, int]
     """The sizes of the axes that vary. T is missing where it follows from a text."""
     outputs: Sequence[RequestedOutput]
     extras: frozenset[str]
     """Those of the outputs that follow from the inputs: `tokens`, `lengths`."""
-    plan: ReplyPlan | None
+    extent: Extent | None
     """None where sizes follow from the data: from text, or for `tokens`."""
     effort: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
@@ -48,28 +65,76 @@ def make_template(
 
     Raises:
         InvalidRequestError: Something is wrong.
+        TooLargeError: There is too much to compute.
     """
     signature = model.signature
     parameters = read_request_parameters(message.parameters, takes_text=TEXT in signature.inputs)
     outputs = requested_outputs(message.outputs, parameters.default, signature)
     inputs, sizes = check_inputs(message, raw_count, signature, settings)
+    given = {one.name for one in inputs}
+    missing = [spec for spec in signature.feeds if spec.name not in given]
     extras = EXTRAS & {output.spec.name for output in outputs}
-    plan = None
+    extent = None
     effort = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
-    if signature.length in sizes and TOKENS not in extras:
-        plan = plan_reply(outputs, sizes=sizes, signature=signature)
-        given = {one.name for one in inputs}
-        effort = sum(math.prod(spec.at(sizes)) for spec in signature.feeds if spec.name not in given)
+    if signature.length in sizes:
+        check_work(sizes, signature, settings)
+        if TOKENS not in extras:
+            extent = plan_extent(outputs, sizes, signature, settings)
+            effort = sum(math.prod(spec.at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
         parameters=parameters,
         inputs=inputs,
+        missing=missing,
         sizes=sizes,
         outputs=outputs,
         extras=extras,
-        plan=plan,
+        extent=extent,
         effort=effort,
     )
+
+
+def check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:
+    """Check what the engine would have to do.
+
+    Raises:
+        TooLargeError: There are too many tokens, or their attention takes too much memory.
+    """
+    batch, tokens = sizes["B"], _longest(sizes)
+    check_total(batch, tokens, settings.max_request_tokens)
+    needed = signature.working_bytes(batch, tokens)
+    if needed > settings.max_working_bytes:
+        fast = ", or the fast model if its output is enough" if signature.graph != "fast" else ""
+        raise TooLargeError(
+            f"computing B {batch} × T {tokens} needs about {needed} bytes of memory, the limit is "
+            f"{settings.max_working_bytes}: send fewer or shorter sequences{fast}"
+        )
+
+
+def plan_extent(
+    outputs: Sequence[RequestedOutput],
+    sizes: Mapping[str, int],
+    signature: Signature,
+    settings: Settings,
+    *,
+    tokens_bytes: int = 0,
+) -> Extent:
+    """Work out what follows from sizes that have been checked.
+
+    Raises:
+        InvalidRequestError: A query is out of range.
+    """
+    plan = plan_reply(outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
+    return Extent(
+        batch=sizes["B"],
+        tokens=sizes["B"] * _longest(sizes),
+        plan=plan,
+        room=plan.computed_bytes + min(plan.size, settings.max_reply_bytes),
+    )
+
+
+def _longest(sizes: Mapping[str, int]) -> int:
+    return max(size for letter, size in sizes.items() if letter != "B")
 
 
 class RequestTemplates:

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import grpc
+from typing import TYPE_CHECKING, Any, Protocol
 
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.observability.logs import LOGGER
@@ -22,7 +20,13 @@ from polyhead_server.observability.logs import LOGGER
 if TYPE_CHECKING:
     from polyhead_server.observability.tracing import Tracer
 
-Context = grpc.aio.ServicerContext[Any, Any]
+
+class Context(Protocol):
+    """What is recorded of a call."""
+
+    def invocation_metadata(self) -> Any:
+        """Return what the caller has sent with the call."""
+
 
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 

@@ -15,6 +15,9 @@ from polyhead_server.scheduling.work import Work
 Axes = tuple[tuple[int, int], ...]
 """The axes of a tensor that vary, except B: (index of the axis, index of its letter in the layout)."""
 
+Sizes = tuple[int, ...]
+"""The sizes of a layout's letters."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -27,9 +30,12 @@ class Layout:
     lengths: str | None = None
     """The input with each sequence's length without padding."""
 
-    def sizes(self, work: Work) -> tuple[int, ...]:
-        """Return the sizes of a request's letters."""
-        return tuple([work.feeds[name].shape[axis] for name, axis in self.measures])
+    def sizes(self, works: Sequence[Work]) -> list[Sizes]:
+        """Return the sizes of each request's letters."""
+        if len(self.measures) == 1:
+            ((name, axis),) = self.measures
+            return [(work.feeds[name].shape[axis],) for work in works]
+        return [tuple([work.feeds[name].shape[axis] for name, axis in self.measures]) for work in works]
 
 
 def layout_of(signature: Signature) -> Layout:
@@ -53,23 +59,27 @@ def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
     return tuple((axis, letters[letter]) for axis, letter in enumerate(spec.axes) if letter in letters)
 
 
-def assemble(works: Sequence[Work], layout: Layout) -> Arrays:
+def assemble(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> Arrays:
     """Concatenate the inputs of all requests, padded with zeros to the longest.
 
     Args:
         works: At least one. The inputs of a single one are returned without a copy.
+        sizes: The layout's sizes of each.
         layout: Which axes vary.
     """
     if len(works) == 1:
         return works[0].feeds
-    sizes = {layout.sizes(work) for work in works}
-    longest = tuple(map(max, zip(*sizes, strict=True)))
+    longest = None if sizes.count(sizes[0]) == len(sizes) else _longest(sizes)
     feeds = {}
     for name in works[0].feeds:
         parts = [work.feeds[name] for work in works]
         axes = layout.inputs.get(name, ())
-        feeds[name] = np.concatenate(parts) if len(sizes) == 1 or not axes else _pad(parts, axes, longest)
+        feeds[name] = _pad(parts, axes, longest) if longest and axes else np.concatenate(parts)
     return feeds
+
+
+def _longest(sizes: Sequence[Sizes]) -> Sizes:
+    return tuple(map(max, zip(*sizes, strict=True)))
 
 
 def _pad(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
@@ -92,34 +102,35 @@ def outputs_of(works: Sequence[Work]) -> list[str]:
     return list(dict.fromkeys(name for work in works for name in work.outputs))
 
 
-def split(outputs: Arrays, works: Sequence[Work], layout: Layout) -> list[Arrays]:
+def split(outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> list[Arrays]:
     """Return the outputs of each request, in its own shape. They are views; nothing is copied.
 
     Args:
-        outputs: What the engine returned for `assemble(works, layout)`.
+        outputs: What the engine returned for `assemble(works, sizes, layout)`.
         works: The same requests in the same order.
+        sizes: The layout's sizes of each.
         layout: Which axes vary.
     """
     if len(works) == 1:
         return [outputs]
-    sizes = [layout.sizes(work) for work in works]
-    longest = tuple(map(max, zip(*sizes, strict=True)))
+    longest = _longest(sizes)
     parts: list[Arrays] = []
     row = 0
     for work, own in zip(works, sizes, strict=True):
-        rows = slice(row, row + work.batch)
-        row += work.batch
-        axes = {} if own == longest else layout.outputs
-        parts.append({name: outputs[name][(rows, *_trim(axes.get(name, ()), own))] for name in work.outputs})
+        rows = slice(row, row := row + work.batch)
+        part = {name: outputs[name][rows] for name in work.outputs}
+        if own != longest:
+            part = {name: array[_trim(layout.outputs.get(name, ()), own)] for name, array in part.items()}
+        parts.append(part)
     return parts
 
 
-def _trim(axes: Axes, sizes: Sequence[int]) -> list[slice]:
-    """Return slices of the axes after B that cut those that vary."""
-    cuts = [slice(None)] * (axes[-1][0] if axes else 0)
+def _trim(axes: Axes, sizes: Sizes) -> tuple[slice, ...]:
+    """Return slices that cut the axes that vary."""
+    cuts = [slice(None)] * (axes[-1][0] + 1 if axes else 1)
     for axis, letter in axes:
-        cuts[axis - 1] = slice(sizes[letter])
-    return cuts
+        cuts[axis] = slice(sizes[letter])
+    return tuple(cuts)
 
 
 def real_tokens(feeds: Arrays, layout: Layout, padded: int) -> int:

@@ -76,11 +76,12 @@ def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
         EngineError: Anything else went wrong.
     """
     started_ns = time.perf_counter_ns()
-    feeds = assemble(works, layout)
+    sizes = layout.sizes(works)
+    feeds = assemble(works, sizes, layout)
     assembled_ns = time.perf_counter_ns()
     values = engine.run(feeds, outputs_of(works))
     computed_ns = time.perf_counter_ns()
-    outputs = split(values, works, layout)
+    outputs = split(values, works, sizes, layout)
     sequences = sum([work.batch for work in works])
     padded = sequences * max([work.tokens // work.batch for work in works])
     execution = Execution(

@@ -1,8 +1,7 @@
 """The state of a server (loading, ready, draining) and the number of requests that it has accepted."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from polyhead_server.errors import DrainingError
 from polyhead_server.observability.counter_layout import DRAINING, IN_FLIGHT
@@ -63,9 +62,8 @@ class Lifecycle:
         """Wait until every accepted request is answered."""
         await self._idle.wait()
 
-    @contextmanager
-    def accept(self) -> Iterator[None]:
-        """Count a request as accepted for the duration of the block.
+    def accept(self) -> "Lifecycle":
+        """Count a request as accepted for the duration of a `with` block.
 
         Raises:
             DrainingError: Nothing new is accepted.
@@ -75,13 +73,16 @@ class Lifecycle:
             self._statistics.on_drop(DRAINING)
             self._statistics.failed(total_ns=0, error=error)
             raise error
+        return self
+
+    def __enter__(self) -> None:
+        if not self._accepted:
+            self._idle.clear()
         self._accepted += 1
         self._statistics.page[IN_FLIGHT] = self._accepted
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._accepted -= 1
-            self._statistics.page[IN_FLIGHT] = self._accepted
-            if not self._accepted:
-                self._idle.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._accepted -= 1
+        self._statistics.page[IN_FLIGHT] = self._accepted
+        if not self._accepted:
+            self._idle.set()

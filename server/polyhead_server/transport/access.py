@@ -31,6 +31,7 @@ _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Rejection: TypeAlias = tuple[grpc.StatusCode, str]
 
 
 def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
@@ -73,22 +74,31 @@ class Guard(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         """Return the handler of a call. gRPC asks for each."""
-        rejection = self._rejection(handler_call_details)
+        method: str = handler_call_details.method
+        rejection = self.rejection(method, handler_call_details.invocation_metadata)
         if rejection is None:
             return await continuation(handler_call_details)
+        self.count(method, rejection)
+        return _reject(*rejection)
+
+    def count(self, method: str, rejection: Rejection) -> None:
+        """Count and log a rejected call."""
         code, message = rejection
-        method: str = handler_call_details.method
         if method in _INFERENCE:
             self._statistics.rejected(code.name)
         LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
-        return _reject(code, message)
 
-    def _rejection(self, details: grpc.HandlerCallDetails) -> tuple[grpc.StatusCode, str] | None:
-        method: str = details.method
+    def rejection(self, method: str, metadata: Any) -> Rejection | None:
+        """Return why a call is rejected, or None if it is not. May be called in any thread.
+
+        Args:
+            method: The full name of what is called.
+            metadata: What the caller has sent with the call.
+        """
         manages = method in MANAGEMENT
         if method in OPEN or not (self._management if manages else self._tokens):
             return None
-        given = _bearer(details.invocation_metadata)
+        given = _bearer(metadata)
         if given is None:
             return (
                 grpc.StatusCode.UNAUTHENTICATED,

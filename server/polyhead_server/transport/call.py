@@ -3,19 +3,38 @@
 import asyncio
 import math
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import grpc
 
+from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import ErrorReply, error_reply
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import CURRENT, request_id
 
+INFER = RPCS["ModelInfer"].path
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def caller_deadline(context: Context) -> float:
+class CallContext(Protocol):
+    """What handlers of unary calls use of `grpc.aio.ServicerContext`."""
+
+    def invocation_metadata(self) -> Any:
+        """Return what the caller has sent with the call."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller stops waiting, or None if it waits forever."""
+
+    def add_done_callback(self, callback: Any, /) -> object:
+        """Call a function when the call has ended."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        """End the call with a status."""
+
+
+def caller_deadline(context: CallContext) -> float:
     """Return the deadline that the caller has set, in the event loop's time; infinite if there is none.
 
     Ask when the call arrives: gRPC derives it from the wall clock, which may be set in the meantime.
@@ -25,7 +44,7 @@ def caller_deadline(context: Context) -> float:
     return math.inf if remaining is None else now + remaining
 
 
-def reject(context: Context, error: Exception) -> ErrorReply:
+def reject(context: CallContext, error: Exception) -> ErrorReply:
     """Turn an error into what its caller gets. Log those that are the server's fault."""
     name = request_id(context)
     reply = error_reply(error, name)
@@ -44,7 +63,7 @@ def reject(context: Context, error: Exception) -> ErrorReply:
     return replace(reply, trailers=(*reply.trailers, (REQUEST_ID, name)))
 
 
-async def abort(context: Context, error: Exception) -> NoReturn:
+async def abort(context: CallContext, error: Exception) -> NoReturn:
     """End a call with the status of an error.
 
     Raises:

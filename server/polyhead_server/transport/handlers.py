@@ -9,7 +9,7 @@ import grpc
 from polyhead_proto import RPCS, SERVICE
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.call import Context, abort, caller_deadline
+from polyhead_server.transport.call import CallContext, Context, abort, caller_deadline
 from polyhead_server.transport.reading import StreamRequests
 from polyhead_server.transport.streaming import InferStream
 
@@ -25,6 +25,8 @@ class InferenceService:
     def __init__(self, runtime: Runtime, observation: RequestLog) -> None:
         self._runtime = runtime
         self._observation = observation
+        self.infer = self._observed_infer if observation.wanted else self._infer
+        """Handles `ModelInfer`, however its calls are accepted."""
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the service for a server to add."""
@@ -32,19 +34,19 @@ class InferenceService:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: unary(partial(self._call, name)) for name in RPCS
         }
-        handlers["ModelInfer"] = unary(self._observed_infer if self._observation.wanted else self._infer)
+        handlers["ModelInfer"] = unary(self.infer)
         handlers["ModelStreamInfer"] = stream(self._stream_infer)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    async def _call(self, procedure: str, payload: bytes, context: Context) -> bytes:
+    async def _call(self, procedure: str, payload: bytes, context: CallContext) -> bytes:
         try:
             return await self._runtime.call(procedure, payload)
         except Exception as error:
             await abort(context, error)
 
-    async def _infer(self, payload: bytes, context: Context) -> bytes:
+    async def _infer(self, payload: bytes, context: CallContext) -> bytes:
         def until_sent(release: Callable[[], None]) -> None:
-            context.add_done_callback(lambda _: release())  # type: ignore[arg-type]
+            context.add_done_callback(lambda _: release())
 
         try:
             deadline = caller_deadline(context)
@@ -52,7 +54,7 @@ class InferenceService:
         except Exception as error:
             await abort(context, error)
 
-    async def _observed_infer(self, payload: bytes, context: Context) -> bytes:
+    async def _observed_infer(self, payload: bytes, context: CallContext) -> bytes:
         with self._observation.request(context):
             return await self._infer(payload, context)
 

@@ -16,14 +16,14 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from polyhead_proto import RPCS
 from polyhead_server.errors import ExpiredError, InvalidRequestError, RequestError, UnavailableError
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import Context, abort
+from polyhead_server.transport.call import INFER, Context, abort
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+End: TypeAlias = Callable[[RequestError], None]
 
 PROMPT_SECONDS = 1.0
 """A message that comes within this time is never rejected for the time it takes."""
@@ -31,14 +31,14 @@ PROMPT_SECONDS = 1.0
 _STREAMS_PER_REQUEST = 4
 """A stream between two requests looks like one whose request is stuck, and is honest more often."""
 
-_INFER = RPCS["ModelInfer"].path
+EMPTY_CALL = "a call must bring a request, this one ended without"
 
 _CHECK_SECONDS = 0.25
 _RETRY_MS = (500, 1500)
 
 
 class BoundedReader:
-    """Read messages, and wait long only for a few of them. Lives on the event loop.
+    """Bound how many messages are waited for, and how long. Checks on the event loop.
 
     Args:
         what: What is read, for error messages.
@@ -50,20 +50,40 @@ class BoundedReader:
         self._what = what
         self._limit = limit
         self._seconds = seconds
-        # For each waiting task the check since which it waits, the longest first; or why it has been ended.
-        # Checks are counted, not seconds: if the event loop was held up, messages have come meanwhile that
-        # it had no time to see.
-        self._tasks: dict[asyncio.Task[Any], int | RequestError] = {}
-        self._excused: dict[asyncio.Task[Any], Callable[[], bool]] = {}
+        # For each read the check since which it waits, the longest first. A read is known by the function
+        # that ends it. Checks are counted, not seconds: if the event loop was held up, messages have come
+        # meanwhile that nothing had time to see.
+        self._reads: dict[End, int] = {}
+        self._excused: dict[End, Callable[[], bool]] = {}
         self._checks = 0
-        self._next_check: asyncio.TimerHandle | None = None
+        self._checking = False
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self, end: End, excused: Callable[[], bool] | None = None) -> None:
+        """Wait for a message. May be called in any thread.
+
+        Args:
+            end: Called on the event loop with the reason, if the message is not to be waited for any longer.
+            excused: Returns whether the caller is waiting for the server, so that the time does not count.
+        """
+        self._reads[end] = self._checks
+        if excused is not None:
+            self._excused[end] = excused
+        if not self._checking:  # one timer for all: one for each would cost more than the rest of this
+            self._checking = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, _CHECK_SECONDS, self._check)
+
+    def finish(self, end: End) -> None:
+        """Note that a message has come, or will not. May be called in any thread."""
+        self._reads.pop(end, None)
+        self._excused.pop(end, None)
 
     async def read(self, context: Context, excused: Callable[[], bool] | None = None) -> Any:
         """Read the next message of a call, or `grpc.aio.EOF`.
 
         Args:
             context: The call.
-            excused: Returns whether the caller is waiting for the server, so that the time does not count.
+            excused: As in `begin`.
 
         Raises:
             UnavailableError: The message is not prompt, and as many others as may be are not either.
@@ -71,48 +91,49 @@ class BoundedReader:
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - gRPC calls handlers in tasks
-        self._tasks[task] = self._checks
-        if excused is not None:
-            self._excused[task] = excused
-        if self._next_check is None:  # one timer for all: one for each would cost more than the rest of this
-            self._next_check = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._check)
+        reasons: list[RequestError] = []
+
+        def end(reason: RequestError) -> None:
+            reasons.append(reason)
+            task.cancel()
+
+        self.begin(end, excused)
         try:
             return await context.read()
         except asyncio.CancelledError:
-            reason = self._tasks[task]
-            if isinstance(reason, int) or task.uncancel():
+            if not reasons or task.uncancel():
                 raise
-            raise reason from None
+            raise reasons[0] from None
         finally:
-            del self._tasks[task]
-            self._excused.pop(task, None)
+            self.finish(end)
 
     def _check(self) -> None:
         """End the reads that take too long, or are too many."""
-        loop = asyncio.get_running_loop()
-        self._next_check = loop.call_later(_CHECK_SECONDS, self._check) if self._tasks else None
         self._checks += 1
-        for task in [task for task, excused in self._excused.items() if excused()]:
-            if isinstance(self._tasks[task], int):
-                del self._tasks[task]
-                self._tasks[task] = self._checks  # at the end, since the others are in order
+        for end, excused in self._excused.items():
+            if excused():
+                del self._reads[end]
+                self._reads[end] = self._checks  # at the end, since the others are in order
         slow = 0
-        for task, since in self._tasks.items():
-            if isinstance(since, RequestError):
-                continue
+        for end, since in self._reads.copy().items():  # other threads change it
             waited = (self._checks - since - 1) * _CHECK_SECONDS  # at least
             if waited < PROMPT_SECONDS:
                 break
+            if end not in self._reads:  # it has come
+                continue
             if waited >= self._seconds:
-                self._end(task, self._expired())
+                self._end(end, self._expired())
             elif slow == self._limit:
-                self._end(task, self._crowded())
+                self._end(end, self._crowded())
             else:
                 slow += 1
+        self._checking = bool(self._reads)
+        if self._checking:
+            self._loop.call_later(_CHECK_SECONDS, self._check)
 
-    def _end(self, task: asyncio.Task[Any], reason: RequestError) -> None:
-        self._tasks[task] = reason
-        task.cancel()
+    def _end(self, end: End, reason: RequestError) -> None:
+        self.finish(end)
+        end(reason)
 
     def _expired(self) -> ExpiredError:
         return ExpiredError(f"{self._what} must come within {self._seconds:g} s, and did not")
@@ -123,6 +144,32 @@ class BoundedReader:
             "and did not: try again later, send smaller requests, or close streams that are not used",
             retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
         )
+
+
+class RequestReader(BoundedReader):
+    """Read the only request of a call.
+
+    Args:
+        settings: The limits.
+        statistics: Counts inference requests that are not waited for.
+    """
+
+    def __init__(self, settings: Settings, statistics: Statistics) -> None:
+        super().__init__(
+            "the request", limit=_largest_requests(settings), seconds=settings.max_request_seconds
+        )
+        self._statistics = statistics
+
+    def count(self, error: Exception, began_ns: int) -> None:
+        """Count an inference request that could not be read.
+
+        Args:
+            error: The reason.
+            began_ns: When its call came, by `time.perf_counter_ns`.
+        """
+        if isinstance(error, UnavailableError):
+            self._statistics.on_drop(MEMORY)
+        self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
 
 
 class StreamRequests:
@@ -174,14 +221,14 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         settings: The limits.
-        statistics: Counts rejected requests.
+        requests: Reads the requests of unary calls.
     """
 
-    def __init__(self, settings: Settings, statistics: Statistics) -> None:
-        limit = max(1, settings.max_held_bytes // settings.max_request_bytes)
-        self._requests = BoundedReader("the request", limit=limit, seconds=settings.max_request_seconds)
-        self._streams = BoundedReader("the stream's next request", limit=_STREAMS_PER_REQUEST * limit)
-        self._statistics = statistics
+    def __init__(self, settings: Settings, requests: RequestReader) -> None:
+        self._requests = requests
+        self._streams = BoundedReader(
+            "the stream's next request", limit=_STREAMS_PER_REQUEST * _largest_requests(settings)
+        )
         self._handlers: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -230,13 +277,16 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
         try:
             request = await self._requests.read(context)
         except (RequestError, MemoryError) as error:  # its bytes may not fit into memory
-            if method == _INFER:
-                if isinstance(error, UnavailableError):
-                    self._statistics.on_drop(MEMORY)
-                self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
+            if method == INFER:
+                self._requests.count(error, began_ns)
             await abort(context, error)
         if request is grpc.aio.EOF:
             # gRPC itself would leave a caller that is still there without an answer. One that has left
             # does not count.
-            await abort(context, InvalidRequestError("a call must bring a request, this one ended without"))
+            await abort(context, InvalidRequestError(EMPTY_CALL))
         return request
+
+
+def _largest_requests(settings: Settings) -> int:
+    """Return how many of the largest requests fit into the memory for all."""
+    return max(1, settings.max_held_bytes // settings.max_request_bytes)

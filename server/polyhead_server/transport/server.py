@@ -16,11 +16,13 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
+from polyhead_server.transport.accept_queue import AcceptQueue, why_not
 from polyhead_server.transport.access import guards
+from polyhead_server.transport.call import INFER
 from polyhead_server.transport.handlers import InferenceService
 from polyhead_server.transport.health import HEALTH, Health
 from polyhead_server.transport.options import server_options
-from polyhead_server.transport.reading import ReadingInterceptor
+from polyhead_server.transport.reading import ReadingInterceptor, RequestReader
 from polyhead_server.transport.tls import server_credentials
 
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that have just been
@@ -52,14 +54,17 @@ class GrpcServer:
         self._host = settings.host
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
+        self._guards = guards(settings, statistics)
+        self._requests = RequestReader(settings, statistics)
         self._grpc = grpc.aio.server(
-            interceptors=(*guards(settings, statistics), ReadingInterceptor(settings, statistics)),
+            interceptors=(*self._guards, ReadingInterceptor(settings, self._requests)),
             options=server_options(settings, reuse_port=reuse_port),
         )
-        service = InferenceService(runtime, RequestLog(self._tracer))
-        self._grpc.add_generic_rpc_handlers((service.handler(), Health(runtime).handler()))
+        self._inference = InferenceService(runtime, RequestLog(self._tracer))
+        self._grpc.add_generic_rpc_handlers((self._inference.handler(), Health(runtime).handler()))
         _add_reflection(self._grpc)
         self._listen_when_loaded = listen_when_loaded
+        self._accept_queue: AcceptQueue | None = None
         self._serving: asyncio.Task[None] | None = None
         if not listen_when_loaded:
             self._bind()
@@ -72,7 +77,7 @@ class GrpcServer:
         """
         await self.runtime.start()
         if not self._listen_when_loaded:
-            await self._grpc.start()
+            await self._listen()
             LOGGER.info("listening on %s; loading models", format_address(self._host, self.port))
         self._serving = asyncio.ensure_future(self._serve())
         self._serving.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
@@ -102,7 +107,7 @@ class GrpcServer:
         await asyncio.sleep(max(0.0, min(_FAREWELL_SECONDS, deadline - loop.time())))
         # The last replies may still be on their way to their readers. Unused streams are not waited for.
         left = deadline - loop.time() if self.runtime.budget.bytes else 0.0
-        await self._grpc.stop(max(left, _LAST_REPLIES_SECONDS))
+        await (self._accept_queue or self._grpc).stop(max(left, _LAST_REPLIES_SECONDS))
         await self.runtime.close()
         if self._tracer is not None:  # whose collector may be gone
             sending = Thread(target=self._tracer.close, name="traces", daemon=True)
@@ -113,11 +118,24 @@ class GrpcServer:
     def _bind(self) -> None:
         self.port = bind(self._grpc, self._host, self.port, self._credentials)
 
+    async def _listen(self) -> None:
+        """Accept calls; those of `ModelInfer` by a queue of their own, if that works here."""
+        if self.runtime.settings.accept_queue == "auto":
+            if reason := await why_not():
+                LOGGER.warning("inference calls are accepted one by one, by grpc.aio (%s)", reason)
+            else:
+                self._accept_queue = AcceptQueue(
+                    self._grpc, INFER, self._inference.infer, guards=self._guards, reader=self._requests
+                )
+        await self._grpc.start()
+        if self._accept_queue is not None:
+            self._accept_queue.start()
+
     async def _serve(self) -> None:
         await self.runtime.loaded()
         if self._listen_when_loaded:
             self._bind()
-            await self._grpc.start()
+            await self._listen()
         models = (model.signature for model in self.runtime.registry.models())
         LOGGER.info(
             "serving %s on %s with %s (%s)",

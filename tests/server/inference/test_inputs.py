@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from polyhead_server import Settings
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.inputs import RequestInput, read_inputs
 from polyhead_server.repository import read_manifest
@@ -15,13 +14,8 @@ from polyhead_server.repository.signature import signature_of
 def read(repository: Path, family: str, raw: bytes, **given: Any) -> Any:
     """What is read of one raw input."""
     manifest = read_manifest(repository / family / "1", family=family, version=1)
-    return read_inputs(
-        [RequestInput(size=None, contents=None, **given)],
-        {"B": given["shape"][0], "T": 3},
-        [raw],
-        signature=signature_of(manifest, "fast"),
-        settings=Settings(models=repository),
-    )
+    spec = signature_of(manifest, "fast").inputs[given["name"]]
+    return read_inputs([RequestInput(size=None, contents=None, spec=spec, **given)], [raw], 100)
 
 
 def test_bytes_that_do_not_fit_are_the_callers_fault(repository: Path) -> None:

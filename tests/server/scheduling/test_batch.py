@@ -33,13 +33,13 @@ def test_one_request_is_passed_on_untouched() -> None:
     one = work(2, 3)
     outputs = {"output": np.zeros((2, 3, 3))}
 
-    assert assemble([one], LAYOUT) is one.feeds
-    assert split(outputs, [one], LAYOUT)[0] is outputs
+    assert assemble([one], LAYOUT.sizes([one]), LAYOUT) is one.feeds
+    assert split(outputs, [one], LAYOUT.sizes([one]), LAYOUT)[0] is outputs
 
 
 def test_shorter_ones_are_padded_with_zeros() -> None:
     works = [work(1, 2), work(2, 4), work(1, 1)]
-    feeds = assemble(works, LAYOUT)
+    feeds = assemble(works, LAYOUT.sizes(works), LAYOUT)
 
     assert feeds["x"].shape == (4, 4, 3)
     assert feeds["mask"].shape == (4, 4, 4)
@@ -56,7 +56,7 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
 
 def test_equal_lengths_are_only_put_together() -> None:
     works = [work(1, 4), work(3, 4)]
-    feeds = assemble(works, LAYOUT)
+    feeds = assemble(works, LAYOUT.sizes(works), LAYOUT)
 
     np.testing.assert_array_equal(feeds["x"], np.concatenate([one.feeds["x"] for one in works]))
 
@@ -73,7 +73,7 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
         "attention.0": RANDOM.standard_normal((4, 5, 4, 4)),
         "pooled": RANDOM.standard_normal((4, 3)),
     }
-    first, second, third = split(outputs, works, LAYOUT)
+    first, second, third = split(outputs, works, LAYOUT.sizes(works), LAYOUT)
 
     assert list(first) == ["output", "attention.0"]
     assert list(second) == ["pooled"]

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from tests.server import h2
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.observability import counter_layout as at
+from polyhead_server.transport.reading import BoundedReader
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
@@ -165,21 +167,46 @@ def test_a_call_that_ends_without_a_request_is_answered(silent: Any, path: str) 
     assert empty.call.details() == "a call must bring a request, this one ended without"
 
 
+class Memory:
+    """Takes the memory for requests away."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        read = BoundedReader.read
+
+        class CompletionQueue(cygrpc.CompletionQueue):  # type: ignore[misc]
+            def poll(queue, deadline: float | None = None) -> Any:  # noqa: N805
+                event = super().poll(deadline)
+                operations = getattr(event, "batch_operations", ())
+                if self.is_full and any(
+                    one.type() == cygrpc.OperationType.receive_message for one in operations
+                ):
+                    raise MemoryError
+                return event
+
+        async def read_or_fail(*arguments: Any) -> Any:
+            request = await read(*arguments)
+            if self.is_full:
+                raise MemoryError
+            return request
+
+        monkeypatch.setattr(cygrpc, "CompletionQueue", CompletionQueue)
+        monkeypatch.setattr(BoundedReader, "read", read_or_fail)
+
+
 def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    memory = Memory(monkeypatch)
     server = serve()
+    for _ in range(100):  # more than there are accepts
+        memory.is_full = True
+        with pytest.raises(grpc.RpcError) as caught:
+            server.infer("tiny", X)
 
-    async def read(*_arguments: object) -> bytes:
-        raise MemoryError
-
-    monkeypatch.setattr("polyhead_server.transport.reading.BoundedReader.read", read)
-    with pytest.raises(grpc.RpcError) as caught:
-        server.infer("tiny", X)
-
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    monkeypatch.undo()
-    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        memory.is_full = False
+        assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
 
 
 def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -> None:
