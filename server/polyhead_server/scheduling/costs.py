@@ -61,7 +61,7 @@ class CostModel:
         for _ in range(_REPLAYS):
             for size, seconds in prior.items():
                 self.observe(*size, seconds)
-        # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is at first
+        # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is first
         # at least half of what is typical; where it is less, runs will show it.
         log_a, log_b, log_c = self._logs
         self._set(max(log_a, log_b + log(a / 2)), log_b, log_c)

@@ -13,7 +13,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from math import log2
 from pathlib import Path
@@ -42,7 +42,7 @@ class Machine:
     def __init__(self, recorded: str, slower: float = 1.0) -> None:
         runs = RECORDED[recorded]
         self._noise: list[float] = runs["noise"]
-        self._typical = median(self._noise)
+        self._typical: float = median(self._noise)
         self._slower = slower
         self._per_token = {
             int(tokens): {
@@ -57,8 +57,8 @@ class Machine:
         price = self._prices.get((batch, tokens))
         if price is None:
             column = {length: _between(batch, row) for length, row in self._per_token.items()}
-            price = self._slower * self._typical * batch * tokens * _between(tokens, column)
-            self._prices[batch, tokens] = price
+            per_token = _between(tokens, column)
+            self._prices[batch, tokens] = price = self._slower * self._typical * per_token * batch * tokens
         return price
 
     def run(self, batch: int, tokens: int, noise: random.Random) -> float:
@@ -266,6 +266,10 @@ def test_a_bad_start_is_overcome(recorded: str, start: Callable[[Machine], dict[
     assert fmean(regrets) < 0.03
 
 
+def _always(machine: Machine, _run: int) -> Machine:
+    return machine
+
+
 @pytest.mark.parametrize(
     ("plan", "lengths"),
     [
@@ -277,6 +281,6 @@ def test_bad_plans_are_seen(plan: Plan, lengths: tuple[int, ...]) -> None:
     for recorded in RECORDED:
         machine = Machine(recorded)
         costs = CostModel(measured(machine))
-        outcome = simulate(lambda _run, machine=machine: machine, costs, plan, lengths, 32, 1)
+        outcome = simulate(partial(_always, machine), costs, plan, lengths, 32, 1)
 
         assert outcome.regret > 0.1, recorded
