@@ -94,7 +94,7 @@ class CostModel:
             with_c = ac * a + bc * b + cc * c
             weight = 1 / (with_a * a + with_b * b + with_c * c + _NOISE**2)
             speed = _SPEED**2
-            step = log(seconds / price) * weight
+            step = (log(seconds) - log(price)) * weight
             most = _STEP / max(abs(with_a), abs(with_b), abs(with_c))
             if abs(step) > most:
                 # It may be a stall, or the machine has another speed. It says little about the shape.
