@@ -61,7 +61,7 @@ class CostModel:
         for _ in range(_REPLAYS):
             for size, seconds in prior.items():
                 self.observe(*size, seconds)
-        # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is at first
+        # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is first
         # at least half of what is typical; where it is less, runs will show it.
         log_a, log_b, log_c = self._logs
         self._set(max(log_a, log_b + log(a / 2)), log_b, log_c)
@@ -94,7 +94,7 @@ class CostModel:
             with_c = ac * a + bc * b + cc * c
             weight = 1 / (with_a * a + with_b * b + with_c * c + _NOISE**2)
             speed = _SPEED**2
-            step = log(seconds / price) * weight
+            step = (log(seconds) - log(price)) * weight
             most = _STEP / max(abs(with_a), abs(with_b), abs(with_c))
             if abs(step) > most:
                 # It may be a stall, or the machine has another speed. It says little about the shape.

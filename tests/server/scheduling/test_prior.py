@@ -59,7 +59,7 @@ def test_a_slow_machine_runs_once() -> None:
     assert len(machine.runs) == 1
 
 
-def test_the_first_run_of_a_size_does_not_count() -> None:
+def test_what_disturbs_a_run_does_not_count() -> None:
     prior = Machine(1e-4, 1e-6, first=5e-3).prior()
 
     assert prior[1, 8] == pytest.approx(1e-4 + 8e-6)

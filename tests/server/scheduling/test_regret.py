@@ -13,7 +13,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from math import log2
 from pathlib import Path
@@ -42,7 +42,7 @@ class Machine:
     def __init__(self, recorded: str, slower: float = 1.0) -> None:
         runs = RECORDED[recorded]
         self._noise: list[float] = runs["noise"]
-        self._typical = median(self._noise)
+        self._typical: float = median(self._noise)
         self._slower = slower
         self._per_token = {
             int(tokens): {
@@ -57,8 +57,8 @@ class Machine:
         price = self._prices.get((batch, tokens))
         if price is None:
             column = {length: _between(batch, row) for length, row in self._per_token.items()}
-            price = self._slower * self._typical * batch * tokens * _between(tokens, column)
-            self._prices[batch, tokens] = price
+            per_token = _between(tokens, column)
+            self._prices[batch, tokens] = price = self._slower * self._typical * per_token * batch * tokens
         return price
 
     def run(self, batch: int, tokens: int, noise: random.Random) -> float:
@@ -214,10 +214,9 @@ def with_little_but_fixed_cost(machine: Machine) -> dict[Size, float]:
 def outcomes(
     recorded: str,
     start: Callable[[Machine], dict[Size, float]],
-    change: Callable[[str], Machine] | None = None,
+    change: Callable[[str], Machine],
 ) -> Iterator[tuple[str, Outcome]]:
-    before = Machine(recorded)
-    after = before if change is None else change(recorded)
+    before, after = Machine(recorded), change(recorded)
     lanes = 2 if recorded.endswith("lanes") else 1
     for lengths, callers in LOADS:
         costs = CostModel(start(before))
@@ -238,32 +237,37 @@ def other_way(recorded: str) -> Machine:
 
 
 @pytest.mark.parametrize("recorded", RECORDED)
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(None, id="steady"),
-        pytest.param(lambda recorded: Machine(recorded, 2.0), id="slower"),
-        pytest.param(lambda recorded: Machine(recorded, 0.5), id="faster"),
-        pytest.param(other_way, id="other-way"),
-    ],
-)
-def test_learned_costs_plan_as_well_as_known_ones(
-    recorded: str, change: Callable[[str], Machine] | None
-) -> None:
-    for load, outcome in outcomes(recorded, measured, change):
+@pytest.mark.parametrize("slower", [1.0, 2.0, 0.5])
+def test_learned_costs_plan_as_well_as_known_ones(recorded: str, slower: float) -> None:
+    for load, outcome in outcomes(recorded, measured, lambda recorded: Machine(recorded, slower)):
         assert outcome.regret < 0.03, load
         assert fmean(outcome.errors[-50:]) < 0.1, load
 
 
 @pytest.mark.parametrize("recorded", RECORDED)
-@pytest.mark.parametrize("start", [scaled(10), scaled(0.1), without_fixed_cost, with_little_but_fixed_cost])
-def test_a_bad_start_is_overcome(recorded: str, start: Callable[[Machine], dict[Size, float]]) -> None:
+@pytest.mark.parametrize(
+    ("start", "change"),
+    [
+        (scaled(10), Machine),
+        (scaled(0.1), Machine),
+        (without_fixed_cost, Machine),
+        (with_little_but_fixed_cost, Machine),
+        (measured, other_way),
+    ],
+)
+def test_a_wrong_shape_is_overcome(
+    recorded: str, start: Callable[[Machine], dict[Size, float]], change: Callable[[str], Machine]
+) -> None:
     regrets = []
-    for load, outcome in outcomes(recorded, start):
+    for load, outcome in outcomes(recorded, start, change):
         regrets.append(outcome.regret)
         assert outcome.regret < 0.06, load
-        assert fmean(outcome.errors[-50:]) < 0.1, load
+        assert fmean(outcome.errors[-50:]) < 0.15, load
     assert fmean(regrets) < 0.03
+
+
+def _always(machine: Machine, _run: int) -> Machine:
+    return machine
 
 
 @pytest.mark.parametrize(
@@ -277,6 +281,6 @@ def test_bad_plans_are_seen(plan: Plan, lengths: tuple[int, ...]) -> None:
     for recorded in RECORDED:
         machine = Machine(recorded)
         costs = CostModel(measured(machine))
-        outcome = simulate(lambda _run, machine=machine: machine, costs, plan, lengths, 32, 1)
+        outcome = simulate(partial(_always, machine), costs, plan, lengths, 32, 1)
 
         assert outcome.regret > 0.1, recorded
