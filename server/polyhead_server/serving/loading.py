@@ -17,7 +17,7 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
-from polyhead_server.scheduling.costs import measure_prior
+from polyhead_server.scheduling.prior import measure_prior
 from polyhead_server.serving.tokeniser import Tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30

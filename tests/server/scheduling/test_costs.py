@@ -1,92 +1,144 @@
-"""Prices of runs, between measured points and beyond them."""
+"""Prices are learned from runs, follow the machine, and are not led astray by odd runs."""
 
-from itertools import pairwise
+import random
+import threading
+from collections.abc import Iterable
 
-import numpy as np
 import pytest
 
-from polyhead_server.scheduling import CostTable
+from polyhead_server.scheduling.costs import CostModel
 
-GRID = {(1, 8): 1.0, (2, 8): 1.5, (4, 8): 2.5, (1, 16): 2.0, (2, 16): 3.0, (1, 32): 5.0}
-
-
-def test_measured_points_are_their_own_prices() -> None:
-    table = CostTable(GRID)
-
-    assert {size: table.price(*size) for size in GRID} == GRID
+A, B, C = 1e-3, 1e-4, 5e-8
+SIZES = [(batch, tokens) for batch in (1, 2, 4, 8) for tokens in (8, 16, 64, 128, 256)]
 
 
-def test_between_points_the_price_is_linear() -> None:
-    table = CostTable(GRID)
-
-    assert table.price(3, 8) == pytest.approx(2.0)
-    assert table.price(1, 12) == pytest.approx(1.5)
-    assert table.price(1, 24) == pytest.approx(3.5)
-    assert table.price(2, 12) == pytest.approx(2.25)
+def seconds(batch: int, tokens: int, *, slower: float = 1.0) -> float:
+    return slower * (A + B * batch * tokens + C * batch * tokens**2)
 
 
-def test_beyond_the_largest_batch_the_price_goes_by_tokens() -> None:
-    table = CostTable(GRID)
-
-    assert table.price(8, 8) == pytest.approx(5.0)
-    assert table.price(4, 16) == pytest.approx(6.0)
-    assert table.price(1000, 8) == pytest.approx(2.5 * 250)
+def model() -> CostModel:
+    return CostModel({size: seconds(*size) for size in ((1, 8), (8, 8), (1, 64), (1, 256))})
 
 
-@pytest.mark.parametrize(
-    ("end", "doubled", "why"),
-    [(5.0, 12.5, "as it grew"), (2.5, 5.0, "never less than linearly"), (16.0, 64.0, "at most squared")],
-)
-def test_beyond_the_longest_the_price_grows_as_it_did(end: float, doubled: float, why: str) -> None:
-    table = CostTable({**GRID, (1, 32): end})
-
-    assert table.price(1, 64) == pytest.approx(doubled), why
-    assert table.price(3, 64) == pytest.approx(3 * doubled), why
-    assert table.longest == 32
+def largest_error(costs: CostModel, sizes: Iterable[tuple[int, int]] = SIZES, *, slower: float = 1.0) -> float:
+    return max(abs(costs.price(*size) / seconds(*size, slower=slower) - 1) for size in sizes)
 
 
-def test_below_the_shortest_its_price_holds() -> None:
-    assert CostTable(GRID).price(2, 1) == 1.5
+def learn(costs: CostModel, sizes: Iterable[tuple[int, int]], runs: int, *, slower: float = 1.0) -> None:
+    random_number = random.Random(0)
+    sizes = list(sizes)
+    for _ in range(runs):
+        size = random_number.choice(sizes)
+        costs.observe(*size, seconds(*size, slower=slower) * random_number.uniform(0.95, 1.05))
 
 
-def test_prices_never_fall() -> None:
-    random = np.random.default_rng(0)
-    noisy = {
-        (batch, tokens): batch * tokens * random.uniform(0.3, 3)
-        for batch in (1, 2, 4, 8)
-        for tokens in (8, 16, 32, 64)
-    }
-    table = CostTable(noisy)
-    for tokens in range(1, 150):
-        row = table.rows(tokens)
-        assert all(before <= after for before, after in pairwise(row))
-        longer = table.rows(tokens + 1)
-        assert all(short <= long for short, long in zip(row, longer, strict=True))
+def test_runs_of_the_form_are_priced_right_from_the_first() -> None:
+    costs = model()
+
+    assert largest_error(costs) < 0.05
+    assert costs.marginal(4, 64) == pytest.approx(costs.price(4, 64) - costs.price(0, 64))
 
 
-def test_a_row_ends_with_the_largest_batch() -> None:
-    table = CostTable(GRID, rows=lambda tokens: 64 // tokens)
+def test_one_run_is_enough_for_a_prior() -> None:
+    costs = CostModel({(1, 8): 0.002})
 
-    assert len(table.rows(8)) == 9
-    assert len(table.rows(100)) == 2
-    assert table.price(20, 8) == pytest.approx(12.5)
-
-
-def test_the_slope_is_the_least_step() -> None:
-    table = CostTable(GRID, rows=lambda _tokens: 4)
-
-    assert table.slope(8) == pytest.approx(0.5)
-    assert CostTable(GRID, rows=lambda _tokens: 1).slope(8) == float("inf")
+    assert costs.price(1, 8) == pytest.approx(0.002)
+    assert 0.002 < costs.price(2, 8) < 0.004
 
 
-def test_a_share_is_what_a_sequence_costs_in_the_best_company() -> None:
-    table = CostTable(GRID, rows=lambda _tokens: 4)
+@pytest.mark.parametrize("slower", [0.5, 2.0])
+@pytest.mark.parametrize("sizes", [SIZES, [(4, 64)]])
+def test_a_machine_that_changes_is_followed(slower: float, sizes: list[tuple[int, int]]) -> None:
+    costs = model()
+    learn(costs, sizes, 1000)
+    learn(costs, sizes, 40, slower=slower)
 
-    assert table.share(1, 8) == pytest.approx(0.625)
-    assert table.share(3, 8) == pytest.approx(1.875)
+    assert largest_error(costs, slower=slower) < 0.15
+    learn(costs, sizes, 200, slower=slower)
+    assert largest_error(costs, slower=slower) < 0.05
 
 
-@pytest.mark.parametrize("points", [{}, {(2, 8): 1.0}, {(1, 8): 0.0}, {(1, 8): float("nan")}])
-def test_other_points_are_refused(points: dict[tuple[int, int], float]) -> None:
-    with pytest.raises(ValueError, match="a cost table"):
-        CostTable(points)
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+@pytest.mark.parametrize("sizes", [SIZES, [(4, 64)]])
+def test_a_wrong_prior_is_forgotten(factor: float, sizes: list[tuple[int, int]]) -> None:
+    costs = CostModel({size: factor * seconds(*size) for size in ((1, 8), (8, 8), (1, 64), (1, 256))})
+    learn(costs, sizes, 60)
+
+    assert largest_error(costs) < 0.1
+
+
+@pytest.mark.parametrize("factor", [0.001, 100.0])
+@pytest.mark.parametrize("runs", [0, 3, 1000])
+def test_one_odd_run_moves_prices_by_little(factor: float, runs: int) -> None:
+    for odd in SIZES:
+        costs = model()
+        learn(costs, SIZES, runs)
+        before = {size: costs.price(*size) for size in SIZES}
+        costs.observe(*odd, seconds(*odd, slower=factor))
+
+        assert all(abs(costs.price(*size) / before[size] - 1) < 0.15 for size in SIZES)
+
+
+def test_many_odd_runs_are_a_slow_machine() -> None:
+    costs = model()
+    before = costs.price(4, 64)
+    for _ in range(10):
+        costs.observe(4, 64, 100 * seconds(4, 64))
+
+    assert costs.price(4, 64) > 2 * before
+
+
+def test_runs_of_one_size_keep_the_shape() -> None:
+    costs = model()
+    learn(costs, [(4, 64)], 10_000)
+
+    assert largest_error(costs) < 0.1
+
+
+def test_a_wrong_shape_is_learned() -> None:
+    costs = CostModel({(1, 8): 1e-3, (8, 8): 8e-3, (1, 64): 8e-3, (1, 256): 32e-3})  # no fixed cost
+    learn(costs, SIZES, 300)
+
+    assert largest_error(costs) < 0.1
+
+
+@pytest.mark.parametrize("odd", [0.0, -1.0, float("nan"), float("inf"), float("-inf")])
+def test_times_that_are_none_are_ignored(odd: float) -> None:
+    costs = model()
+    before = costs.price(4, 64)
+    costs.observe(4, 64, odd)
+
+    assert costs.price(4, 64) == before
+
+
+@pytest.mark.parametrize("extreme", [5e-324, 1e-9, 1e9, 1e308])
+def test_prices_are_positive_and_grow_whatever_was_seen(extreme: float) -> None:
+    costs = model()
+    for _ in range(3000):
+        costs.observe(1, 8, extreme)
+        costs.observe(8, 256, 1e-3)
+
+    prices = [costs.price(batch, 64) for batch in (1, 2, 4)]
+    assert 0 < costs.price(0, 64) <= prices[0] < prices[1] < prices[2] < float("inf")
+    assert costs.price(1, 8) < costs.price(1, 16)
+
+
+@pytest.mark.parametrize("prior", [{}, {(0, 8): 1.0}, {(1, 8): 0.0}, {(1, 8): float("nan")}])
+def test_a_prior_without_runs_is_refused(prior: dict[tuple[int, int], float]) -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        CostModel(prior)
+
+
+def test_several_threads_may_report_runs() -> None:
+    costs = model()
+
+    def report(number: int) -> None:
+        learn(costs, SIZES[number::4], 500)
+
+    threads = [threading.Thread(target=report, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert largest_error(costs) < 0.1

@@ -1,35 +1,167 @@
 """The cheapest cut, held to all cuts there are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from polyhead_server.scheduling import CostTable
-from polyhead_server.scheduling.planning import GAIN, Size, cut
+from polyhead_server.scheduling.costs import CostModel, Size
+from polyhead_server.scheduling.planning import cut
 
-FLAT = CostTable({(1, 8): 1.0, (64, 8): 1.1, (1, 1024): 1.2, (64, 1024): 1.3})
+
+def form(fixed: float, attention: float = 1e-3) -> CostModel:
+    """Return prices close to fixed + B·T + attention·B·T²."""
+    return CostModel(
+        {
+            (batch, tokens): fixed + batch * tokens * (1 + attention * tokens)
+            for batch in (1, 4, 16, 64)
+            for tokens in (1, 4, 16, 64, 256)
+        }
+    )
+
+
+FLAT = form(1e6)
 """As on a GPU: a run costs about the same, whatever is in it."""
-BY_TOKENS = CostTable({(1, 8): 1.0})
+BY_TOKENS = form(1e-3)
 """As on a CPU: padding costs, batching gains nothing."""
+BETWEEN = form(32)
 
 
-def price(batches: Sequence[Sequence[Size]], costs: CostTable) -> float:
-    """What a cut costs."""
+def no_limit(_tokens: int) -> int:
+    return 10**9
+
+
+def price(batches: Sequence[Sequence[Size]], costs: CostModel, most_rows: Callable[[int], int]) -> float:
+    """What a cut costs; infinite if a batch of several requests is larger than it may or pays."""
     total = 0.0
     for batch in batches:
         rows = sum(size for size, _ in batch)
         longest = max(tokens for _, tokens in batch)
-        if len(batch) == 1:
-            total += costs.price(rows, longest)
-        elif rows < len(costs.rows(longest)):
-            total += costs.price(rows, longest) * (1 + GAIN)
-        else:
+        if len(batch) > 1 and (
+            rows > most_rows(longest) or costs.marginal(rows, longest) > costs.price(0, 1) / 0.01
+        ):
             return float("inf")
+        total += costs.price(rows, longest)
     return total
+
+
+def test_everything_runs_together_where_runs_cost_the_same() -> None:
+    (batch,) = cut([(1, 100), (3, 8), (1, 50), (2, 100)], FLAT, most_rows=no_limit)
+
+    assert sorted(batch) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("requests", [[(1, 8), (1, 8), (4, 9), (1, 200)], [(1, 8)] * 4])
+def test_everything_runs_alone_where_next_to_nothing_is_gained(requests: list[Size]) -> None:
+    assert sorted(cut(requests, BY_TOKENS, most_rows=no_limit)) == [[0], [1], [2], [3]]
+
+
+def test_a_batch_is_no_larger_than_pays() -> None:
+    (fixed, unit) = BETWEEN.price(0, 64), BETWEEN.marginal(1, 64)
+    for requests in ([(1, 64)] * 100, [(1, 64)] * 99 + [(1, 63)]):
+        largest = max(len(batch) for batch in cut(requests, BETWEEN, most_rows=no_limit))
+
+        assert 0.005 < fixed / (largest * unit) < 0.015
+
+
+def test_equal_lengths_are_batched_and_short_ones_are_not_padded_to_long_ones() -> None:
+    batches = cut([(1, 8), (1, 512), (1, 8), (1, 512), (1, 9)], BETWEEN, most_rows=no_limit)
+
+    assert sorted(sorted(batch) for batch in batches) == [[0, 2, 4], [1, 3]]
+
+
+def test_the_most_urgent_is_in_the_first_batch() -> None:
+    for urgent in (8, 100, 512):
+        requests = [(1, urgent), (1, 8), (1, 100), (1, 512), (1, 8), (1, 512)]
+        for costs in (BY_TOKENS, FLAT):
+            for lanes in (1, 2, 4):
+                assert 0 in cut(requests, costs, most_rows=no_limit, lanes=lanes)[0]
+
+
+def test_a_batch_keeps_to_its_limit_and_one_request_may_be_above_it() -> None:
+    requests = [(1, 8)] * 20 + [(100, 8)]
+    batches = cut(requests, FLAT, most_rows=lambda tokens: 64 // tokens)
+
+    assert [20] in batches
+    assert all(len(batch) <= 8 for batch in batches)
+    assert len(batches) == 4
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+@pytest.mark.parametrize("costs", [FLAT, BETWEEN])
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(1, 8)] * 12,
+        [(1, 8)] * 2,
+        [(1, 1), (1, 100)],
+        [(1, tokens) for tokens in range(20, 44)],
+        [(5, 8), (1, 7), (1, 7), (1, 7), (1, 7)],
+    ],
+)
+def test_every_free_lane_gets_its_share(lanes: int, costs: CostModel, requests: list[Size]) -> None:
+    batches = cut(requests, costs, most_rows=no_limit, lanes=lanes)
+    work = [sum(costs.marginal(*requests[position]) for position in batch) for batch in batches]
+    largest = max(costs.marginal(*request) for request in requests)
+
+    assert len(batches) >= min(lanes, len(requests))
+    assert max(work) <= sum(work) / lanes + largest
+
+
+def test_equal_requests_are_divided_evenly() -> None:
+    batches = cut([(1, 8)] * 9, FLAT, most_rows=no_limit, lanes=2)
+
+    assert sorted(map(len, batches)) == [4, 5]
+    assert sorted(map(len, cut([(1, 8)] * 12, FLAT, most_rows=lambda _tokens: 5))) == [4, 4, 4]
+
+
+@pytest.mark.parametrize("costs", [FLAT, BY_TOKENS, BETWEEN])
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_equal_lengths_are_cut_as_well_as_any(costs: CostModel, most: int) -> None:
+    for count in range(1, 13):
+        requests = [(1, 9)] * count
+        batches = cut(requests, costs, most_rows=lambda _tokens: most)
+        assert [position for batch in batches for position in batch] == list(range(count))
+        found = price([[requests[position] for position in batch] for batch in batches], costs, lambda _: most)
+        cheapest = min(price(each, costs, lambda _: most) for each in contiguous(requests))
+        assert found == pytest.approx(cheapest)
+
+
+requests_of_several = st.lists(
+    st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=7
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    requests_of_several,
+    st.sampled_from([1e-3, 1.0, 10.0, 30.0, 100.0, 1e5]),
+    st.sampled_from([1e-4, 1e-2, 1.0]),
+    st.sampled_from([30, 100, 10_000]),
+)
+def test_no_cut_is_cheaper(requests: list[Size], fixed: float, attention: float, limit: int) -> None:
+    costs = form(fixed, attention)
+
+    def most_rows(tokens: int) -> int:
+        return limit // tokens
+
+    batches = [[requests[n] for n in batch] for batch in cut(requests, costs, most_rows=most_rows)]
+    cheapest = min(price(partition, costs, most_rows) for partition in contiguous(requests))
+
+    assert sorted(request for batch in batches for request in batch) == sorted(requests)
+    assert price(batches, costs, most_rows) == pytest.approx(cheapest)
+
+
+def contiguous(requests: Sequence[Size]) -> list[list[list[Size]]]:
+    """Every way to cut the requests, sorted by length, into neighbours."""
+    ordered = sorted(requests, key=lambda request: request[1])
+    cuts = []
+    for mask in range(2 ** (len(ordered) - 1)):
+        ends = [n + 1 for n in range(len(ordered) - 1) if mask >> n & 1]
+        cuts.append([list(ordered[a:b]) for a, b in pairwise([0, *ends, len(ordered)])])
+    return cuts
 
 
 def every_partition(requests: Sequence[Size]) -> list[list[list[Size]]]:
@@ -44,103 +176,12 @@ def every_partition(requests: Sequence[Size]) -> list[list[list[Size]]]:
     return partitions
 
 
-def test_everything_runs_together_where_runs_cost_the_same() -> None:
-    (batch,) = cut([(1, 100), (3, 8), (1, 50), (2, 100)], FLAT)
-
-    assert sorted(batch) == [0, 1, 2, 3]
-
-
-def test_everything_runs_alone_where_nothing_is_gained() -> None:
-    assert sorted(cut([(1, 8), (1, 8), (4, 9), (1, 200)], BY_TOKENS)) == [[0], [1], [2], [3]]
-
-
-def test_a_small_gain_is_none() -> None:
-    slightly = CostTable({(1, 8): 1.0, (2, 8): 1.99, (4, 8): 3.98})
-
-    assert len(cut([(1, 8)] * 4, slightly)) == 4
-
-
-def test_equal_lengths_are_batched_and_short_ones_are_not_padded_to_long_ones() -> None:
-    overhead = CostTable(
-        {(b, t): 1.0 + b * t / 32 for b in (1, 2, 4, 8, 16) for t in (8, 16, 32, 64, 128, 256, 512)}
-    )
-    batches = cut([(1, 8), (1, 512), (1, 8), (1, 512), (1, 9)], overhead)
-
-    assert sorted(sorted(batch) for batch in batches) == [[0, 2, 4], [1, 3]]
-
-
-def test_the_most_urgent_is_in_the_first_batch() -> None:
-    for urgent in (8, 100, 512):
-        requests = [(1, urgent), (1, 8), (1, 100), (1, 512), (1, 8), (1, 512)]
-        assert 0 in cut(requests, BY_TOKENS)[0]
-        assert 0 in cut(requests, FLAT)[0]
-
-
-def test_a_batch_keeps_to_its_limit_and_one_request_may_be_above_it() -> None:
-    costs = CostTable({(1, 8): 1.0, (64, 8): 1.0}, rows=lambda tokens: 64 // tokens)
-    requests = [(1, 8)] * 20 + [(100, 8)]
-    batches = cut(requests, costs)
-
-    assert [20] in batches
-    assert all(len(batch) <= 8 for batch in batches)
-    assert len(batches) == 4
-
-
-@pytest.mark.parametrize("costs", [FLAT, BY_TOKENS, CostTable({(1, 8): 1.0, (4, 8): 2.0, (8, 8): 9.0})])
-def test_equal_lengths_are_cut_as_well_as_any(costs: CostTable) -> None:
-    for count in range(1, 13):
-        requests = [(1, 9)] * count
-        for _ in range(2):
-            batches = cut(requests, costs)
-            assert [position for batch in batches for position in batch] == list(range(count))
-            found = price([[requests[position] for position in batch] for batch in batches], costs)
-            assert found == pytest.approx(min(price(each, costs) for each in contiguous(requests)))
-
-
-sizes = st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=7)
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> CostTable:
-    """Of any kind: concave and convex, noisy, with and without a limit."""
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    overhead, power, noise = draw(st.sampled_from([0, 1, 30])), random.uniform(0.5, 1.5), random.uniform(0, 1)
-    points = {
-        (batch, tokens): overhead + (batch * tokens) ** power * random.uniform(1 - noise / 2, 1 + noise)
-        for batch in (1, 2, 4, 8)
-        for tokens in (4, 8, 16, 32)
-    }
-    limit = draw(st.sampled_from([30, 100, 10_000]))
-    return CostTable(points, rows=lambda tokens: limit // tokens)
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(sizes, tables())
-def test_no_cut_is_cheaper(requests: list[Size], costs: CostTable) -> None:
-    batches = [[requests[position] for position in batch] for batch in cut(requests, costs)]
-    cheapest = min(price(partition, costs) for partition in contiguous(requests))
-
-    assert sorted(request for batch in batches for request in batch) == sorted(requests)
-    assert price(batches, costs) == pytest.approx(cheapest)
-
-
-def contiguous(requests: Sequence[Size]) -> list[list[list[Size]]]:
-    """Every way to cut the requests, sorted by length, into neighbours."""
-    ordered = sorted(requests, key=lambda request: request[1])
-    cuts = []
-    for mask in range(2 ** (len(ordered) - 1)):
-        ends = [n + 1 for n in range(len(ordered) - 1) if mask >> n & 1]
-        cuts.append([list(ordered[a:b]) for a, b in pairwise([0, *ends, len(ordered)])])
-    return cuts
-
-
 @settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.just(1), st.integers(1, 40)), min_size=1, max_size=6), st.integers(0, 9))
-def test_neighbours_are_enough_for_single_sequences(requests: list[Size], overhead: int) -> None:
-    """Where prices grow with T at every B, no cut at all is cheaper than the best of neighbours."""
-    points = {(b, t): overhead + float(b * t) for b in (1, 2, 4, 8) for t in (1, 8, 16, 40)}
-    costs = CostTable(points)
-    batches = [[requests[position] for position in batch] for batch in cut(requests, costs)]
+@given(st.lists(st.tuples(st.just(1), st.integers(1, 40)), min_size=1, max_size=6), st.integers(1, 9))
+def test_neighbours_are_enough_for_single_sequences(requests: list[Size], fixed: int) -> None:
+    """Where batches may grow, no cut at all is cheaper than the best of neighbours."""
+    costs = form(10.0 * fixed)
+    batches = [[requests[n] for n in batch] for batch in cut(requests, costs, most_rows=no_limit)]
 
-    cheapest = min(price(partition, costs) for partition in every_partition(requests))
-    assert price(batches, costs) == pytest.approx(cheapest)
+    cheapest = min(price(partition, costs, no_limit) for partition in every_partition(requests))
+    assert price(batches, costs, no_limit) == pytest.approx(cheapest)

@@ -1,0 +1,49 @@
+"""Time a few runs of a new session: the first costs of its cost model."""
+
+import time
+from collections.abc import Callable
+
+from polyhead_server.scheduling.costs import Size
+
+_SIZES: tuple[Size, ...] = ((1, 8), (8, 8), (1, 64), (1, 256), (8, 64))
+"""Small ones first: together they show the fixed cost, that of tokens, and that of attention."""
+
+
+def measure_prior(
+    run: Callable[[int, int], object],
+    *,
+    max_tokens: int | None,
+    fits: Callable[[int, int], bool],
+    budget: float = 0.1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Size, float]:
+    """Time a few runs, and so warm the session up.
+
+    Args:
+        run: Runs (B, T) once.
+        max_tokens: The largest T of the graph, if it has one.
+        fits: Whether a run of (B, T) is within the limits of memory.
+        budget: About how long it may take in all, in seconds. One run is made in any case, of the smallest size.
+
+    Returns:
+        Seconds of a run of each size.
+    """
+    end = clock() + budget
+    times: dict[Size, float] = {}
+    per_token = 0.0
+    for batch, most in _SIZES:
+        size = batch, min(most, max_tokens or most)
+        # Two runs: the first of a size also takes memory. A token takes no longer than in the runs before, as
+        # long as attention does not prevail.
+        expected = 2 * per_token * size[0] * size[1]
+        if times and (size in times or not fits(*size) or clock() + expected > end):
+            continue
+        for _ in range(2):
+            begun = clock()
+            run(*size)
+            done = clock()
+            times[size] = max(done - begun, 1e-9)
+            if 2 * done - begun > end:
+                break
+        per_token = times[size] / (size[0] * size[1])
+    return times
