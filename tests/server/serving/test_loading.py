@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_sessions_are_opened_side_by_side_but_no_more_than_there_are_threads(
     monkeypatch.setattr("polyhead_server.serving.loading.Engine", Counted)
     loader = Loader(device=on_cpu(""), threads=2)
     families = [one for one in scan(models) if isinstance(one, VersionFolder)]
-    loading = [start(lambda one=one: list(loader.load(one))) for one in families]
+    loading = [start(partial(list[Loaded | Failed], loader.load(one))) for one in families]
 
     assert all(isinstance(graph, Loaded) for one in loading for graph in one.result(60))
 
