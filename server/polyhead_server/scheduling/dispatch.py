@@ -13,6 +13,9 @@ from polyhead_server.engine.engine import Runner
 from polyhead_server.scheduling.costs import CostModel, Size
 from polyhead_server.scheduling.planning import cut, joint
 
+_RECONSIDER = 8
+"""One in so many requests that all threads seem slower for gets them: what never runs is never learned."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
@@ -37,10 +40,9 @@ class Dispatch:
         self._lanes = lanes
         self._wide = wide
         self._most_rows = most_rows
+        self._passed_over = 0
 
-    def next(
-        self, requests: Sequence[Size], running: int, free_in: float
-    ) -> tuple[list[int], Lanes] | None:
+    def next(self, requests: Sequence[Size], running: int, free_in: float) -> tuple[list[int], Lanes] | None:
         """Choose the next batch.
 
         Args:
@@ -56,16 +58,20 @@ class Dispatch:
         if running >= lanes.count:
             return None
         batches = cut(requests, lanes.costs, most_rows=self._most_rows, lanes=lanes.count - running)
-        batch = batches[0]
-        if self._wide is not None and running + len(requests) < lanes.count:
-            # Some lanes would stay empty. All threads together may be sooner, even after what runs.
-            whole = joint(requests)
-            sooner = free_in + self._wide.costs.price(*whole) < max(
-                lanes.costs.price(*joint([requests[position] for position in each])) for each in batches
-            )
-            if sooner and whole[0] <= self._most_rows(whole[1]):
+        if self._wide is not None and running + len(requests) < lanes.count:  # some lanes would stay empty
+            parts = [joint([requests[position] for position in batch]) for batch in batches]
+            if self._wide_is_sooner(self._wide, joint(requests), parts, free_in):
                 return None if running else (list(range(len(requests))), self._wide)
-        return batch, lanes
+        return batches[0], lanes
+
+    def _wide_is_sooner(self, wide: Lanes, whole: Size, parts: Sequence[Size], free_in: float) -> bool:
+        """Return whether all work should be one run with all threads, after what runs, not parts in lanes."""
+        if whole[0] > self._most_rows(whole[1]):
+            return False
+        if free_in + wide.costs.price(*whole) < max(self._lanes.costs.price(*part) for part in parts):
+            return True
+        self._passed_over += 1
+        return not free_in and self._passed_over % _RECONSIDER == 0
 
     def starts(self, running: int) -> bool:
         """Return whether a batch could start beside so many that run."""

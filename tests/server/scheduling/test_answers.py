@@ -7,7 +7,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
-
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
@@ -21,7 +20,6 @@ SMALL = Prices(0.0, token=1e-5)
 
 def most_rows(tokens: int) -> int:
     return max(1, 64 // tokens)
-
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.server.scheduling.conftest import Prices
 
@@ -72,7 +71,9 @@ def test_free_lanes_divide_what_waits(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
-def test_a_lone_request_gets_all_threads_after_what_runs_if_that_is_sooner(bench: Any, virtually: Any) -> None:
+def test_a_lone_request_gets_all_threads_after_what_runs_if_that_is_sooner(
+    bench: Any, virtually: Any
+) -> None:
     async def test() -> None:
         lane, wide = Prices(0.01, token=0.01), Prices(0.01, token=0.002)
         one = bench(lane, lanes=8, wide=wide)

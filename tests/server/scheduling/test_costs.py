@@ -20,7 +20,9 @@ def model() -> CostModel:
     return CostModel({size: seconds(*size) for size in ((1, 8), (8, 8), (1, 64), (1, 256))})
 
 
-def largest_error(costs: CostModel, sizes: Iterable[tuple[int, int]] = SIZES, *, slower: float = 1.0) -> float:
+def largest_error(
+    costs: CostModel, sizes: Iterable[tuple[int, int]] = SIZES, *, slower: float = 1.0
+) -> float:
     return max(abs(costs.price(*size) / seconds(*size, slower=slower) - 1) for size in sizes)
 
 

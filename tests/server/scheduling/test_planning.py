@@ -124,7 +124,9 @@ def test_equal_lengths_are_cut_as_well_as_any(costs: CostModel, most: int) -> No
         requests = [(1, 9)] * count
         batches = cut(requests, costs, most_rows=lambda _tokens: most)
         assert [position for batch in batches for position in batch] == list(range(count))
-        found = price([[requests[position] for position in batch] for batch in batches], costs, lambda _: most)
+        found = price(
+            [[requests[position] for position in batch] for batch in batches], costs, lambda _: most
+        )
         cheapest = min(price(each, costs, lambda _: most) for each in contiguous(requests))
         assert found == pytest.approx(cheapest)
 
