@@ -1,13 +1,14 @@
 """The cost of a run of B sequences of T tokens, in seconds, learned from the runs that happen.
 
-A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by a few
-percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count relative to the price
-and no part becomes negative. They wander together, with the speed of the machine, and apart, with the shape of the
-costs. What recent runs do not show, because all have the same size, returns to the shape of the first runs.
+A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by
+a few percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count
+relative to the price and no part becomes negative. The three change together, with the speed of the machine,
+and apart, with the shape of the costs. Where runs say nothing about the shape, because all have the same
+size, it goes back to the shape of the first runs, at the present speed.
 """
 
 from collections.abc import Mapping
-from math import exp, inf, log
+from math import copysign, exp, inf, log
 from threading import Lock
 from typing import TypeAlias
 
@@ -15,21 +16,23 @@ Size: TypeAlias = tuple[int, int]
 """(B, T) of a request or of a run."""
 
 _TYPICAL = (16.0, 1.0, 1 / 2048)
-"""a, b and c in relation to each other, where nothing else is known.
+"""a, b and c relative to b, where little else is known.
 
-On CPUs, a run's fixed part costs as much as 4 to 24 tokens, and attention as much as the projections at about
-T = 6·D.
+On CPUs the fixed part costs as much as some 4 to 24 tokens. By FLOPs, attention costs as much as the
+projections at T = 6·D.
 """
-_MEMORY = 100
-"""Runs after which what was learned has lost two thirds of its weight."""
 _NOISE = 0.05
-"""The relative difference of a run from its price that is expected, from noise and from the form."""
-_SHAPE = 0.2
-"""The relative difference of each part from its first share that is expected."""
-_SPEED = 0.2
-"""The relative difference of the speed that is expected after as many runs as are remembered."""
+"""Expected relative difference of a run from its price, by chance and because the form is not exact."""
+_SPEED = 0.02
+"""Expected relative change of the machine's speed from one run to the next."""
+_SHAPE = 0.3
+"""Expected relative error of each part of the first prices."""
+_FORGET = 0.005
+"""How far the shape returns to the first one with each run: what was learned lasts for some 200 runs."""
 _STEP = 0.1
-"""The most by which one run changes the price of its size."""
+"""The most by which one run changes any part, and so any price."""
+_REPLAYS = 100
+"""How often the first runs count. Parts that are 100 times those of the typical shape need about so many."""
 
 
 class CostModel:
@@ -50,17 +53,19 @@ class CostModel:
         ):
             raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
         self._lock = Lock()
-        self._coefficients = _TYPICAL
+        self._coefficients = a, b, c = _TYPICAL
         speed = min(seconds / self.price(*size) for size, seconds in prior.items())
-        self._logs = [log(speed * value) for value in _TYPICAL]
-        self._first = list(self._logs)
-        self._coefficients = tuple(map(exp, self._logs))
-        together, apart = _SPEED**2, _SHAPE**2
-        self._covariance = [[together + apart * (row == column) for column in range(3)] for row in range(3)]
-        for _ in range(_MEMORY):
+        self._set(log(speed * a), log(speed * b), log(speed * c))
+        self._first = self._logs
+        self._covariances = _SHAPE**2, 0.0, 0.0, _SHAPE**2, 0.0, _SHAPE**2
+        for _ in range(_REPLAYS):
             for size, seconds in prior.items():
                 self.observe(*size, seconds)
-        self._first = list(self._logs)
+        # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is first
+        # at least half of what is typical; where it is less, runs will show it.
+        log_a, log_b, log_c = self._logs
+        self._set(max(log_a, log_b + log(a / 2)), log_b, log_c)
+        self._first = self._logs
 
     def price(self, batch: int, tokens: int) -> float:
         """Return the seconds of one run of (B, T)."""
@@ -73,27 +78,49 @@ class CostModel:
         return batch * tokens * (b + c * tokens)
 
     def observe(self, batch: int, tokens: int, seconds: float) -> None:
-        """Correct the prices by a run of (B, T). Times that are not above 0 are ignored."""
+        """Correct the prices by a run of (B, T). A time that is not above 0, or not finite, is ignored."""
         if not 0 < seconds < inf:
             return
         with self._lock:
             a, b, c = self._coefficients
-            parts = a, batch * tokens * b, batch * tokens * tokens * c
-            price = sum(parts)
-            x, y, z = (part / price for part in parts)
-            covariance = self._covariance
-            effects = [row[0] * x + row[1] * y + row[2] * z for row in covariance]
-            explained = effects[0] * x + effects[1] * y + effects[2] * z
-            scale = 1 / (explained + _NOISE**2)
-            gain = explained * scale
-            step = max(-_STEP, min(gain * log(seconds / price), _STEP)) / explained
-            logs = self._logs
-            away = [value - first for value, first in zip(logs, self._first, strict=True)]
-            mean = sum(away) / 3
-            for row in range(3):
-                logs[row] += effects[row] * step - (away[row] - mean) / _MEMORY
-                for column in range(3):
-                    known = covariance[row][column] - effects[row] * effects[column] * scale
-                    unknown = _SPEED**2 + _SHAPE**2 * (row == column)
-                    covariance[row][column] = known + (unknown - known) * 2 / _MEMORY
-            self._coefficients = exp(logs[0]), exp(logs[1]), exp(logs[2])
+            b *= batch * tokens
+            c *= batch * tokens * tokens
+            price = a + b + c
+            a, b, c = a / price, b / price, c / price
+            # The covariances of each part's error with that of this price, and the variance of the latter.
+            aa, ab, ac, bb, bc, cc = self._covariances
+            with_a = aa * a + ab * b + ac * c
+            with_b = ab * a + bb * b + bc * c
+            with_c = ac * a + bc * b + cc * c
+            weight = 1 / (with_a * a + with_b * b + with_c * c + _NOISE**2)
+            speed = _SPEED**2
+            step = log(seconds / price) * weight
+            most = _STEP / max(abs(with_a), abs(with_b), abs(with_c))
+            if abs(step) > most:
+                # It may be a stall, or the machine has another speed. It says little about the shape.
+                step, weight, speed = copysign(most, step), 0.0, _STEP**2
+
+            log_a, log_b, log_c = self._logs
+            first_a, first_b, first_c = self._first
+            away_a, away_b, away_c = log_a - first_a, log_b - first_b, log_c - first_c
+            away = (away_a + away_b + away_c) / 3
+            self._set(
+                log_a + with_a * step + (away - away_a) * _FORGET,
+                log_b + with_b * step + (away - away_b) * _FORGET,
+                log_c + with_c * step + (away - away_c) * _FORGET,
+            )
+
+            keep = (1 - _FORGET) ** 2
+            shape = (1 - keep) * _SHAPE**2
+            self._covariances = (
+                keep * (aa - with_a * with_a * weight) + shape + speed,
+                keep * (ab - with_a * with_b * weight) + speed,
+                keep * (ac - with_a * with_c * weight) + speed,
+                keep * (bb - with_b * with_b * weight) + shape + speed,
+                keep * (bc - with_b * with_c * weight) + speed,
+                keep * (cc - with_c * with_c * weight) + shape + speed,
+            )
+
+    def _set(self, log_a: float, log_b: float, log_c: float) -> None:
+        self._logs = log_a, log_b, log_c
+        self._coefficients = exp(log_a), exp(log_b), exp(log_c)

@@ -2,17 +2,19 @@
 
 As TurboTransformers does it (Fang et al., PPoPP 2021): sorted by length, a cheapest cut has only batches of
 neighbours, so that a dynamic program over the sorted queue finds it. A batch costs what its longest request's
-T and all its sequences cost together. Joining two batches saves the fixed cost of a run and adds padding. Where the
-fixed cost is next to nothing beside the batch, smaller batches are better: their requests are answered earlier.
+T and all its sequences cost together. Joining saves the fixed cost of a run, and adds padding. Where the
+fixed cost is next to nothing beside the rest, smaller batches are better: their requests are answered
+earlier, and nothing is copied.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import inf
 
 from polyhead_server.scheduling.costs import CostModel, Size
 
-_WORTH = 0.01
-"""Batches do not grow beyond the size at which the fixed cost is this share of the rest."""
+_WORTH_JOINING = 0.01
+"""No batch grows beyond the size at which the fixed cost is this share of the rest."""
 
 
 def joint(sizes: Sequence[Size]) -> Size:
@@ -26,11 +28,12 @@ def cut(
     """Cut requests into batches so that all of them together cost the least.
 
     Args:
-        requests: (B, T) of each, the most urgent first.
+        requests: (B, T) of each, the most urgent first; at least one.
         costs: The prices.
-        most_rows: Returns the largest B of a batch at a T. A request alone may be above it.
-        lanes: How many batches can start now. Each gets its share of the work: no batch is larger than all work
-            divided by the lanes, up to one request.
+        most_rows: Returns the largest B of a batch at a T, by memory; never more at a larger T. A request
+            that is larger runs alone.
+        lanes: How many batches can start now. There are at least as many, if there are requests enough, and
+            none is larger than all work divided by the lanes, but for one request.
 
     Returns:
         The requests' positions, in batches, the batch with the most urgent request first. Inside a batch they
@@ -39,16 +42,15 @@ def cut(
     count = len(requests)
     if count == 1:
         return [[0]]
-    fixed = costs.price(0, 1)
+    worth = costs.price(0, 1) / _WORTH_JOINING
     if requests[0][0] == 1 and requests.count(requests[0]) == count:
         tokens = requests[0][1]
-        rows = max(1, min(most_rows(tokens), int(fixed / _WORTH / costs.marginal(1, tokens))))
+        rows = max(1, min(most_rows(tokens), int(worth / costs.marginal(1, tokens))))
         return _cut_equal(count, max(-(-count // rows), min(lanes, count)))
     order = sorted(range(count), key=lambda position: requests[position][1])
-    ordered = [requests[position] for position in order]
+    starts = _starts([requests[position] for position in order], costs, worth, most_rows, lanes)
     batches = []
     end = count
-    starts = _starts(ordered, costs, fixed, most_rows, lanes)
     while end:
         batches.append(order[starts[end] : end])
         end = starts[end]
@@ -66,34 +68,38 @@ def cut(
 
 
 def _cut_equal(count: int, batches: int) -> list[list[int]]:
-    """Cut requests that are alike, the most common queue, into batches that are as equal as can be."""
+    """Cut single sequences of one length, the most common queue: batches are as equal as can be."""
     ends = [count * number // batches for number in range(batches + 1)]
     return [list(range(start, end)) for start, end in pairwise(ends)]
 
 
 def _starts(
-    ordered: Sequence[Size], costs: CostModel, fixed: float, most_rows: Callable[[int], int], lanes: int
+    ordered: Sequence[Size], costs: CostModel, worth: float, most_rows: Callable[[int], int], lanes: int
 ) -> list[int]:
     """Return, for every n, where the last batch of the first n requests by length begins."""
-    count = len(ordered)
-    alone = [costs.marginal(batch, tokens) for batch, tokens in ordered]
-    share = sum(alone) / lanes if lanes > 1 else float("inf")
-    best = [0.0] * (count + 1)  # cost of the first n
-    starts = [0] * (count + 1)
-    for end in range(1, count + 1):
-        batch, tokens = ordered[end - 1]
-        rows = batch
-        unit = alone[end - 1] / batch
-        cheapest, start = best[end - 1] + fixed + rows * unit, end - 1
-        most = min(most_rows(tokens), fixed / _WORTH / unit)
-        for begin in range(end - 2, -1, -1):
-            batch, _ = ordered[begin]
-            # A sequence whose padding costs more than a run is better off on its own, as are all shorter ones.
-            if unit - alone[begin] / batch >= fixed or rows + batch > most or rows * unit >= share:
-                break
-            rows += batch
-            price = best[begin] + fixed + rows * unit
-            if price < cheapest:
-                cheapest, start = price, begin
-        best[end], starts[end] = cheapest, start
+    fixed = costs.price(0, 1)
+    units = [costs.marginal(1, tokens) for _, tokens in ordered]  # seconds of a sequence
+    work = sum(batch * unit for (batch, _), unit in zip(ordered, units, strict=True))
+    share = work / lanes if lanes > 1 else inf
+    before = [0]  # sequences of the first n
+    best = [0.0]  # cost of the first n
+    starts = [0]
+    low = 0
+    for end, ((batch, tokens), unit) in enumerate(zip(ordered, units, strict=True), 1):
+        total = before[-1] + batch
+        before.append(total)
+        most = min(most_rows(tokens), worth / unit)
+        # What makes a batch too large makes it so for longer requests, too. A sequence whose padding costs
+        # more than a run is better off on its own, as are all shorter ones.
+        while low < end - 1 and (
+            total - before[low] > most
+            or (total - before[low + 1]) * unit >= share
+            or unit - units[low] >= fixed
+        ):
+            low += 1
+        # The cost of the batch grows with `before[end] - before[begin]`.
+        candidates = [cost - rows * unit for cost, rows in zip(best[low:end], before[low:end], strict=True)]
+        cheapest = min(candidates)
+        starts.append(low + candidates.index(cheapest))
+        best.append(cheapest + total * unit + fixed)
     return starts

@@ -23,7 +23,9 @@ def measure_prior(
         run: Runs (B, T) once.
         max_tokens: The largest T of the graph, if it has one.
         fits: Whether a run of (B, T) is within the limits of memory.
-        budget: About how long it may take in all, in seconds. One run is made in any case, of the smallest size.
+        budget: About how long it may take in all, in seconds. The smallest size is run in any case, and twice
+            if the first run ends in time.
+        clock: Returns the time in seconds.
 
     Returns:
         Seconds of a run of each size.
@@ -43,7 +45,7 @@ def measure_prior(
             run(*size)
             done = clock()
             times[size] = max(done - begun, 1e-9)
-            if 2 * done - begun > end:
+            if done > end:
                 break
         per_token = times[size] / (size[0] * size[1])
     return times

@@ -27,11 +27,11 @@ def largest_error(
 
 
 def learn(costs: CostModel, sizes: Iterable[tuple[int, int]], runs: int, *, slower: float = 1.0) -> None:
-    random_number = random.Random(0)
+    chance = random.Random(0)
     sizes = list(sizes)
     for _ in range(runs):
-        size = random_number.choice(sizes)
-        costs.observe(*size, seconds(*size, slower=slower) * random_number.uniform(0.95, 1.05))
+        size = chance.choice(sizes)
+        costs.observe(*size, seconds(*size, slower=slower) * chance.uniform(0.95, 1.05))
 
 
 def test_runs_of_the_form_are_priced_right_from_the_first() -> None:
@@ -44,7 +44,7 @@ def test_runs_of_the_form_are_priced_right_from_the_first() -> None:
 def test_one_run_is_enough_for_a_prior() -> None:
     costs = CostModel({(1, 8): 0.002})
 
-    assert costs.price(1, 8) == pytest.approx(0.002)
+    assert costs.price(1, 8) == pytest.approx(0.002, rel=0.05)
     assert 0.002 < costs.price(2, 8) < 0.004
 
 
@@ -55,9 +55,10 @@ def test_a_machine_that_changes_is_followed(slower: float, sizes: list[tuple[int
     learn(costs, sizes, 1000)
     learn(costs, sizes, 40, slower=slower)
 
-    assert largest_error(costs, slower=slower) < 0.15
+    assert largest_error(costs, sizes, slower=slower) < 0.05
+    assert largest_error(costs, slower=slower) < 0.2
     learn(costs, sizes, 200, slower=slower)
-    assert largest_error(costs, slower=slower) < 0.05
+    assert largest_error(costs, slower=slower) < 0.1
 
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])
@@ -66,7 +67,9 @@ def test_a_wrong_prior_is_forgotten(factor: float, sizes: list[tuple[int, int]])
     costs = CostModel({size: factor * seconds(*size) for size in ((1, 8), (8, 8), (1, 64), (1, 256))})
     learn(costs, sizes, 60)
 
-    assert largest_error(costs) < 0.1
+    assert largest_error(costs, sizes) < 0.1
+    learn(costs, sizes, 300)
+    assert largest_error(costs) < 0.15
 
 
 @pytest.mark.parametrize("factor", [0.001, 100.0])
@@ -78,7 +81,7 @@ def test_one_odd_run_moves_prices_by_little(factor: float, runs: int) -> None:
         before = {size: costs.price(*size) for size in SIZES}
         costs.observe(*odd, seconds(*odd, slower=factor))
 
-        assert all(abs(costs.price(*size) / before[size] - 1) < 0.15 for size in SIZES)
+        assert all(abs(costs.price(*size) / before[size] - 1) < 0.11 for size in SIZES)
 
 
 def test_many_odd_runs_are_a_slow_machine() -> None:

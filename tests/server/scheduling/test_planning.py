@@ -11,22 +11,26 @@ from polyhead_server.scheduling.costs import CostModel, Size
 from polyhead_server.scheduling.planning import cut
 
 
-def form(fixed: float, attention: float = 1e-3) -> CostModel:
-    """Return prices close to fixed + B·T + attention·B·T²."""
-    return CostModel(
-        {
-            (batch, tokens): fixed + batch * tokens * (1 + attention * tokens)
-            for batch in (1, 4, 16, 64)
-            for tokens in (1, 4, 16, 64, 256)
-        }
-    )
+class Form(CostModel):
+    """Known prices, in seconds: fixed + B·T + attention·B·T²."""
+
+    def __init__(self, fixed: float, attention: float = 1e-3) -> None:
+        self._fixed = fixed
+        self._attention = attention
+        super().__init__({(1, 1): 1.0})
+
+    def price(self, batch: int, tokens: int) -> float:
+        return self._fixed + self.marginal(batch, tokens)
+
+    def marginal(self, batch: int, tokens: int) -> float:
+        return batch * tokens * (1 + self._attention * tokens)
 
 
-FLAT = form(1e6)
+FLAT = Form(1e6)
 """As on a GPU: a run costs about the same, whatever is in it."""
-BY_TOKENS = form(1e-3)
+BY_TOKENS = Form(1e-3)
 """As on a CPU: padding costs, batching gains nothing."""
-BETWEEN = form(32)
+BETWEEN = Form(32)
 
 
 def no_limit(_tokens: int) -> int:
@@ -144,7 +148,7 @@ requests_of_several = st.lists(
     st.sampled_from([30, 100, 10_000]),
 )
 def test_no_cut_is_cheaper(requests: list[Size], fixed: float, attention: float, limit: int) -> None:
-    costs = form(fixed, attention)
+    costs = Form(fixed, attention)
 
     def most_rows(tokens: int) -> int:
         return limit // tokens
@@ -182,7 +186,7 @@ def every_partition(requests: Sequence[Size]) -> list[list[list[Size]]]:
 @given(st.lists(st.tuples(st.just(1), st.integers(1, 40)), min_size=1, max_size=6), st.integers(1, 9))
 def test_neighbours_are_enough_for_single_sequences(requests: list[Size], fixed: int) -> None:
     """Where batches may grow, no cut at all is cheaper than the best of neighbours."""
-    costs = form(10.0 * fixed)
+    costs = Form(10.0 * fixed)
     batches = [[requests[n] for n in batch] for batch in cut(requests, costs, most_rows=no_limit)]
 
     cheapest = min(price(partition, costs, no_limit) for partition in every_partition(requests))

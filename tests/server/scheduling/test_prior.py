@@ -1,0 +1,92 @@
+"""A few runs of a new session are timed, within a budget."""
+
+import pytest
+
+from polyhead_server.scheduling.costs import CostModel
+from polyhead_server.scheduling.prior import measure_prior
+
+
+class Machine:
+    """Takes a known time for every run, on a clock of its own."""
+
+    def __init__(self, fixed: float, per_token: float, first: float = 0.0) -> None:
+        self.now = 100.0
+        self.runs: list[tuple[int, int]] = []
+        self._fixed = fixed
+        self._per_token = per_token
+        self._first = first
+
+    def run(self, batch: int, tokens: int) -> None:
+        if (batch, tokens) not in self.runs:
+            self.now += self._first
+        self.runs.append((batch, tokens))
+        self.now += self._fixed + self._per_token * batch * tokens
+
+    def clock(self) -> float:
+        return self.now
+
+    def prior(self, max_tokens: int | None = None, most: int = 10_000) -> dict[tuple[int, int], float]:
+        """Measure runs of up to so many tokens (B × T)."""
+        return measure_prior(
+            self.run,
+            max_tokens=max_tokens,
+            fits=lambda batch, tokens: batch * tokens <= most,
+            clock=self.clock,
+        )
+
+
+@pytest.mark.parametrize("per_token", [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 5e-3])
+def test_it_keeps_to_its_budget(per_token: float) -> None:
+    machine = Machine(10 * per_token, per_token)
+    prior = machine.prior()
+
+    assert machine.now < 100 + max(0.11, 2.1 * 18 * per_token)
+    assert prior
+    assert CostModel(prior).price(1, 8) == pytest.approx(18 * per_token, rel=0.1)
+
+
+def test_a_fast_machine_shows_all_parts_of_its_costs() -> None:
+    prior = Machine(1e-4, 1e-6).prior()
+
+    assert len({batch for batch, _ in prior}) > 1
+    assert len({tokens for _, tokens in prior}) > 2
+
+
+def test_a_slow_machine_runs_once() -> None:
+    machine = Machine(1.0, 0.0)
+
+    assert machine.prior() == {(1, 8): pytest.approx(1.0)}
+    assert len(machine.runs) == 1
+
+
+def test_the_first_run_of_a_size_does_not_count() -> None:
+    prior = Machine(1e-4, 1e-6, first=5e-3).prior()
+
+    assert prior[1, 8] == pytest.approx(1e-4 + 8e-6)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5, 8, 64, None])
+@pytest.mark.parametrize("most", [0, 64, 512])
+def test_limits_are_kept_but_one_run_is_made(max_tokens: int | None, most: int) -> None:
+    machine = Machine(1e-4, 1e-6)
+    prior = machine.prior(max_tokens, most)
+
+    assert max(tokens for _, tokens in machine.runs) <= (max_tokens or 10_000)
+    assert (1, min(8, max_tokens or 8)) in prior
+    assert all(batch * tokens <= most for batch, tokens in list(prior)[1:])
+
+
+def test_a_clock_that_stands_still_is_no_error() -> None:
+    prior = measure_prior(
+        lambda _batch, _tokens: None, max_tokens=None, fits=lambda _batch, _tokens: True, clock=lambda: 1.0
+    )
+
+    assert CostModel(prior).price(1, 8) > 0
+
+
+def test_what_a_run_raises_is_raised() -> None:
+    def run(_batch: int, _tokens: int) -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        measure_prior(run, max_tokens=None, fits=lambda _batch, _tokens: True)
