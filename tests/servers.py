@@ -32,8 +32,8 @@ class InThread:
 
 
 def quick_settings(models: Path, **overrides: Any) -> Settings:
-    """Settings of a server on a free port that starts quickly and is the same on every machine."""
-    quick: dict[str, Any] = {"port": 0, "device": "cpu", "threads": 1, "tuning_seconds": 0.05}
+    """Settings of a server on a free port, alike on every machine."""
+    quick: dict[str, Any] = {"port": 0, "device": "cpu", "threads": 1}
     return Settings(models=models, **(quick | overrides))
 
 

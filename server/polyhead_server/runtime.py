@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -17,13 +17,13 @@ from polyhead_server.inference.wire import LARGE, parse
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.repository import Scan, VersionFolder
+from polyhead_server.repository import Scan
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Limits, Scheduler, layout_of
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
-from polyhead_server.serving.loading import Failed, Loaded, load
+from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
 from polyhead_server.serving.reconciler import Reconciler, look
 from polyhead_server.serving.registry import Model, Registry
@@ -69,14 +69,15 @@ class Runtime:
         threads = settings.threads or available_cpus()
         self._workers = ThreadPoolExecutor(threads + 1, thread_name_prefix="messages")
         self._inference = Inference(self.registry, settings, self._workers)
-        loader = _Loader(settings, self.device, threads, self.registry, self._lose_device)
+        loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
         self._reconciler = Reconciler(
             settings.models,
             policy=settings.versions,
             registry=self.registry,
             load=loader.load,
-            build=loader.build,
+            build=_Builder(settings, self.device, self.registry).build,
             retired=self._inference.forget,
+            side_by_side=threads,
         )
         self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
         self._change = asyncio.Event()
@@ -283,22 +284,12 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class _Loader:
-    """Load the graphs of a version, and build a model with a scheduler from each."""
+class _Builder:
+    """Build a model with a scheduler from each graph that is loaded."""
 
     settings: Settings
     device: Device
-    threads: int
-    """Of one run on the CPU."""
     registry: Registry
-    lost: Callable[[], None]
-    """Called, from any thread, when the device is lost to this process."""
-
-    def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
-        """Load each graph of a version. Blocks, so it runs in a thread."""
-        return load(
-            version, device=self.device, threads=self.threads, lanes=self.settings.lanes, lost=self.lost
-        )
 
     def build(self, loaded: Loaded) -> Model:
         """Build a model that can answer requests."""

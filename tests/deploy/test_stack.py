@@ -440,7 +440,7 @@ def test_down_keeps_the_models_and_nothing_that_runs(stack: Stack) -> None:
 
     assert stack.left() == []
     kept = {name.removeprefix(f"{stack.name}_") for name in volumes() if name.startswith(stack.name)}
-    assert kept - {"grafana"} == {"models", "cache", "prometheus"}
+    assert kept - {"grafana"} == {"models", "prometheus"}
     with Client(stack.address, timeout=5) as client:
         assert not client.live()
 

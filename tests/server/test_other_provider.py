@@ -68,7 +68,7 @@ def test_it_is_served_and_named(server: Running, other: Running, opened: list[li
 def test_nothing_is_assumed_of_it() -> None:
     assert (DEVICE.arena, DEVICE.gpu) == ("cpu:0", None)
     assert DEVICE.precisions == {"fp32"}
-    assert DEVICE.default_runs(8) == 1
+    assert DEVICE.default_lanes == 1
     assert DEVICE.checks_placement
     assert not DEVICE.host_threads  # nothing runs on the event loop
 

@@ -1,13 +1,13 @@
-"""Load the graphs of a version, in a thread of its own, while the server already listens."""
+"""Load the graphs of versions, in threads of their own, while the server already listens."""
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from polyhead_server.engine.devices import Device, check_precision
 from polyhead_server.engine.engine import Engine
@@ -17,6 +17,7 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
+from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.prior import measure_prior
 from polyhead_server.serving.tokeniser import Tokeniser
 
@@ -56,109 +57,91 @@ class Failed:
     """The machine lacked memory or room: the same files may load another time."""
 
 
-def load(
-    version: VersionFolder,
-    *,
-    device: Device,
-    threads: int,
-    lanes: int = 0,
-    lost: Callable[[], None] = lambda: None,
-) -> Iterator[Loaded | Failed]:
-    """Load every graph of a version, one after the other. Blocks while it does.
+class Loader:
+    """Load versions, several side by side, and open as many sessions at once as there are threads.
 
     Args:
-        version: The version.
         device: Where sessions run.
         threads: CPU threads of all runs of a graph together.
         lanes: How many batches of a graph run side by side; 0 chooses.
         lost: Called, from any thread, when this process loses the device.
-
-    Yields:
-        One result for each graph, as soon as it is there.
     """
-    manifest = version.manifest
-    try:
-        check_precision(manifest.precision, device)
-        with private_copy(version.folder, manifest) as folder:
-            verify(folder, manifest)
-            for graph, reason in manifest.skipped.items():
-                LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
-            tokeniser = None
-            if file := manifest.tokenizer:
-                path = folder / file.file
-                tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens, prompt=file.prompt)
-            for graph in manifest.graphs:
-                signature = signature_of(manifest, graph)
-                path = folder / manifest.graphs[graph].file
-                yield _load_graph(
-                    path,
-                    signature,
-                    tokeniser,
-                    device=device,
-                    threads=threads,
-                    lanes=lanes,
-                    lost=lost,
-                )
-    except Exception as error:
-        failed = _failure(error)
-        yield from (
-            failed(name=manifest.served_name(graph), version=version.version) for graph in manifest.graphs
+
+    def __init__(
+        self, *, device: Device, threads: int, lanes: int = 0, lost: Callable[[], None] = lambda: None
+    ) -> None:
+        self._device = device
+        self._threads = threads
+        self._lanes = lanes
+        self._lost = lost
+        self._slots = threading.Semaphore(threads)
+
+    def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
+        """Load every graph of a version, one after the other. Blocks while it does.
+
+        Yields:
+            One result for each graph, as soon as it is there.
+        """
+        manifest = version.manifest
+        try:
+            check_precision(manifest.precision, self._device)
+            signatures = {graph: signature_of(manifest, graph) for graph in manifest.graphs}
+            with private_copy(version.folder, manifest) as folder:
+                verify(folder, manifest)
+                for graph, reason in manifest.skipped.items():
+                    LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
+                tokeniser = None
+                if file := manifest.tokenizer:
+                    path = folder / file.file
+                    tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens, prompt=file.prompt)
+                for graph, signature in signatures.items():
+                    yield self._load_graph(folder / manifest.graphs[graph].file, signature, tokeniser)
+        except Exception as error:
+            failed = _failure(error)
+            yield from (
+                failed(name=manifest.served_name(graph), version=version.version) for graph in manifest.graphs
+            )
+
+    def _load_graph(self, path: Path, signature: Signature, tokeniser: Tokeniser | None) -> Loaded | Failed:
+        device, threads = self._device, self._threads
+        count = self._lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
+        counts = [max(1, threads // count), threads] if device.host_threads and count > 1 else [threads]
+        opening = [start(partial(self._open, path, signature, each)) for each in counts]
+        wait(opening)
+        engines = [one.result() for one in opening if one.exception() is None]
+        try:
+            if errors := [error for one in opening if (error := one.exception()) is not None]:
+                raise errors[0]
+            prior = self._measure(engines[0], signature)
+        except Exception as error:
+            for engine in engines:
+                engine.close()
+            return _failure(error)(name=signature.name, version=signature.version)
+        wide = None
+        if engines[1:]:
+            # As if threads shared the work without loss: runs soon show what it really takes. A price that
+            # was too high would stay, as nothing would run there.
+            shared = {size: seconds * counts[0] / counts[1] for size, seconds in prior.items()}
+            wide = Lanes(engine=engines[1], costs=CostModel(shared))
+        return Loaded(
+            signature=signature,
+            lanes=Lanes(engine=engines[0], costs=CostModel(prior), count=count),
+            wide=wide,
+            tokeniser=tokeniser,
         )
 
+    def _open(self, path: Path, signature: Signature, threads: int) -> Engine:
+        with self._slots:
+            return Engine(path, signature=signature, device=self._device, threads=threads, lost=self._lost)
 
-def _load_graph(
-    path: Path,
-    signature: Signature,
-    tokeniser: Tokeniser | None,
-    *,
-    device: Device,
-    threads: int,
-    lanes: int,
-    lost: Callable[[], None],
-) -> Loaded | Failed:
-    opened: list[Lanes] = []
-    try:
-        open_lanes = partial(_open, path, signature=signature, device=device, lost=lost)
-        count = lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
-        if device.host_threads and count > 1:
-            opened.append(open_lanes(threads=max(1, threads // count), count=count))
-            opened.append(open_lanes(threads=threads))
-        else:
-            opened.append(open_lanes(threads=threads, count=count))
-    except Exception as error:
-        for session in opened:
-            session.engine.close()
-        return _failure(error)(name=signature.name, version=signature.version)
-    return Loaded(
-        signature=signature, lanes=opened[0], wide=opened[1] if opened[1:] else None, tokeniser=tokeniser
-    )
-
-
-def _open(
-    path: Path,
-    *,
-    signature: Signature,
-    device: Device,
-    threads: int,
-    count: int = 1,
-    lost: Callable[[], None],
-) -> Lanes:
-    """Open a session, and run it a few times to know what runs cost."""
-    engine = Engine(path, signature=signature, device=device, threads=threads, lost=lost)
-
-    def run(batch: int, tokens: int) -> None:
-        engine.run(engine.example(batch, tokens), engine.outputs)
-
-    try:
-        prior = measure_prior(
-            run,
-            max_tokens=signature.max_tokens,
-            fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
-        )
-    except Exception:
-        engine.close()
-        raise
-    return Lanes(engine=engine, costs=CostModel(prior), count=count)
+    def _measure(self, engine: Engine, signature: Signature) -> Mapping[Size, float]:
+        """Run a few sizes to know what runs cost."""
+        with self._slots:
+            return measure_prior(
+                lambda batch, tokens: engine.run(engine.example(batch, tokens), engine.outputs),
+                max_tokens=signature.max_tokens,
+                fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
+            )
 
 
 def _may_double(manifest: Manifest, device: Device) -> bool:
@@ -183,22 +166,24 @@ def _may_pass(error: BaseException | None) -> bool:
     return error is not None and (exhausted(error) or is_out_of_memory(error) or _may_pass(error.__cause__))
 
 
-def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+def start(function: Callable[[], T]) -> Future[T]:
     """Call a function in a daemon thread of its own: a stop signal must not wait for a large model."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(how: Callable[[Any], None], outcome: object) -> None:
-        if not future.done():
-            how(outcome)
+    future: Future[T] = Future()
 
     def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
-            settled = partial(settle, future.set_result, function())
+            result = function()
         except BaseException as error:
-            settled = partial(settle, future.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
-            loop.call_soon_threadsafe(settled)
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     threading.Thread(target=run, name="loading", daemon=True).start()
     return future
+
+
+def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Call a function as `start` does, and await its result."""
+    return asyncio.wrap_future(start(function))

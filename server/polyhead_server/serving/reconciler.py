@@ -1,11 +1,11 @@
 """Follow the model repository: at the start, periodically, and on request.
 
-Families are handled one after the other. One whose file system does not answer in time goes on alone: it is
+Several families are handled side by side. One whose file system does not answer in time goes on alone: it is
 left as it is until that ends, and the others are still followed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ LOOK_SECONDS = 10.0
 """A file system that has not shown a folder and its manifests by then may never do so."""
 
 LOAD_SECONDS = 300.0
-"""Longer than any load that goes well: copying and hashing gigabytes from a slow disk, and measuring."""
+"""Longer than any load that goes well: copying and hashing gigabytes from a slow disk."""
 
 _REPOSITORY = ""
 """Stands for the list of all families where a family's name is expected."""
@@ -41,6 +41,7 @@ class Reconciler:
         load: Loads the graphs of a version; called in a thread.
         build: Makes a model of a loaded graph.
         retired: Called for each model that is out of service and has given its last answer.
+        side_by_side: How many families are looked at and loaded at once.
         look_seconds: How long looking at a family may hold up the others.
         load_seconds: How long loading one may.
     """
@@ -54,12 +55,14 @@ class Reconciler:
         load: Load,
         build: Callable[[Loaded], Model],
         retired: Callable[[Model], None],
+        side_by_side: int = 1,
         look_seconds: float = LOOK_SECONDS,
         load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self._models = models
         self._registry = registry
         self._rollout = Rollout(registry, policy=policy, load=load, build=build, retired=retired)
+        self._side_by_side = side_by_side
         self._look_seconds = look_seconds
         self._load_seconds = load_seconds
         self._one_at_a_time = asyncio.Lock()
@@ -88,13 +91,16 @@ class Reconciler:
                 names = await self._look(_REPOSITORY, list_families)
             else:
                 names = [one.family for one in found]
-            for name in sorted({*names, *self._rollout.families}):
+
+            async def follow(name: str) -> None:
                 with suppress(SlowError):  # the log says so
                     if found is None:
                         versions = await self._look(name, scan_family)
                     else:
                         versions = [one for one in found if one.family == name]
                     await self._update(name, versions, patient=patient)
+
+            await _for_each(sorted({*names, *self._rollout.families}), follow, self._side_by_side)
 
     async def watch(self, seconds: float) -> None:
         """Reconcile for ever, with pauses of so many seconds."""
@@ -180,6 +186,19 @@ class Reconciler:
             task.add_done_callback(partial(_log_end, name))
             raise slow
         return task.result()
+
+
+async def _for_each(names: Iterable[str], work: Callable[[str], Awaitable[None]], most: int) -> None:
+    """Do work for each name, for so many at once; then raise the first exception, if there is one."""
+    slots = asyncio.Semaphore(most)
+
+    async def one(name: str) -> None:
+        async with slots:
+            await work(name)
+
+    for result in await asyncio.gather(*map(one, names), return_exceptions=True):
+        if result is not None:
+            raise result
 
 
 def _log_end(name: str, work: asyncio.Future[Any]) -> None:

@@ -1,8 +1,9 @@
 """Serve the versions that the repository holds: load them, replace them as a whole, retire them.
 
-A new or changed version is loaded beside the one in service and replaces it between two requests; accepted
-requests finish on the old one. A version that cannot be loaded leaves the one in service as it is, and the
-index shows why. A version has changed when its manifest has, which holds the hash of every other file.
+The graphs of a family that serves nothing yet are in service as soon as each is loaded. Otherwise a new or
+changed version is loaded beside the one in service and replaces it between two requests; accepted requests
+finish on the old one. A version that cannot be loaded leaves the one in service as it is, and the index shows
+why. A version has changed when its manifest has, which holds the hash of every other file.
 """
 
 import asyncio
@@ -161,35 +162,50 @@ class Rollout:
             return True
         if number in family.failures and family.failures[number][0] == found.state:
             return served is not None
+        return await self._take_over(family, found)
+
+    async def _take_over(self, family: Family, found: VersionFolder) -> bool:
+        """Load a version and put it into service; return whether it, or what was there before, is."""
+        number = found.version
+        old = family.served.get(number, [])
         self._declare(found)
-        results = await in_thread(lambda: list(self._load(found)))
-        failed = [result for result in results if isinstance(result, Failed)]
-        loaded = [result for result in results if isinstance(result, Loaded)]
+        at_once = not family.served  # a graph need not wait for the others: there is nothing to replace
+        loaded: list[Loaded] = []
+        failed: list[Failed] = []
+        models: list[Model] = []
+        results = self._load(found)
+        while (result := await in_thread(lambda: next(results, None))) is not None:
+            if isinstance(result, Failed):
+                failed.append(result)
+                continue
+            loaded.append(result)
+            if at_once:
+                models.append(self._put_into_service(result))
         family.failures.pop(number, None)
         if failed:
             state = "" if failed[0].may_pass else found.state  # the empty state is tried again
             family.failures[number] = (state, failed[0].reason)
         # While a family serves, its versions are replaced with all of their graphs or not at all.
-        if failed and (family.served or not loaded):
+        if failed and not models:
             for result in loaded:
                 await in_thread(result.close)
             names = [found.manifest.served_name(graph) for graph in found.manifest.graphs]
             self._reject(family, number, failed[0].reason, names)
-            return served is not None
+            return bool(old)
         for failure in failed:
             self._reject(family, number, failure.reason, [failure.name])
-        self._replace(family, number, [self._build(result) for result in loaded])
+        if not at_once:  # all of them in one iteration of the event loop
+            models = [self._put_into_service(result) for result in loaded]
+        for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
+            self._retire(self._registry.forget(name, number))
+        family.served[number] = models
+        LOGGER.info("%s version %d is %s", family.name, number, "replaced" if old else "ready")
         return True
 
-    def _replace(self, family: Family, version: int, models: list[Model]) -> None:
-        """Put a version into service, in one iteration of the event loop."""
-        old = family.served.get(version, [])
-        for model in models:
-            self._retire(self._registry.ready(model))
-        for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
-            self._retire(self._registry.forget(name, version))
-        family.served[version] = models
-        LOGGER.info("%s version %d is %s", family.name, version, "replaced" if old else "ready")
+    def _put_into_service(self, loaded: Loaded) -> Model:
+        model = self._build(loaded)
+        self._retire(self._registry.ready(model))
+        return model
 
     def _reject(self, family: Family, version: int, reason: str, names: Sequence[str]) -> None:
         """Show in the index, and once in the log, why a version is not served as its files are now."""

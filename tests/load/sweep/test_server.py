@@ -17,7 +17,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.sweep.families import SweepFamily, find_family, provide
 from polyhead_load.sweep.server import RunningServer, own_server
 
-FLAGS = ("--tuning-seconds", "0.05", "--device", "cpu")
+FLAGS = ("--device", "cpu")
 
 
 def test_only_the_families_of_the_group_are_served_and_nothing_is_left(

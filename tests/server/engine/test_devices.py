@@ -75,12 +75,7 @@ def test_what_devices_can_do() -> None:
 
     assert (cpu.arena, cpu.gpu, cpu.checks_placement) == ("cpu:0", None, False)
     assert (gpu.arena, gpu.gpu is not None, gpu.checks_placement) == ("gpu:1", True, True)
-    assert gpu.default_runs(16) == 2
-
-
-@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2), (4, 2), (8, 2), (16, 4)])
-def test_runs_share_the_threads(threads: int, expected: int) -> None:
-    assert on_cpu("").default_runs(threads) == expected
+    assert (cpu.default_lanes, gpu.default_lanes) == (1, 2)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

@@ -88,8 +88,18 @@ def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux only")
 def test_slow_clients_leave_grpc_its_descriptors(repository: Path) -> None:
     server = ServerProcess(
-        *("--models", str(repository), "--port", "0", "--metrics-port", "0", "--device", "cpu"),
-        *("--threads", "1", "--tuning-seconds", "0.05"),
+        *(
+            "--models",
+            str(repository),
+            "--port",
+            "0",
+            "--metrics-port",
+            "0",
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+        )
     )
     try:
         port = int(server.until(r"metrics on http://127.0.0.1:(\d+)/")[1])

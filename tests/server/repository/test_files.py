@@ -10,9 +10,6 @@ import pytest
 from polyhead_server.errors import RepositoryError, StartError
 from polyhead_server.repository import read_manifest, verify
 from polyhead_server.repository.files import open_regular, read_regular
-from polyhead_server.scheduling.cache import Key, read_costs, write_costs
-from polyhead_server.scheduling.costs import Measured
-from polyhead_server.scheduling.file_lock import file_lock
 from polyhead_server.transport.access import read_tokens
 from polyhead_server.transport.tls import Certificates, Files
 
@@ -87,16 +84,3 @@ def test_no_file_of_the_operator_s_is_waited_for(tmp_path: Path) -> None:
         read_tokens("--token-file", pipe)
     with pytest.raises(StartError, match=r"--tls-key must be a file that can be read, .* is a named pipe"):
         Certificates(Files(cert=pipe, key=pipe, client_ca=None))
-
-
-def test_no_file_of_the_cache_is_waited_for(tmp_path: Path) -> None:
-    key = Key(manifest="", graph="", provider="", library="", processor="", cpus=1, threads=1, runs=1)
-    os.mkfifo(tmp_path / key.file)
-    os.mkfifo(tmp_path / "cpu.lock")
-
-    assert read_costs(tmp_path, key) is None
-    with file_lock(tmp_path, "cpu"):
-        pass
-    measured = Measured(points={(1, 8): 0.5}, gains={})
-    write_costs(tmp_path, key, measured)
-    assert read_costs(tmp_path, key) == measured

@@ -15,7 +15,7 @@ import pytest
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository import VersionFolder, private_copy, remove_abandoned_copies, scan
-from polyhead_server.serving.loading import Loaded, load
+from polyhead_server.serving.loading import Loaded, Loader
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_temporary_folder_without_room_is_a_clear_error(
 def test_a_file_that_is_changed_in_place_does_not_change_a_sessions_answers(
     version: VersionFolder, change: str
 ) -> None:
-    loaded = [one for one in load(version, device=on_cpu(""), threads=1) if isinstance(one, Loaded)]
+    loaded = [one for one in Loader(device=on_cpu(""), threads=1).load(version) if isinstance(one, Loaded)]
     feeds = {"x": np.ones((1, 3, 16), np.float32), "lengths": np.array([3], np.int32)}
 
     for name in version.manifest.files:
@@ -94,8 +94,8 @@ def test_a_file_that_is_changed_in_place_does_not_change_a_sessions_answers(
             case "removed":
                 path.unlink()
 
-    after = [one.engine.run(feeds, ["output"])["output"] for one in loaded]
-    again = [one.engine.run(feeds, ["output"])["output"] for one in loaded]
+    after = [one.lanes.engine.run(feeds, ["output"])["output"] for one in loaded]
+    again = [one.lanes.engine.run(feeds, ["output"])["output"] for one in loaded]
     assert len(after) == 2
     np.testing.assert_allclose(after[0], after[1], atol=1e-5)
     assert np.abs(after[0]).max() > 0.1

@@ -3,15 +3,20 @@
 import json
 import os
 import shutil
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from polyhead_server.engine.devices import Device, on_cpu
+from polyhead_server.engine.engine import Engine
+from polyhead_server.errors import RepositoryError
 from polyhead_server.repository import VersionFolder, scan
-from polyhead_server.serving.loading import Failed, Loaded, load
+from polyhead_server.serving.loading import Failed, Loaded, Loader, start
 
 
 @pytest.fixture
@@ -24,7 +29,7 @@ def results(models: Path, threads: int = 1) -> dict[str, Loaded | Failed]:
         result.name if isinstance(result, Failed) else result.signature.name: result
         for version in scan(models)
         if isinstance(version, VersionFolder)
-        for result in load(version, device=on_cpu(""), threads=threads)
+        for result in Loader(device=on_cpu(""), threads=threads).load(version)
     }
 
 
@@ -37,35 +42,89 @@ def test_every_graph_is_loaded(models: Path) -> None:
     assert all(isinstance(one, Loaded) for one in loaded.values())
 
 
-def test_what_is_small_is_held_with_one_thread_a_run_as_well(models: Path) -> None:
+def test_what_is_small_has_lanes_and_a_session_with_all_threads(models: Path) -> None:
     tiny = results(models, threads=2)["tiny"]
     alone = results(models, threads=1)["tiny"]
 
     assert isinstance(tiny, Loaded)
-    assert tiny.single_thread is not None
-    assert tiny.single_thread.runs == 1  # as many as this server lets run at once
-    feeds = tiny.engine.example(2, 3)
-    wide, single_thread = tiny.engine.run(feeds, ["output"]), tiny.single_thread.engine.run(feeds, ["output"])
-    np.testing.assert_allclose(single_thread["output"], wide["output"], atol=1e-6)
+    assert tiny.wide is not None
+    assert (tiny.lanes.count, tiny.wide.count) == (2, 1)
+    feeds = {"x": np.ones((2, 3, 16), np.float32), "lengths": np.array([3, 2], np.int32)}
+    by_lane, by_all = tiny.lanes.engine.run(feeds, ["output"]), tiny.wide.engine.run(feeds, ["output"])
+    np.testing.assert_allclose(by_lane["output"], by_all["output"], atol=1e-6)
     assert isinstance(alone, Loaded)
-    assert alone.single_thread is None  # it has one thread anyway
+    assert (alone.lanes.count, alone.wide) == (1, None)
 
 
-def test_weights_are_held_twice_only_where_they_are_few_or_shared(
+def test_all_threads_are_tried_before_anything_is_known_of_them(models: Path) -> None:
+    for one in results(models, threads=4).values():
+        assert isinstance(one, Loaded)
+        assert one.wide is not None
+        assert one.wide.costs.price(2, 8) == pytest.approx(one.lanes.costs.price(2, 8) / 4)
+
+
+def test_weights_are_held_twice_only_where_they_are_few_or_shared_or_lanes_are_wanted(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polyhead_server.serving.loading._MAX_DOUBLED_WEIGHTS", 1000)
     family = scan(models)[0]
     assert isinstance(family, VersionFolder)
 
-    def single_thread(device: Device) -> list[int | None]:
-        loaded = [
-            one for one in load(family, device=device, threads=4, runs=lambda _: 2) if isinstance(one, Loaded)
-        ]
-        return [None if one.single_thread is None else one.single_thread.runs for one in loaded]
+    def lanes(device: Device, count: int = 0) -> list[tuple[int, bool]]:
+        loaded = Loader(device=device, threads=4, lanes=count).load(family)
+        return [(one.lanes.count, one.wide is not None) for one in loaded if isinstance(one, Loaded)]
 
-    assert single_thread(on_cpu("")) == [None, None]
-    assert single_thread(replace(on_cpu(""), packed=False)) == [4, 4]
+    assert lanes(on_cpu("")) == [(1, False)] * 2
+    assert lanes(replace(on_cpu(""), packed=False)) == [(4, True)] * 2
+    assert lanes(on_cpu(""), 2) == [(2, True)] * 2
+
+
+def test_sessions_are_opened_side_by_side_but_no_more_than_there_are_threads(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, inside = threading.Barrier(2), threading.Semaphore(2)
+
+    class Counted(Engine):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            assert inside.acquire(blocking=False)
+            together.wait(30)
+            super().__init__(*arguments, **options)
+            inside.release()
+
+    monkeypatch.setattr("polyhead_server.serving.loading.Engine", Counted)
+    loader = Loader(device=on_cpu(""), threads=2)
+    families = [one for one in scan(models) if isinstance(one, VersionFolder)]
+    loading = [start(partial(list[Loaded | Failed], loader.load(one))) for one in families]
+
+    assert all(isinstance(graph, Loaded) for one in loading for graph in one.result(60))
+
+
+def test_a_session_that_fails_takes_the_other_of_its_graph_along(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Path] = []
+
+    class Failing(Engine):
+        def __init__(self, path: Path, *, threads: int, **options: Any) -> None:
+            if threads == 2 and path.name == "model.onnx":
+                raise RepositoryError("there are too few threads")
+            self.path = path
+            super().__init__(path, threads=threads, **options)
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self.path)
+
+    monkeypatch.setattr("polyhead_server.serving.loading.Engine", Failing)
+    loaded = results(models, threads=2)
+
+    assert [name for name, one in loaded.items() if isinstance(one, Loaded)] == [
+        "tiny.attention",
+        "tiny-masked.attention",
+        "tiny-tokens.attention",
+    ]
+    assert len(closed) == 3
+    assert {one.reason for one in loaded.values() if isinstance(one, Failed)} == {"there are too few threads"}
 
 
 def test_a_family_with_a_wrong_hash_fails_alone(models: Path) -> None:

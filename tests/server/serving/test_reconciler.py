@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.serving.world import World, asynchronous
+from tests.server.serving.world import World, asynchronous, until
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
 from polyhead_server.observability.logs import LOGGER
@@ -70,6 +70,49 @@ async def test_a_load_that_fails_says_why_and_what_is_served_still(world: World)
     assert world.serving() == {"a": [1], "a.attention": [1]}
 
 
+@asynchronous
+async def test_families_are_loaded_side_by_side_but_not_all_at_once(world: World) -> None:
+    for family in ("b", "c", "a"):
+        write_to(world, family)
+    world.hold.clear()
+    starting = asyncio.ensure_future(world.start())
+    for _ in range(2):
+        assert await asyncio.to_thread(world.begun.acquire)
+    await asyncio.sleep(0.05)
+    assert not world.begun.acquire(blocking=False)
+    world.hold.set()
+    await starting
+
+    assert set(world.serving()) == {f"{family}{graph}" for family in "abc" for graph in ("", ".attention")}
+
+
+@asynchronous
+async def test_a_bug_with_one_family_is_reported_when_the_others_are_served(world: World) -> None:
+    for family in ("b", "c", "a"):
+        write_to(world, family)
+    world.bug = "a"
+    with pytest.raises(RuntimeError, match="a bug"):
+        await world.start()
+
+    assert set(world.serving()) == {"b", "b.attention", "c", "c.attention"}
+
+
+@asynchronous
+async def test_a_close_ends_the_loading_of_all_families(world: World) -> None:
+    for family in ("b", "c", "a"):
+        write_to(world, family)
+    world.hold.clear()
+    starting = asyncio.ensure_future(world.start())
+    await asyncio.to_thread(world.begun.acquire)
+    starting.cancel()
+    await world.reconciler.close()
+    world.hold.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+    assert world.serving() == {}
+
+
 NO_FAMILIES = ["b", "", "../a", "/etc", "a/1", ".", "a.attention", "a\0", "x" * 255, "x" * 256, "x" * 10**6]
 
 
@@ -122,14 +165,11 @@ def impatient(repository: Path, tmp_path: Path) -> World:
 def write_to(world: World, family: str) -> None:
     """Puts version 1 of another family in place."""
     world.write(1)
+    if family == "a":
+        return
     (world.models / "a").rename(world.models / family)
     manifest = world.models / family / "1" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"name": "a",', f'"name": "{family}",', 1))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - threads change it
-        await asyncio.sleep(0.01)
 
 
 @asynchronous

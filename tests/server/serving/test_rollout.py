@@ -2,10 +2,11 @@
 
 import asyncio
 import shutil
+import threading
 from typing import Any, cast
 
 import pytest
-from tests.server.serving.world import World, asynchronous
+from tests.server.serving.world import World, asynchronous, until
 
 from polyhead_server.errors import UnknownModelError
 from polyhead_server.serving.registry import ModelState
@@ -57,6 +58,26 @@ async def test_at_the_start_one_graph_is_better_than_none(world: World) -> None:
     await world.start()
 
     assert world.serving() == {"a": [1]}
+
+
+@asynchronous
+async def test_at_the_start_a_graph_does_not_wait_for_the_others(world: World) -> None:
+    world.write(1)
+    world.held["a.attention"] = held = threading.Event()
+    starting = asyncio.ensure_future(world.start())
+    await until(lambda: world.serving() == {"a": [1]})
+    assert world.index()[1] == ("a.attention", 1, ModelState.LOADING, "")
+    first = world.registry.find("a")
+    held.set()
+    await starting
+
+    assert world.serving() == {"a": [1], "a.attention": [1]}
+    assert world.registry.find("a") is first
+    assert world.retired == []
+    world.remove(1)
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    assert len(world.retired) == 2
 
 
 @asynchronous

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, cast
 
 from polyhead_server.repository import VersionFolder
 from polyhead_server.repository.signature import signature_of
+from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
 from polyhead_server.serving.reconciler import Reconciler, look
 from polyhead_server.serving.registry import Model, Registry
@@ -30,6 +31,12 @@ def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
         asyncio.run(main())
 
     return run
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what threads do."""
+    while not condition():  # noqa: ASYNC110 - threads change it
+        await asyncio.sleep(0.01)
 
 
 class FakeScheduler:
@@ -64,6 +71,10 @@ class World:
         self.engines: dict[str, FakeEngine] = {}
         self.broken: dict[str, str] = {}
         self.retired: list[Model] = []
+        self.bug: str | None = None
+        """A family whose load raises."""
+        self.held: dict[str, threading.Event] = {}
+        """Graphs whose load waits."""
         self.hold = threading.Event()
         self.hold.set()
         self.begun = threading.Semaphore(0)
@@ -74,6 +85,7 @@ class World:
             load=self.load,
             build=self.build,
             retired=self.retired.append,
+            side_by_side=2,
             look_seconds=patience,
             load_seconds=patience,
         )
@@ -99,18 +111,24 @@ class World:
     def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
         self.begun.release()
         assert self.hold.wait(30)
+        if version.family == self.bug:
+            raise RuntimeError("a bug")
         self.loads.append(version.version)
         for graph in version.manifest.graphs:
             signature = signature_of(version.manifest, graph)
+            if held := self.held.get(signature.name):
+                assert held.wait(30)
             if reason := self.broken.get(f"{signature.name} {version.version}"):
                 may_pass = "No space" in reason
                 yield Failed(name=signature.name, version=version.version, reason=reason, may_pass=may_pass)
             else:
                 yield Loaded(
                     signature=signature,
-                    engine=cast(Any, self.engine(signature.name, version.version)),
-                    costs=cast(Any, None),
-                    single_thread=None,
+                    lanes=Lanes(
+                        engine=cast(Any, self.engine(signature.name, version.version)),
+                        costs=cast(Any, None),
+                    ),
+                    wide=None,
                     tokeniser=None,
                 )
 

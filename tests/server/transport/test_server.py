@@ -17,13 +17,12 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-import polyhead_server.runtime
-import polyhead_server.serving.loading
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server import Settings, create_server
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import StartError
+from polyhead_server.serving.loading import Loader
 
 X = np.ones((1, 3, 16), np.float32)
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -107,13 +106,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 def held_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Loading waits until the event is set."""
     event = threading.Event()
-    real = polyhead_server.serving.loading.load
+    real = Loader.load
 
-    def load(*arguments: Any, **options: Any) -> Iterator[Any]:
+    def load(*arguments: Any) -> Iterator[Any]:
         event.wait(60)
-        yield from real(*arguments, **options)
+        yield from real(*arguments)
 
-    monkeypatch.setattr(polyhead_server.runtime, "load", load)
+    monkeypatch.setattr(Loader, "load", load)
     yield event
     event.set()
 

@@ -53,11 +53,11 @@ Start = Callable[..., Workers]
 
 
 @pytest.fixture
-def start(repository: Path, tmp_path: Path) -> Iterator[Start]:
+def start(repository: Path) -> Iterator[Start]:
     started: list[Workers] = []
 
     def run(*arguments: str, models: Path = repository, port: int = 0) -> Workers:
-        settings = ["--port", str(port), "--threads", "1", "--cache-dir", str(tmp_path / "cache")]
+        settings = ["--port", str(port), "--threads", "1"]
         started.append(Workers("--models", str(models), *settings, *arguments))
         return started[-1]
 
