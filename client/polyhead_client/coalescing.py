@@ -257,7 +257,7 @@ class _Part:
         """
         batch, rows = self.batch, slice(start, start + self.size)
         tokens = slice(batch.tokens)
-        lengths = np.array(whole.lengths)[rows] if batch.lengths is None else batch.lengths
+        lengths = _copied(np.asarray(whole.lengths)[rows]) if batch.lengths is None else batch.lengths
         unpadder = Unpadder(batch, lengths)
 
         def own(array: NDArray[Any], *axes: int) -> Arrays:
