@@ -193,15 +193,22 @@ class AsyncClient:
     async def _join(self, action: Join) -> None:
         loop = self._loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
-        remaining = action.deadline.remaining()
-        expiry = None if remaining is None else loop.call_later(remaining, _wake, woken, False)
+
+        timer: asyncio.TimerHandle
+
+        def be_overdue() -> None:
+            nonlocal timer
+            action.overdue()
+            if (remaining := action.deadline.remaining()) is not None:
+                timer = loop.call_later(remaining, _wake, woken, False)
+
+        timer = loop.call_later(action.patience, be_overdue)
         try:
             action.enter(partial(_on_loop, loop, _wake, woken, True))
             in_time = await woken
         finally:
             error = action.leave()
-            if expiry is not None:
-                expiry.cancel()
+            timer.cancel()
         if not in_time:
             raise deadline_exceeded(target=self._target, rpc=action.rpc.name, timeout=action.deadline.timeout)
         if error is not None:

@@ -63,6 +63,9 @@ class Join:
     deadline: Deadline
     enter: Callable[[Callable[[], None]], None]
     """Called first, with a function that ends the wait, from any thread."""
+    patience: float
+    """The seconds after which to call `overdue`, before the deadline."""
+    overdue: Callable[[], None]
     leave: Callable[[], PolyheadError | None]
     """Called when the wait has ended, however it has; returns the error that the action fails with."""
 

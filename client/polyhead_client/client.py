@@ -199,7 +199,11 @@ class Client:
         woken: SimpleQueue[None] = SimpleQueue()
         try:
             action.enter(partial(woken.put, None))
-            woken.get(timeout=action.deadline.remaining())
+            try:
+                woken.get(timeout=action.patience)
+            except Empty:
+                action.overdue()
+                woken.get(timeout=action.deadline.remaining())
         except Empty:
             raise deadline_exceeded(
                 target=self._target, rpc=action.rpc.name, timeout=action.deadline.timeout

@@ -34,6 +34,9 @@ _LONGEST_SECONDS = 0.004
 """The longest computation of a joined request. By then, everything else that a request costs is a few per
 cent, and the server, which never divides a request, schedules several better than one."""
 
+_PATIENCE_SECONDS = 0.1
+"""The longest time for which a call waits to be sent, because the requests under way may be stuck."""
+
 _PADDING_SECONDS = 0.0002
 """The longest computation on padding that a call may cause by joining: what its own request would cost."""
 
@@ -91,6 +94,8 @@ class Coalescer:
                     rpc=RPCS["ModelInfer"],
                     deadline=deadline,
                     enter=lambda wake: self._enter(queue, part, wake),
+                    patience=min(_PATIENCE_SECONDS, deadline.clip(2 * _PATIENCE_SECONDS) / 2),
+                    overdue=lambda: self._send_overdue(queue, part),
                     leave=lambda: queue.leave(part),
                 )
                 if part.joined is not None:
@@ -129,8 +134,12 @@ class Coalescer:
         if queue.release(calls):
             self._start_sender(queue)
 
-    def _start_sender(self, queue: "_Queue") -> None:
-        sender = _Sender()
+    def _send_overdue(self, queue: "_Queue", part: "_Part") -> None:
+        if queue.is_overdue(part):
+            self._start_sender(queue, at_once=True)
+
+    def _start_sender(self, queue: "_Queue", *, at_once: bool = False) -> None:
+        sender = _Sender(at_once=at_once)
         sender.cancel = self._start(self._send_joined(queue, sender))
 
     def _send_joined(self, queue: "_Queue", sender: "_Sender") -> Operation[None]:
@@ -170,13 +179,15 @@ class _Sender:
     """An operation in the background that sends joined requests.
 
     Attributes:
+        at_once: Whether its first request is sent however many are under way.
         started: Whether it has begun to take calls.
         callers: The callers that wait for the present request.
         cancelled: Whether the last of them has left.
         cancel: Cancels the operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool) -> None:
+        self.at_once = at_once
         self.started = False
         self.callers = 0
         self.cancelled = False
@@ -344,7 +355,9 @@ class _Queue:
             if not sender.started:
                 sender.started = True
                 self._starting -= 1
-            if not self._waiting or (self.under_way > _MAX_UNDER_WAY and not self._is_full(1)):
+            at_once, sender.at_once = sender.at_once, False
+            spare = at_once or self.under_way <= _MAX_UNDER_WAY or self._is_full(1)
+            if not self._waiting or not spare:
                 return []
             head, *others = self._waiting
             taken, size, width = [head], head.size, head.width
@@ -369,6 +382,16 @@ class _Queue:
             self._calls += len(taken)
             sender.callers = len(taken)
             return taken
+
+    def is_overdue(self, part: _Part) -> bool:
+        """Return whether to start a sender at once for a call, for which a slot was taken."""
+        with self._lock:
+            if part.is_waiting:
+                self._waiting.remove(part)
+                self._waiting.insert(0, part)
+                self.under_way += 1
+                self._starting += 1
+            return part.is_waiting
 
     def finish(self, parts: Sequence[_Part], encoding: Encoding | None, error: PolyheadError | None) -> None:
         """Wake the callers of a request: with its result, its error, or to be sent alone."""
