@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -14,6 +15,7 @@ from polyhead_client.calls import (
     Answer,
     Call,
     Gather,
+    Join,
     NextMessage,
     Operation,
     Sleep,
@@ -25,7 +27,7 @@ from polyhead_client.channel import OpenStream, call_metadata, check_connection,
 from polyhead_client.errors import PolyheadError
 from polyhead_client.operations import Operations
 from polyhead_client.retry import retrying
-from polyhead_client.status import new_request_id, translated
+from polyhead_client.status import deadline_exceeded, new_request_id, translated
 from polyhead_proto.names import REQUEST_ID
 
 P = ParamSpec("P")
@@ -61,6 +63,7 @@ class AsyncClient:
         *,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         patient: bool = False,
+        coalesce: bool = True,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | None = None,
         options: Sequence[tuple[str, Any]] = (),
@@ -73,6 +76,8 @@ class AsyncClient:
             timeout: The default timeout of an operation in seconds; None means no limit.
             patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
                 restarts, or is full). Otherwise calls are retried three times, within about a second.
+            coalesce: Whether to join small concurrent `encode` calls of the same form into one request while
+                others are under way. A call that is joined has the timings of that request.
             credentials: Credentials for TLS, such as `grpc.ssl_channel_credentials()`; None means no TLS.
             token: A bearer token to send with every call. Without TLS it crosses the network in the clear.
             options: gRPC channel options, which override the client's own.
@@ -85,8 +90,11 @@ class AsyncClient:
         """
         check_connection(target, credentials, options, channel, grpc.Channel)
         check_flag("patient", patient)
+        check_flag("coalesce", coalesce)
         self._target = target
-        self._operations = Operations(target, timeout)
+        self._operations = Operations(target, timeout, self._start if coalesce else None)
+        self._background: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop
         self._patient = patient
         self._metadata = call_metadata(token)
         self._owned = channel is None
@@ -107,6 +115,7 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connection, and cancel the calls in flight."""
         self._closed = True
+        self._operations.close()
         if self._owned and self._channel is not None:
             await self._channel.close()
 
@@ -144,6 +153,8 @@ class AsyncClient:
                         raise
                     answer = error
         finally:
+            with suppress(ValueError):  # a thread still reads a large reply, and ends the operation
+                operation.close()
             for stream in streams.values():
                 stream.call.cancel()
 
@@ -152,6 +163,8 @@ class AsyncClient:
         match action:
             case Call():
                 return await self._call(action, self._channel)
+            case Join():
+                await self._join(action)
             case Stream():
                 streams[action] = open_stream(
                     self._channel, action, target=self._target, metadata=self._metadata
@@ -177,6 +190,52 @@ class AsyncClient:
                 metadata=((REQUEST_ID, request_id), *self._metadata),
             )
 
+    async def _join(self, action: Join) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+
+        timer: asyncio.TimerHandle
+
+        def be_overdue() -> None:
+            nonlocal timer
+            action.overdue()
+            if (remaining := action.deadline.remaining()) is not None:
+                timer = loop.call_later(remaining, _wake, woken, False)
+
+        timer = loop.call_later(action.patience, be_overdue)
+        try:
+            action.enter(partial(_on_loop, loop, _wake, woken, True))
+            in_time = await woken
+        finally:
+            error = action.leave()
+            timer.cancel()
+        if not in_time:
+            raise deadline_exceeded(target=self._target, rpc=action.rpc.name, timeout=action.deadline.timeout)
+        if error is not None:
+            raise error
+
+    def _start(self, operation: Operation[None]) -> Callable[[], None]:
+        loop, tasks = self._loop, self._background
+        started: list[asyncio.Task[None]] = []
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # each of the callers that it served meets its own
+
+        def start() -> None:
+            task = asyncio.create_task(self._run(operation))
+            started.append(task)
+            tasks.add(task)  # the loop itself holds tasks weakly
+            task.add_done_callback(ended)
+
+        def cancel() -> None:
+            for task in started:
+                task.cancel()
+
+        _on_loop(loop, start)
+        return partial(_on_loop, loop, cancel)
+
     async def _gather(self, action: Gather) -> None:
         free = asyncio.Semaphore(action.max_in_flight)
 
@@ -200,6 +259,21 @@ def _advance(operation: Operation[T], answer: Answer) -> tuple[Action | None, T 
         return resume(operation, answer), None
     except StopIteration as stop:  # which cannot be raised through a future
         return None, stop.value
+
+
+def _wake(future: asyncio.Future[bool], in_time: bool) -> None:
+    if not future.done():
+        future.set_result(in_time)
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    """Call a function now or, from another thread, soon. Large replies are read in threads."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        loop.call_soon_threadsafe(function, *args)
+    else:
+        function(*args)
 
 
 async def _next_message(stream: OpenStream) -> bytes:

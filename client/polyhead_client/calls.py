@@ -55,6 +55,21 @@ class Sleep:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Join:
+    """Wait for a request that several callers share, up to the deadline. The answer is empty."""
+
+    rpc: Rpc
+    deadline: Deadline
+    enter: Callable[[Callable[[], None]], None]
+    """Called first, with a function that ends the wait, from any thread."""
+    patience: float
+    """The seconds after which to call `overdue`, before the deadline."""
+    overdue: Callable[[], None]
+    leave: Callable[[], PolyheadError | None]
+    """Called when the wait has ended, however it has; returns the error that the action fails with."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gather:
     """Run operations concurrently. The answer is empty.
@@ -68,7 +83,7 @@ class Gather:
     """Called with the result of each operation, one at a time."""
 
 
-Action: TypeAlias = Call | Stream | NextMessage | Sleep | Gather
+Action: TypeAlias = Call | Join | Stream | NextMessage | Sleep | Gather
 
 Answer: TypeAlias = bytes | PolyheadError | None
 """The answer to an action, or the error that it failed with; None before the first action."""

@@ -3,6 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from threading import Lock
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -16,6 +19,7 @@ from polyhead_client.calls import (
     Answer,
     Call,
     Gather,
+    Join,
     NextMessage,
     Operation,
     Sleep,
@@ -27,11 +31,14 @@ from polyhead_client.channel import OpenStream, call_metadata, check_connection,
 from polyhead_client.errors import PolyheadError
 from polyhead_client.operations import Operations
 from polyhead_client.retry import retrying
-from polyhead_client.status import new_request_id, translated
+from polyhead_client.status import deadline_exceeded, new_request_id, translated
 from polyhead_proto.names import REQUEST_ID
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_MAX_BACKGROUND = 32
+"""Joined requests in flight."""
 
 
 def _blocking(
@@ -63,6 +70,7 @@ class Client:
         *,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         patient: bool = False,
+        coalesce: bool = True,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | None = None,
         options: Sequence[tuple[str, Any]] = (),
@@ -75,6 +83,8 @@ class Client:
             timeout: The default timeout of an operation in seconds; None means no limit.
             patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
                 restarts, or is full). Otherwise calls are retried three times, within about a second.
+            coalesce: Whether to join small concurrent `encode` calls of the same form into one request while
+                others are under way. A call that is joined has the timings of that request.
             credentials: Credentials for TLS, such as `grpc.ssl_channel_credentials()`; None means no TLS.
             token: A bearer token to send with every call. Without TLS it crosses the network in the clear.
             options: gRPC channel options, which override the client's own.
@@ -87,8 +97,10 @@ class Client:
         """
         check_connection(target, credentials, options, channel, grpc.aio.Channel)
         check_flag("patient", patient)
+        check_flag("coalesce", coalesce)
         self._target = target
-        self._operations = Operations(target, timeout)
+        self._operations = Operations(target, timeout, self._start if coalesce else None)
+        self._background = ThreadPoolExecutor(_MAX_BACKGROUND, thread_name_prefix="polyhead-client")
         self._patient = patient
         self._metadata = call_metadata(token)
         self._owned = channel is None
@@ -108,6 +120,8 @@ class Client:
     def close(self) -> None:
         """Close the connection, and cancel the calls in flight."""
         self._closed = True
+        self._operations.close()
+        self._background.shutdown(wait=False)
         if self._owned:
             self._channel.close()
 
@@ -139,6 +153,7 @@ class Client:
             result: T = stop.value
             return result
         finally:
+            operation.close()
             for stream in streams.values():
                 stream.call.cancel()
 
@@ -148,6 +163,8 @@ class Client:
         match action:
             case Call():
                 return self._call(action, calls)
+            case Join():
+                self._join(action)
             case Stream():
                 stream = open_stream(self._channel, action, target=self._target, metadata=self._metadata)
                 streams[action] = stream
@@ -177,6 +194,30 @@ class Client:
             call = procedure.future(action.data, **arguments)
             calls.add(call)
             return bytes(call.result())
+
+    def _join(self, action: Join) -> None:
+        woken: SimpleQueue[None] = SimpleQueue()
+        try:
+            action.enter(partial(woken.put, None))
+            try:
+                woken.get(timeout=action.patience)
+            except Empty:
+                action.overdue()
+                woken.get(timeout=action.deadline.remaining())
+        except Empty:
+            raise deadline_exceeded(
+                target=self._target, rpc=action.rpc.name, timeout=action.deadline.timeout
+            ) from None
+        finally:
+            error = action.leave()
+        if error is not None:
+            raise error
+
+    def _start(self, operation: Operation[None]) -> Callable[[], None]:
+        calls = _OpenCalls()
+        with suppress(RuntimeError):  # the client was closed, and the calls that wait were cancelled
+            self._background.submit(self._run, operation, calls)
+        return calls.cancel
 
     def _gather(self, action: Gather) -> None:
         calls = _OpenCalls()

@@ -1,6 +1,8 @@
 """The deadline of an operation, which all its calls share."""
 
+import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polyhead_client.arguments import check_timeout
@@ -37,3 +39,8 @@ class Deadline:
         """Return `seconds`, or the seconds that are left if those are fewer."""
         remaining = self.remaining()
         return seconds if remaining is None else min(seconds, remaining)
+
+
+def latest(deadlines: Iterable[Deadline]) -> Deadline:
+    """Return the last one of several deadlines."""
+    return max(deadlines, key=lambda deadline: math.inf if deadline._end is None else deadline._end)

@@ -3,7 +3,7 @@
 Shape letters: B batch, T tokens, D d_model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -32,6 +32,16 @@ class Field:
     datatype: str
     rows: Rows
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the rows, without padding."""
+        return self.rows.nbytes if isinstance(self.rows, np.ndarray) else sum(row.nbytes for row in self.rows)
+
+    @property
+    def signature(self) -> Hashable:
+        """What rows must have in common to be joined."""
+        return self.name, self.datatype, self.rows[0].shape[1:] if self.name == X else ()
+
     def part(self, chosen: slice) -> "Field":
         """Return some of the rows."""
         return replace(self, rows=self.rows[chosen])
@@ -48,6 +58,12 @@ class Texts:
 
     rows: list[bytes]
     name = TEXT
+    signature = TEXT
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the texts, with the length of each."""
+        return sum(map(len, self.rows)) + 4 * len(self.rows)
 
     def part(self, chosen: slice) -> "Texts":
         """Return some of the texts."""
@@ -92,6 +108,16 @@ class Batch:
     def tensors(self) -> tuple[InputTensor, ...]:
         """The inputs, encoded for the wire."""
         return tuple(field.tensor() for field in self.fields)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the inputs, without padding that is still to come."""
+        return sum(field.nbytes for field in self.fields)
+
+    @property
+    def signature(self) -> tuple[Hashable, ...]:
+        """What batches must have in common to be joined: their inputs, but for `lengths`."""
+        return tuple(field.signature for field in self.fields if field.name != LENGTHS)
 
     def part(self, chosen: slice) -> "Batch":
         """Return some of the sequences, padded to the longest of them."""
@@ -143,11 +169,39 @@ def prepare(
     if token_type_ids is not None:
         rows_of_types = sequences.per_token("token_type_ids", token_type_ids)
         fields.append(_field(TOKEN_TYPE_IDS, "INT64", rows_of_types))
-    if form is InputForm.RAGGED or (counts != sequences.own_lengths).any():
+    padded = counts is not sequences.own_lengths and (counts != sequences.own_lengths).any()
+    if form is InputForm.RAGGED or padded:
         fields.append(_field(LENGTHS, "INT32", counts))
     if mask is not None:
         fields.append(_field(MASK, "BOOL", sequences.mask(mask)))
     return Batch(fields=tuple(fields), form=form, lengths=counts)
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """Join batches of the same signature into one array, padded to the longest sequence."""
+    columns: dict[str, list[Field]] = {}
+    texts: list[bytes] = []
+    for batch in batches:
+        for field in batch.fields:
+            if isinstance(field, Texts):
+                texts += field.rows
+            else:
+                columns.setdefault(field.name, []).append(field)
+    if texts:
+        return Batch(fields=(Texts(rows=texts),), form=InputForm.ARRAY, lengths=None)
+    lengths = np.concatenate([batch.lengths for batch in batches if batch.lengths is not None])
+    ragged = columns.pop(LENGTHS, None) is not None or len({batch.tokens for batch in batches}) > 1
+    fields = [replace(parts[0], rows=_joined([part.rows for part in parts])) for parts in columns.values()]
+    if ragged:
+        fields.append(_field(LENGTHS, "INT32", lengths))
+    return Batch(fields=tuple(fields), form=InputForm.ARRAY, lengths=lengths)
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    arrays = [rows for rows in parts if isinstance(rows, np.ndarray)]
+    if len(arrays) == len(parts) and len({array.shape[1:] for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return [row for rows in parts for row in rows]
 
 
 def _main(rows: Rows) -> Field:

@@ -88,57 +88,57 @@ class ModelInfo:
         """Whether the model takes texts, which the server tokenises."""
         return TEXT in self.inputs
 
-    @property
+    @cached_property
     def layers(self) -> int | None:
         """L."""
         return self._number(Property.LAYERS)
 
-    @property
+    @cached_property
     def heads(self) -> int | None:
         """H."""
         return self._number(Property.HEADS)
 
-    @property
+    @cached_property
     def d_model(self) -> int | None:
         """D."""
         return self._number(Property.D_MODEL)
 
-    @property
+    @cached_property
     def parameters(self) -> int | None:
         """The number of trained parameters."""
         return self._number(Property.PARAMETERS)
 
-    @property
+    @cached_property
     def vocabulary(self) -> int | None:
         """The number of token ids; None for a family that takes vectors."""
         return self._number(Property.VOCABULARY)
 
-    @property
+    @cached_property
     def max_tokens(self) -> int | None:
         """The largest T."""
         return self._number(Property.MAX_TOKENS)
 
-    @property
+    @cached_property
     def max_batch_size(self) -> int | None:
         """The largest B of a request."""
         return self._number(Property.MAX_BATCH_SIZE)
 
-    @property
+    @cached_property
     def max_request_tokens(self) -> int | None:
         """The largest B × T of a request, padding included."""
         return self._number(Property.MAX_REQUEST_TOKENS)
 
-    @property
+    @cached_property
     def max_request_bytes(self) -> int | None:
         """The largest request that the server accepts."""
         return self._number(Property.MAX_REQUEST_BYTES)
 
-    @property
+    @cached_property
     def max_reply_bytes(self) -> int | None:
         """The largest reply that the server sends in one message."""
         return self._number(Property.MAX_REPLY_BYTES)
 
-    @property
+    @cached_property
     def max_stream_reply_bytes(self) -> int | None:
         """The largest reply that the server streams in parts; None if it does not."""
         return self._number(Property.MAX_STREAM_REPLY_BYTES)

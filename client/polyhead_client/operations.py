@@ -5,7 +5,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import EllipsisType
 from typing import Any, TypeAlias
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from polyhead_client import request
 from polyhead_client.arguments import check_flag, check_name, check_timeout, check_version
 from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, Stream, call
+from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
@@ -21,7 +22,8 @@ from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
-from polyhead_client.selection import Indices, RequestedOutputs, select
+from polyhead_client.request import RequestTemplate
+from polyhead_client.selection import Indices, select
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedEncoding, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -40,10 +42,23 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 class Operations:
     """The operations of one client."""
 
-    def __init__(self, target: str, timeout: float | None) -> None:
+    def __init__(self, target: str, timeout: float | None, start: Start | None = None) -> None:
+        """Prepare the operations.
+
+        Args:
+            target: The server's address, for messages.
+            timeout: The default timeout of an operation in seconds; None means no limit.
+            start: Starts the operations that send joined requests; None means that no calls are joined.
+        """
         self._target = target
         self._timeout = check_timeout(timeout)
         self._models = ModelCache(target)
+        self._coalescer = None if start is None else Coalescer(_request, start)
+
+    def close(self) -> None:
+        """Cancel the calls that wait to be joined."""
+        if self._coalescer is not None:
+            self._coalescer.close()
 
     def encode(
         self,
@@ -130,16 +145,11 @@ class Operations:
             queries=queries,
             dtype=dtype,
         )
-        template = _RequestTemplate(
-            info=info,
-            requested=requested,
-            version=wanted_version,
-            truncate=truncate,
-            deadline=deadline,
-        )
+        template = RequestTemplate(info=info, requested=requested, version=wanted_version, truncate=truncate)
+        send = _request if self._coalescer is None else self._coalescer.encode
         started_ns = time.perf_counter_ns()
         try:
-            encoding = yield from _encode_batch(template, batch, progress)
+            encoding = yield from _encode_batch(template, batch, deadline, send, progress)
         except (NotFound, InvalidRequest):
             self._models.forget(name)
             raise
@@ -252,23 +262,18 @@ class Operations:
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RequestTemplate:
-    """What all requests of one `encode` have in common."""
-
-    info: ModelInfo
-    requested: RequestedOutputs
-    version: str
-    truncate: bool
-    deadline: Deadline
-
-
-def _encode_batch(template: _RequestTemplate, batch: Batch, progress: Progress | None) -> Operation[Encoding]:
+def _encode_batch(
+    template: RequestTemplate,
+    batch: Batch,
+    deadline: Deadline,
+    send: Callable[[RequestTemplate, Batch, Deadline], Operation[Encoding]],
+    progress: Progress | None,
+) -> Operation[Encoding]:
     """Encode a batch, in one request if the server's limits allow it, in several otherwise."""
     parts = plan(template.info, batch, template.requested)
     if len(parts) == 1:
         try:
-            encoding = yield from _request(template, batch)
+            encoding = yield from send(template, batch, deadline)
         except TooLarge:
             if batch.size == 1:
                 raise
@@ -287,7 +292,7 @@ def _encode_batch(template: _RequestTemplate, batch: Batch, progress: Progress |
 
     try:
         yield Gather(
-            operations=[_encode_part(template, batch, part, joined) for part in parts],
+            operations=[_encode_part(template, batch, deadline, part, joined) for part in parts],
             max_in_flight=MAX_IN_FLIGHT,
             on_result=on_result,
         )
@@ -298,37 +303,38 @@ def _encode_batch(template: _RequestTemplate, batch: Batch, progress: Progress |
 
 
 def _encode_part(
-    template: _RequestTemplate, batch: Batch, part: slice, joined: JoinedEncoding
+    template: RequestTemplate, batch: Batch, deadline: Deadline, part: slice, joined: JoinedEncoding
 ) -> Operation[int]:
     """Encode a part of a batch, in halves if the server rejects it as too large; return its size."""
     size: int = part.stop - part.start
     try:
         with locate_errors(part):
             # Several parts are in flight, so only what cannot be halved may be as large as a streamed reply.
-            encoding = yield from _request(template, batch.part(part), stream=size == 1)
+            encoding = yield from _request(template, batch.part(part), deadline, stream=size == 1)
     except TooLarge:
         if size == 1:
             raise
         for half in halves(part):
-            yield from _encode_part(template, batch, half, joined)
+            yield from _encode_part(template, batch, deadline, half, joined)
     else:
         with locate_errors(part):
             joined.put(part, encoding)
     return size
 
 
-def _request(template: _RequestTemplate, batch: Batch, *, stream: bool = True) -> Operation[Encoding]:
+def _request(
+    template: RequestTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
+) -> Operation[Encoding]:
     """Encode a batch with one request.
 
     Args:
         template: The template of the request.
         batch: The sequences.
+        deadline: The deadline of the call.
         stream: Whether a reply that exceeds the size of a message may come in parts.
     """
-    info, requested, deadline = template.info, template.requested, template.deadline
-    build = partial(
-        request.build, info, batch, requested, version=template.version, truncate=template.truncate
-    )
+    info, requested = template.info, template.requested
+    build = partial(request.build, template, batch)
     size = request.reply_bytes(info, requested, size=batch.size, tokens=batch.tokens)
     stream = stream and info.max_stream_reply_bytes is not None
     if not stream or info.max_reply_bytes is None or size <= info.max_reply_bytes:

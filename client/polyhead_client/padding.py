@@ -33,8 +33,12 @@ class Sequences:
     def __init__(self, rows: Rows, form: InputForm) -> None:
         self.form = form
         self.size = len(rows)
-        self.own_lengths = np.array([len(row) for row in rows], np.int32)
-        self.tokens = int(self.own_lengths.max())
+        if isinstance(rows, np.ndarray):
+            self.tokens = rows.shape[1]
+            self.own_lengths = np.full(self.size, self.tokens, np.int32)
+        else:
+            self.own_lengths = np.array([len(row) for row in rows], np.int32)
+            self.tokens = int(self.own_lengths.max())
 
     def lengths(self, value: Any) -> NDArray[np.int32]:
         """Read `lengths`, [B].

@@ -64,7 +64,7 @@ def read(
     }
     lengths = reply.lengths() if batch.lengths is None else batch.lengths
 
-    unpadder = _Unpadder(batch, lengths)
+    unpadder = Unpadder(batch, lengths)
     cut_axes = (1, 2) if requested.queries is None else (2,)
     return Encoding(
         model=message.model_name,
@@ -157,7 +157,7 @@ class _Reply:
         raise ServerError(f"malformed reply: {name} must be [{', '.join(spelled)}], was {list(shape)}")
 
 
-class _Unpadder:
+class Unpadder:
     """Brings outputs [B, ...] into the form of the inputs, without the padding that they did not have."""
 
     def __init__(self, batch: Batch, lengths: NDArray[Any]) -> None:
@@ -179,6 +179,7 @@ class _Unpadder:
         return items[0] if self._form is InputForm.SINGLE else items
 
     def tokens(self, rows: list[list[str]]) -> list[str] | list[list[str]]:
+        """Trim the tokens of each sequence to its length."""
         if self._cuts is not None:
             rows = [row[:length] for row, length in zip(rows, self._cuts, strict=True)]
         return rows[0] if self._form is InputForm.SINGLE else rows

@@ -1,5 +1,7 @@
 """Build the request of an `encode`."""
 
+from dataclasses import dataclass
+
 from google.protobuf.message import EncodeError, Message
 
 from polyhead_client.errors import TooLarge
@@ -14,34 +16,36 @@ from polyhead_proto.names import OUTPUT, PARTS, POOLED, TRUNCATE
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
 
 
-def build(
-    info: ModelInfo,
-    batch: Batch,
-    requested: RequestedOutputs,
-    *,
-    version: str,
-    truncate: bool,
-    parts: bool = False,
-) -> bytes:
+@dataclass(frozen=True, kw_only=True)
+class RequestTemplate:
+    """What requests have in common whose inputs have the same form."""
+
+    info: ModelInfo
+    requested: RequestedOutputs
+    version: str
+    """Empty means the newest."""
+    truncate: bool
+    """Whether to truncate texts that are too long."""
+
+
+def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> bytes:
     """Build the bytes of a ModelInferRequest that names every requested output.
 
     Args:
-        info: The model.
+        template: The template of the request.
         batch: The inputs.
-        requested: The outputs to request.
-        version: The model's version; empty means the newest.
-        truncate: Whether to truncate texts that are too long.
         parts: Whether to reply in parts.
 
     Raises:
         TooLarge: The request exceeds the server's limit.
     """
+    info, requested = template.info, template.requested
     message = pb.ModelInferRequest(
         model_name=info.name,
-        model_version=version,
+        model_version=template.version,
         parameters={
             name: pb.InferParameter(bool_param=True)
-            for name, wanted in ((TRUNCATE, truncate), (PARTS, parts))
+            for name, wanted in ((TRUNCATE, template.truncate), (PARTS, parts))
             if wanted
         },
         inputs=[

@@ -3,7 +3,7 @@
 import random
 from typing import TypeVar
 
-from polyhead_client.calls import Action, Answer, Call, Operation, Sleep, Stream, resume
+from polyhead_client.calls import Action, Answer, Call, Join, Operation, Sleep, Stream, resume
 from polyhead_client.channel import RETRIED
 from polyhead_client.errors import Cancelled, PolyheadError, Unavailable
 
@@ -29,12 +29,14 @@ def retrying(operation: Operation[T]) -> Operation[T]:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    finally:
+        operation.close()
 
 
 def _attempt(action: Action) -> Operation[bytes]:
     # Not retried: health probes, to which "no" is an answer; a stream that has begun; and a gather, each of
     # whose operations retries by itself.
-    if not isinstance(action, Call | Stream) or action.rpc.name not in RETRIED:
+    if not isinstance(action, Call | Join | Stream) or action.rpc.name not in RETRIED:
         return (yield action)
     pause = _FIRST_PAUSE_S
     while True:

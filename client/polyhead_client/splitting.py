@@ -32,6 +32,8 @@ def plan(info: ModelInfo, batch: Batch, requested: RequestedOutputs) -> list[sli
 
     Only the server knows how many tokens texts have; a part that it rejects as too large is halved later.
     """
+    if batch.size == 1:
+        return [slice(0, 1)]
     parts = list(_split(info, batch, requested, largest_reply=None))
     if len(parts) == 1:
         return parts

@@ -108,6 +108,16 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
         raise failure from error
 
 
+def deadline_exceeded(*, target: str, rpc: str, timeout: float | None) -> DeadlineExceeded:
+    """Return the error of a call that was not answered in time."""
+    given = "" if timeout is None else f" within {timeout:.3g} s"
+    return DeadlineExceeded(
+        f"{target} did not answer {rpc}{given}",
+        code=grpc.StatusCode.DEADLINE_EXCEEDED,
+        details="Deadline Exceeded",
+    )
+
+
 def _retry_after(error: grpc.RpcError) -> float | None:
     pushback = _trailing(error, PUSHBACK)
     if pushback is None:

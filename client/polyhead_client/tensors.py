@@ -28,6 +28,8 @@ def as_datatype(name: str, datatype: str, array: NDArray[Any]) -> NDArray[Any]:
         InvalidRequest: A value is out of its range.
     """
     dtype = datatypes.DTYPES[datatype]
+    if array.dtype == dtype:
+        return array
     try:
         with np.errstate(over="raise"):
             values = array.astype(dtype, copy=False)

@@ -1,0 +1,470 @@
+"""Join concurrent calls of `encode` into one request.
+
+A request costs the client and the server more than a small sequence does. So while requests of a form are
+under way, further calls of that form wait, and the next request takes them along. No timer is involved, and
+nothing waits while nothing is under way.
+
+Shape letters: B batch, T tokens.
+"""
+
+import copy
+from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client.calls import Join, Operation
+from polyhead_client.deadline import Deadline, latest
+from polyhead_client.encoding import Arrays, Encoding
+from polyhead_client.errors import AccessDenied, Cancelled, NotFound, PolyheadError, Unavailable, Unsupported
+from polyhead_client.inputs import Batch, join
+from polyhead_client.padding import InputForm
+from polyhead_client.reply import Unpadder
+from polyhead_client.request import RequestTemplate, reply_bytes
+from polyhead_proto import RPCS
+
+_MAX_UNDER_WAY = 2
+"""Requests of a form under way, beyond which calls wait: the server computes one while the callers of the
+other get their results and call again."""
+
+_LONGEST_SECONDS = 0.004
+"""The longest computation of a joined request. By then, everything else that a request costs is a few per
+cent, and the server, which never divides a request, schedules several better than one."""
+
+_PATIENCE_SECONDS = 0.1
+"""The longest time for which a call waits to be sent, because the requests under way may be stuck."""
+
+_PADDING_SECONDS = 0.0002
+"""The longest computation on padding that a call may cause by joining: what its own request would cost."""
+
+_LARGEST_MESSAGE = 1 << 20
+"""The estimated size in bytes up to which requests and replies are joined."""
+
+_FORGETTING = 1 / 1024
+"""The weight of a run that was slower than those before. The fastest runs show what a form costs: a run may
+also hold other requests, or share its core."""
+
+_MAX_QUEUES = 256
+
+_SHARED_ERRORS = (Unavailable, Cancelled, AccessDenied, NotFound, Unsupported)
+"""Errors that concern all calls in a request alike. After any other, each is sent alone."""
+
+
+class Send(Protocol):
+    """An operation that encodes a batch with one request."""
+
+    def __call__(  # noqa: D102
+        self, template: RequestTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
+    ) -> Operation[Encoding]: ...
+
+
+Start: TypeAlias = Callable[[Operation[None]], Callable[[], None]]
+"""Starts an operation in the background, from any thread; returns a function that cancels it."""
+
+
+class Coalescer:
+    """Joins the concurrent calls of one client. Threads may share it.
+
+    Args:
+        send: Sends a request.
+        start: Starts an operation in the background.
+    """
+
+    def __init__(self, send: Send, start: Start) -> None:
+        self._send = send
+        self._start = start
+        self._lock = Lock()
+        self._queues: dict[Hashable, _Queue] = {}
+        self._closed = False
+
+    def encode(self, template: RequestTemplate, batch: Batch, deadline: Deadline) -> Operation[Encoding]:
+        """Encode a batch, together with other calls of its form while requests are under way.
+
+        Raises:
+            PolyheadError: The call failed.
+        """
+        part = _Part(template, batch, deadline)
+        queue = self._queue(part.form())
+        try:
+            if not queue.goes_ahead(part):
+                yield Join(
+                    rpc=RPCS["ModelInfer"],
+                    deadline=deadline,
+                    enter=lambda wake: self._enter(queue, part, wake),
+                    patience=min(_PATIENCE_SECONDS, deadline.clip(2 * _PATIENCE_SECONDS) / 2),
+                    overdue=lambda: self._send_overdue(queue, part),
+                    leave=lambda: queue.leave(part),
+                )
+                if part.joined is not None:
+                    return part.encoding(*part.joined)
+            encoding = yield from self._send(template, batch, deadline)
+            queue.learn(encoding, part.size, part.width)
+            return encoding
+        finally:
+            if part.has_slot:
+                self._go_on(queue, calls=1)
+
+    def close(self) -> None:
+        """Cancel the calls that wait."""
+        with self._lock:
+            self._closed = True
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.cancel()
+
+    def _queue(self, form: Hashable) -> "_Queue":
+        if (queue := self._queues.get(form)) is None:
+            with self._lock:
+                if len(self._queues) >= _MAX_QUEUES:  # what they have learned is soon learned again
+                    self._queues = {key: kept for key, kept in self._queues.items() if kept.under_way}
+                queue = self._queues.setdefault(form, _Queue())
+        return queue
+
+    def _enter(self, queue: "_Queue", part: "_Part", wake: Callable[[], None]) -> None:
+        if queue.enter(part, wake):
+            self._start_sender(queue)
+        if self._closed:
+            queue.cancel()
+
+    def _go_on(self, queue: "_Queue", *, calls: int = 0) -> None:
+        """Release a slot, which goes to the calls that wait."""
+        if queue.release(calls):
+            self._start_sender(queue)
+
+    def _send_overdue(self, queue: "_Queue", part: "_Part") -> None:
+        if queue.is_overdue(part):
+            self._start_sender(queue, at_once=True)
+
+    def _start_sender(self, queue: "_Queue", *, at_once: bool = False) -> None:
+        sender = _Sender(at_once=at_once)
+        sender.cancel = self._start(self._send_joined(queue, sender))
+
+    def _send_joined(self, queue: "_Queue", sender: "_Sender") -> Operation[None]:
+        """Send joined requests, one after the other, until nothing waits."""
+        has_slot = True
+        try:
+            while parts := queue.take(sender):
+                if len(parts) == 1:  # it sends its own request, with this slot
+                    has_slot = False
+                    parts[0].has_slot = True
+                    parts[0].wake()
+                    return
+                yield from self._send_together(queue, parts)
+                if sender.cancelled:
+                    return
+        finally:
+            if has_slot:
+                self._go_on(queue)
+
+    def _send_together(self, queue: "_Queue", parts: Sequence["_Part"]) -> Operation[None]:
+        encoding: Encoding | None = None
+        error: PolyheadError | None = None
+        try:
+            batch = join([part.batch for part in parts])
+            deadline = latest(part.deadline for part in parts)
+            encoding = yield from self._send(parts[0].template, batch, deadline, stream=False)
+            queue.learn(encoding, batch.size, max(part.width for part in parts))
+        except _SHARED_ERRORS as shared:
+            error = shared
+        except PolyheadError:
+            pass  # one of them may be the cause
+        finally:
+            queue.finish(parts, encoding, error)
+
+
+class _Sender:
+    """An operation in the background that sends joined requests.
+
+    Attributes:
+        at_once: Whether its first request is sent however many are under way.
+        started: Whether it has begun to take calls.
+        callers: The callers that wait for the present request.
+        cancelled: Whether the last of them has left.
+        cancel: Cancels the operation.
+    """
+
+    def __init__(self, *, at_once: bool) -> None:
+        self.at_once = at_once
+        self.started = False
+        self.callers = 0
+        self.cancelled = False
+        self.cancel: Callable[[], None] | None = None
+
+
+class _Part:
+    """One call: its batch, and how its wait for a joined request ended.
+
+    Attributes:
+        size: B.
+        width: T; for texts, the bytes of the longest, because only the server knows their tokens.
+        has_slot: Whether its own request has a slot.
+        is_waiting: Whether no request has taken it yet.
+        sender: The sender of the joined request that has taken it.
+        joined: The result of that request, and the index of the call's first row in it.
+        error: The error of that request.
+        wake: Wakes the caller.
+    """
+
+    def __init__(self, template: RequestTemplate, batch: Batch, deadline: Deadline) -> None:
+        self.template = template
+        self.batch = batch
+        self.deadline = deadline
+        self.size = batch.size
+        tokens = batch.tokens
+        self.width = max(map(len, batch.fields[0].rows)) if tokens is None else tokens
+        self.has_slot = False
+        self.is_waiting = False
+        self.sender: _Sender | None = None
+        self.joined: tuple[Encoding, int] | None = None
+        self.error: PolyheadError | None = None
+        self.wake: Callable[[], None] = lambda: None
+
+    def form(self) -> Hashable:
+        """Return what calls must have in common to be joined."""
+        template, requested = self.template, self.template.requested
+        return (
+            template.info.name,
+            template.version,
+            template.truncate,
+            requested.outputs,
+            tuple(requested.layers),
+            requested.heads,
+            requested.dtype,
+            requested.queries,
+            requested.queries and self.width,  # T decides whether a query is valid
+            self.batch.signature,
+        )
+
+    def is_joinable(self) -> bool:
+        """Return whether a request can hold this call and as much again."""
+        requested = self.template.requested
+        if not self.width or (requested.queries is not None and self.batch.tokens is None):
+            return False  # padding would make an empty sequence, or an invalid query, a valid one
+        return self.fits(2 * self.size, self.width)
+
+    def fits(self, size: int, width: int) -> bool:
+        """Return whether the server takes `size` sequences of this form, and the messages remain small."""
+        info, requested = self.template.info, self.template.requested
+        tokens = width
+        if self.batch.tokens is None:  # a text has at most a token for each byte, and two around them
+            tokens = min(width + 2, info.max_tokens or width + 2)
+        if (info.max_batch_size is not None and size > info.max_batch_size) or (
+            info.max_request_tokens is not None and size * tokens > info.max_request_tokens
+        ):
+            return False
+        request = self.batch.nbytes * size * width // (self.size * self.width)
+        reply = reply_bytes(info, requested, size=size, tokens=tokens)
+        return request <= min(_LARGEST_MESSAGE, info.max_request_bytes or _LARGEST_MESSAGE) and reply <= min(
+            _LARGEST_MESSAGE, info.max_reply_bytes or _LARGEST_MESSAGE
+        )
+
+    def encoding(self, whole: Encoding, start: int) -> Encoding:
+        """Return its rows of a joined result, in the form of its inputs.
+
+        They are copies. A view would keep the rows of all callers in memory.
+        """
+        batch, rows = self.batch, slice(start, start + self.size)
+        tokens = slice(batch.tokens)
+        lengths = _copied(np.asarray(whole.lengths)[rows]) if batch.lengths is None else batch.lengths
+        unpadder = Unpadder(batch, lengths)
+
+        def own(array: NDArray[Any], *axes: int) -> Arrays:
+            index = [tokens if axis in axes else slice(None) for axis in range(array.ndim - 1)]
+            arrays = unpadder.arrays(array[(rows, *index)], axes)
+            return list(map(_copied, arrays)) if isinstance(arrays, list) else _copied(arrays)
+
+        single = batch.form is InputForm.SINGLE
+        query_axes = (1, 2) if whole.queries is None else (2,)
+        attention = whole.attention and {
+            layer: own(weights, *query_axes) for layer, weights in whole.attention.items()
+        }
+        return Encoding(
+            model=whole.model,
+            version=whole.version,
+            output=None if whole.output is None else own(whole.output, 0),
+            pooled=None if whole.pooled is None else _copied(whole.pooled[start if single else rows]),
+            attention=attention and MappingProxyType(attention),
+            heads=whole.heads,
+            queries=whole.queries,
+            tokens=whole.tokens and unpadder.tokens([list(row[tokens]) for row in whole.tokens[rows]]),
+            lengths=int(lengths[0]) if single else lengths,
+            timings=whole.timings,
+        )
+
+
+class _Queue:
+    """The calls of one form that wait, and the requests under way. Threads may share it.
+
+    Attributes:
+        under_way: The slots that are taken, by requests and senders.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self._lock = Lock()
+        self._calls = 0  # in the requests under way
+        self._starting = 0  # senders that have not begun
+        self._waiting: list[_Part] = []
+        self._units = 0  # tokens, or bytes of text, that wait
+        self._seconds: float | None = None  # to compute a unit
+
+    def learn(self, encoding: Encoding, size: int, width: int) -> None:
+        """Learn what a form costs from the result for `size` sequences."""
+        nanoseconds = encoding.timings.compute_ns
+        if nanoseconds is None or not size * width:
+            return
+        seconds = nanoseconds / 1e9 / (size * width)
+        known = self._seconds
+        self._seconds = seconds if known is None else min(seconds, known + _FORGETTING * (seconds - known))
+
+    def goes_ahead(self, part: _Part) -> bool:
+        """Return whether to send a call at once: it is not small, or nothing is under way."""
+        if self._seconds is None or self._cost(part.size * part.width) > _LONGEST_SECONDS / 2:
+            return True
+        with self._lock:
+            if not self.under_way:
+                self.under_way += 1
+                self._calls += 1
+                part.has_slot = True
+                return True
+        return not part.is_joinable()
+
+    def enter(self, part: _Part, wake: Callable[[], None]) -> bool:
+        """Add a call; return whether to start a sender, for which a slot was taken."""
+        with self._lock:
+            part.sender = part.joined = part.error = None
+            part.wake = wake
+            part.is_waiting = True
+            self._waiting.append(part)
+            self._units += part.size * part.width
+            return self._take_slot()
+
+    def release(self, calls: int) -> bool:
+        """Release a slot; return whether to start a sender, for which a slot was taken."""
+        with self._lock:
+            self.under_way -= 1
+            self._calls -= calls
+            return bool(self._waiting) and self._take_slot()
+
+    def take(self, sender: _Sender) -> list[_Part]:
+        """Take the calls of the next request, the oldest first; none if the sender is to end."""
+        with self._lock:
+            if not sender.started:
+                sender.started = True
+                self._starting -= 1
+            at_once, sender.at_once = sender.at_once, False
+            spare = at_once or self.under_way <= _MAX_UNDER_WAY or self._is_full(1)
+            if not self._waiting or not spare:
+                return []
+            head, *others = self._waiting
+            taken, size, width = [head], head.size, head.width
+            # The requests under way share the calls, so that the server always has one.
+            most = -(-(self._calls + len(self._waiting)) // _MAX_UNDER_WAY)
+            for part in others:
+                if len(taken) == most:
+                    break
+                joined_size, joined_width = size + part.size, max(width, part.width)
+                units = joined_size * joined_width
+                padding = units - size * width - part.size * part.width
+                if (
+                    self._cost(units) <= _LONGEST_SECONDS
+                    and self._cost(padding) <= _PADDING_SECONDS
+                    and head.fits(joined_size, joined_width)
+                ):
+                    taken.append(part)
+                    size, width = joined_size, joined_width
+            for part in taken:
+                self._remove(part)
+                part.sender = sender if len(taken) > 1 else None
+            self._calls += len(taken)
+            sender.callers = len(taken)
+            return taken
+
+    def is_overdue(self, part: _Part) -> bool:
+        """Return whether to start a sender at once for a call, for which a slot was taken."""
+        with self._lock:
+            if part.is_waiting:
+                self._waiting.remove(part)
+                self._waiting.insert(0, part)
+                self.under_way += 1
+                self._starting += 1
+            return part.is_waiting
+
+    def finish(self, parts: Sequence[_Part], encoding: Encoding | None, error: PolyheadError | None) -> None:
+        """Wake the callers of a request: with its result, its error, or to be sent alone."""
+        start = 0
+        with self._lock:
+            self._calls -= len(parts)
+            for part in parts:
+                part.sender = None
+                if encoding is not None:
+                    part.joined = (encoding, start)
+                elif error is not None:
+                    part.error = _own_copy(error)
+                start += part.size
+        for part in parts:
+            part.wake()
+
+    def leave(self, part: _Part) -> PolyheadError | None:
+        """End the wait of a call, whatever ended it; return the error of its request.
+
+        A request that all its callers have left is cancelled.
+        """
+        with self._lock:
+            if part.is_waiting:
+                self._remove(part)
+            sender, part.sender = part.sender, None
+            if sender is not None:
+                sender.callers -= 1
+                sender.cancelled = not sender.callers
+        if sender is not None and sender.cancelled and sender.cancel is not None:
+            sender.cancel()
+        return part.error
+
+    def cancel(self) -> None:
+        """Cancel the calls that wait."""
+        with self._lock:
+            parts = list(self._waiting)
+            for part in parts:
+                self._remove(part)
+                part.error = Cancelled("the client was closed before the call was sent")
+        for part in parts:
+            part.wake()
+
+    def _cost(self, units: int) -> float:
+        """Return the seconds to compute so many units."""
+        return units * (self._seconds or 0.0)
+
+    def _is_full(self, requests: int) -> bool:
+        """Return whether so many requests could not hold more than waits."""
+        return self._cost(self._units) >= requests * _LONGEST_SECONDS
+
+    def _take_slot(self) -> bool:
+        """Take a slot for a sender if one is free, or if as much waits as a request can hold."""
+        if self.under_way >= _MAX_UNDER_WAY and not self._is_full(self._starting + 1):
+            return False
+        self.under_way += 1
+        self._starting += 1
+        return True
+
+    def _remove(self, part: _Part) -> None:
+        self._waiting.remove(part)
+        self._units -= part.size * part.width
+        part.is_waiting = False
+
+
+def _copied(array: NDArray[Any]) -> NDArray[Any]:
+    """Copy an array; the copy is as read-only as the array."""
+    own = array.copy()
+    own.flags.writeable = array.flags.writeable
+    return own
+
+
+def _own_copy(error: PolyheadError) -> PolyheadError:
+    """Copy an error, because each caller raises its own."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own
