@@ -54,8 +54,10 @@ class LoadResult:
     """Of the calls that succeeded."""
     errors: int
     seconds: float
-    client_cpu_seconds: float
-    server_cpu_seconds: float
+    client_cores: float
+    """Cores that this process kept busy."""
+    server_cores: float
+    """Cores that the server kept busy; 0 if its CPU time is unknown."""
 
     @property
     def rate(self) -> float:
@@ -74,7 +76,7 @@ def _unknown() -> float:
 class _Recorder:
     """Record the calls of one load; its clock starts when it is made."""
 
-    def __init__(self, server: CpuSeconds) -> None:
+    def __init__(self, server: CpuSeconds = _unknown) -> None:
         self._latencies_ms: list[float] = []
         self._errors = 0
         self._server = server
@@ -97,12 +99,13 @@ class _Recorder:
 
     def result(self) -> LoadResult:
         """Stop the clock."""
+        seconds = time.perf_counter() - self.start
         return LoadResult(
             latencies_ms=self._latencies_ms,
             errors=self._errors,
-            seconds=time.perf_counter() - self.start,
-            client_cpu_seconds=time.process_time() - self._cpu,
-            server_cpu_seconds=self._server() - self._server_cpu,
+            seconds=seconds,
+            client_cores=(time.process_time() - self._cpu) / seconds,
+            server_cores=(self._server() - self._server_cpu) / seconds,
         )
 
 
@@ -244,21 +247,18 @@ async def stream_loop(
         return recorder.result()
 
 
-async def open_loop(
-    address: str, requests: Sequence[bytes], arrivals: Iterable[float], *, server: CpuSeconds = _unknown
-) -> LoadResult:
+async def open_loop(address: str, requests: Sequence[bytes], arrivals: Iterable[float]) -> LoadResult:
     """Send a request at each arrival; latencies count from the arrival.
 
     Args:
         address: The server's.
         requests: Sent in turn.
         arrivals: Seconds from the start, ascending.
-        server: To count the server's CPU time, too.
     """
     async with channel_to(address) as channel:
         call: Call = unary(channel)
         await warm_up(call, requests[:2])
-        recorder = _Recorder(server)
+        recorder = _Recorder()
         position = itertools.count()
 
         async def send(at: float) -> None:

@@ -26,6 +26,11 @@ class Condition:
     seen: str
 
 
+def spell_number(value: float) -> str:
+    """Return a number with three digits or more."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def conditions_table(conditions: Sequence[Condition]) -> Table:
     """Return a table for the terminal."""
     table = Table("", "what must hold", "seen")

@@ -39,10 +39,8 @@ from load_generator import (
     LoadResult,
     closed_loop,
     encode_loop,
-    open_loop,
     stream_loop,
 )
-from polyhead_load.schedule import poisson
 from report import console, with_fingerprint, write
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
@@ -115,14 +113,12 @@ class Bench:
             if encoder.name == _LARGE:
                 explicit = stack.enter_context(in_process(encoder, models, "attention.onnx"))
                 scenarios += self._attention(encoder, explicit)
-            progress.update(task, total=len(scenarios) + 1)
+            progress.update(task, total=len(scenarios))
             for scenario in scenarios:
                 progress.update(task, description=f"{encoder.name}: {scenario.name}")
                 self.measurements.append(self._measure(encoder, scenario))
                 progress.advance(task)
-            progress.update(task, description=f"{encoder.name}: open loop")
-            self.measurements.append(self._open_loop(encoder))
-            progress.update(task, description=encoder.name, completed=len(scenarios) + 1)
+            progress.update(task, description=encoder.name)
 
     def health(self) -> dict[str, float]:
         """Measure health checks on an idle server, and beside attention replies of 16 MiB."""
@@ -273,27 +269,6 @@ class Bench:
         # Unmeasured first: caches and clocks come up to speed.
         asyncio.run(scenario.send(server.address, seconds=self._seconds / 5))
         return asyncio.run(scenario.send(server.address, seconds=seconds, server=server.cpu_seconds))
-
-    def _open_loop(self, encoder: BenchEncoder) -> BenchRow:
-        """Measure Poisson arrivals at half of the rate with 32 in flight."""
-        full = next(
-            each.median("polyhead")
-            for each in self.measurements
-            if (each.encoder, each.traffic, each.in_flight) == (encoder.name, "equal", 32)
-        )
-        requests = request_bytes(encoder, [encoder.tokens] * 64)
-        arrivals = poisson(full / 2, 0, seconds=2 * self._seconds)
-        load = asyncio.run(
-            open_loop(self._server.address, requests, arrivals, server=self._server.cpu_seconds)
-        )
-        return BenchRow(
-            encoder=encoder.name,
-            traffic="open loop at half of that",
-            in_flight=None,
-            unit="seq/s",
-            target=None,
-            samples=[BenchSample.of(load, load.rate, {})],
-        )
 
 
 def _calls(requests: Sequence[bytes], in_flight: int) -> Send:

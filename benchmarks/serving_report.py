@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from load_generator import LoadResult
-from report import made_with, markdown_table
+from report import made_with, markdown_table, spell_number
 
 Reference = Literal["limit", "floor", "plain", "baseline"]
 
@@ -79,8 +79,8 @@ class BenchSample:
             p50_ms=load.percentile_ms(50),
             p99_ms=load.percentile_ms(99),
             errors=load.errors,
-            client_cores=load.client_cpu_seconds / load.seconds,
-            server_cores=load.server_cpu_seconds / load.seconds,
+            client_cores=load.client_cores,
+            server_cores=load.server_cores,
         )
 
 
@@ -90,8 +90,7 @@ class BenchRow:
 
     encoder: str
     traffic: str
-    in_flight: int | None
-    """None in an open loop."""
+    in_flight: int
     unit: Literal["seq/s", "p50 ms"]
     target: Target | None
     candidates: Sequence[str] = ()
@@ -124,9 +123,9 @@ class BenchRow:
     def without_client(self, cores: int) -> float | None:
         """Return the sequences per second that the server could answer if it had every core to itself.
 
-        None where the machine is not full: in an open loop, and with a single request in flight.
+        None with one request in flight, which does not fill the machine.
         """
-        if self.unit != "seq/s" or (self.in_flight or 1) == 1:
+        if self.in_flight == 1:
             return None
         return float(median(cores * each.polyhead / each.server_cores for each in self.samples))
 
@@ -205,8 +204,8 @@ def _rows(measurements: Sequence[BenchRow], cores: int, *, spread: bool) -> list
         {
             "encoder": each.encoder,
             "traffic": each.traffic,
-            "in flight": "open" if each.in_flight is None else str(each.in_flight),
-            "polyhead": f"{each.median('polyhead'):,.{2 if each.unit == 'p50 ms' else 0}f} {each.unit}",
+            "in flight": str(each.in_flight),
+            "polyhead": f"{spell_number(each.median('polyhead'))} {each.unit}",
             **{HEADINGS[of]: _ratios(each.ratios(of), spread=spread) for of in used},
             "limit": _limit(each),
             "target": str(each.target or ""),
@@ -232,10 +231,10 @@ def _without_client(row: BenchRow, cores: int) -> str:
     if (rate := row.without_client(cores)) is None:
         return ""
     limits = row.values("limit")
-    return f"{rate:,.4g}" + (f" = {rate / median(limits):.2f} × limit" if limits else "")
+    return spell_number(rate) + (f" = {rate / median(limits):.2f} × limit" if limits else "")
 
 
 def _limit(row: BenchRow) -> str:
     if row.limit is None:
         return ""
-    return f"{median(row.values('limit')):,.4g} ({row.candidates[row.limit]})"
+    return f"{spell_number(median(row.values('limit')))} ({row.candidates[row.limit]})"

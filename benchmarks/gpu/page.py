@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from report import markdown_table
+from report import markdown_table, spell_number
 
 Rows = Sequence[Mapping[str, Any]]
 """The results of one part."""
@@ -185,9 +185,7 @@ def _of(found: Mapping[str, Rows], part: str, kind: str) -> Rows:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "–" if value is None else spell_number(value)
 
 
 def _range(values: Sequence[float] | None) -> str:

@@ -96,8 +96,8 @@ def _load(load: Load, seconds: float) -> PeerSample:
         rate=result.rate,
         p50_ms=result.percentile_ms(50),
         errors=result.errors,
-        client_cores=result.client_cpu_seconds / result.seconds,
-        server_cores=result.server_cpu_seconds / result.seconds,
+        client_cores=result.client_cores,
+        server_cores=result.server_cores,
     )
 
 

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from encoders import BenchEncoder
-from report import Condition, conditions_rows, made_with, markdown_table
+from report import Condition, conditions_rows, made_with, markdown_table, spell_number
 from serving_report import strongest
 
 POLYHEAD = "polyhead"
@@ -152,8 +152,8 @@ def _row(name: str, comparisons: Sequence[Comparison]) -> dict[str, str]:
             rate, ratios = each.median(name, "rate"), each.ratios(name)
             batch = each.samples[name][0].batch
             cells = [
-                f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}",
-                f"B = {batch}" if batch > 1 else f"{each.median(name, 'p50_ms'):,.3g}",
+                spell_number(rate),
+                f"B = {batch}" if batch > 1 else spell_number(each.median(name, "p50_ms")),
                 f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})",
             ]
         heads = (
