@@ -14,9 +14,9 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,8 @@ from encoders import (
     request_bytes,
     sequences,
 )
-from in_process import CORES, InProcess, RunConfig, in_process
-from load_generator import (
-    HEALTH,
-    LoadResult,
-    closed_loop,
-    encode_loop,
-    stream_loop,
-)
+from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
+from load_generator import HEALTH, LoadResult, closed_loop, encode_loop, stream_loop
 from report import console, with_fingerprint, write
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
@@ -67,10 +61,8 @@ class Scenario:
     latency: bool = False
     """Compare the p50, else sequences per second."""
     target: Target | None = None
-    graph: InProcess | None = None
-    """The limit's process."""
-    limits: Sequence[RunConfig] = ()
-    """The candidates for the limit."""
+    limits: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
+    """The candidates for the limit by name; each runs for so many seconds."""
     expected_rate: float = 0.0
     """Sequences per second, if known; a sample has two times as many requests as are in flight."""
     echo_bytes: int = 0
@@ -176,8 +168,7 @@ class Bench:
             in_flight=1,
             latency=True,
             target=Target(of="limit", most=1.1, plus_ms=0.5),
-            graph=graph,
-            limits=graph.one_in_flight(encoder.tokens),
+            limits=_runs(graph, graph.one_in_flight(encoder.tokens)),
         )
         mixed = mixed_lengths(encoder.mixed)
         near = (0.87, 0.92) if encoder.name == _SMALL else (0.95, 0.95)
@@ -192,8 +183,7 @@ class Bench:
                     send=_calls(sent, in_flight),
                     in_flight=in_flight,
                     target=Target(of="limit", least=bound),
-                    graph=graph,
-                    limits=list(limits),
+                    limits=_runs(graph, limits),
                     expected_rate=max(limits.values()),
                 )
 
@@ -212,8 +202,7 @@ class Bench:
                 in_flight=1,
                 latency=True,
                 target=Target(of="plain", most=most) if most else None,
-                graph=graph,
-                limits=graph.one_in_flight(_ATTENTION_TOKENS),
+                limits=_runs(graph, graph.one_in_flight(_ATTENTION_TOKENS)),
                 plain_send=_calls(request_bytes(encoder, lengths), 1),
             )
 
@@ -224,9 +213,8 @@ class Bench:
         def value(load: LoadResult) -> float:
             return load.percentile_ms(50) if scenario.latency else scenario.batch * load.rate
 
-        def limit(config: RunConfig) -> float:
-            assert scenario.graph is not None
-            speed = scenario.graph.measure(config, half)
+        def limit(run: Callable[[float], RunSpeed]) -> float:
+            speed = run(half)
             return speed.p50_ms if scenario.latency else speed.rate
 
         references: dict[Reference, Callable[[], float]] = {}
@@ -245,7 +233,7 @@ class Bench:
                 found: dict[Reference, float] = {}
                 if number % 2:  # first and last in turn
                     load = self._serve(self._server, scenario)
-                limits = [limit(config) for config in scenario.limits]
+                limits = [limit(run) for run in scenario.limits.values()]
                 for name, measure in references.items():
                     found[name] = measure()
                 if not number % 2:
@@ -257,7 +245,7 @@ class Bench:
             in_flight=scenario.in_flight,
             unit="p50 ms" if scenario.latency else "seq/s",
             target=scenario.target,
-            candidates=[str(config) for config in scenario.limits],
+            candidates=list(scenario.limits),
             samples=samples,
         )
 
@@ -274,6 +262,11 @@ class Bench:
 def _calls(requests: Sequence[bytes], in_flight: int) -> Send:
     """Return the load of calls."""
     return partial(closed_loop, requests=requests, in_flight=in_flight)
+
+
+def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[[float], RunSpeed]]:
+    """Return runs in process by name."""
+    return {str(config): partial(graph.measure, config) for config in configs}
 
 
 @contextmanager
