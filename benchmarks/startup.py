@@ -134,7 +134,13 @@ async def _answers(
         return answered, fast_ms
 
 
-def _judge(samples: Sequence[StartSample], weights_mib: float) -> list[Condition]:
+def judge(samples: Sequence[StartSample], weights_mib: float) -> list[Condition]:
+    """Return what must hold of a server's start.
+
+    Args:
+        samples: Of several starts; the median one counts.
+        weights_mib: Size of the family's weights.
+    """
     allowed = [_READY * each.opened_seconds + _READY_PLUS_SECONDS for each in samples]
     answered = [each.answered_seconds for each in samples]
     first = median(each.first_ms / each.steady_ms for each in samples)
@@ -195,7 +201,7 @@ def main() -> int:
     with console.status("starting servers"):
         samples = [_start(chosen.models, flags) for _ in range(chosen.rounds)]
     weights = chosen.models / _NAME / "1" / "weights.bin"
-    conditions = _judge(samples, weights.stat().st_size / 2**20)
+    conditions = judge(samples, weights.stat().st_size / 2**20)
     console.print(conditions_table(conditions))
     result = with_fingerprint(
         {

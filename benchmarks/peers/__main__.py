@@ -31,8 +31,10 @@ _IN_FLIGHT = (1, 8, 32)
 _REQUESTS = 32
 """Different requests of each load."""
 _VARIANTS = (
-    TritonVariant(instances=1, threads=CORES, max_batch=32),
-    TritonVariant(instances=CORES, threads=1, max_batch=8),
+    TritonVariant(instances=1, threads=CORES, max_batch={each.name: 32 for each in ENCODERS}),
+    TritonVariant(
+        instances=CORES, threads=1, max_batch={each.name: 8 if each == _TINY else 4 for each in ENCODERS}
+    ),
 )
 
 Load = Callable[..., Coroutine[Any, Any, LoadResult]]
@@ -166,4 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PeerError as error:
+        raise SystemExit(str(error)) from error

@@ -35,6 +35,7 @@ class Contender:
     address: str
     process: psutil.Process | None = None
     """None if its CPU time does not matter."""
+    log: Path | None = None
     suffix: str = ""
     """What the names of its models add to the encoder's."""
 
@@ -93,5 +94,6 @@ class Contender:
             except grpc.aio.AioRpcError as error:
                 ended = self.process is not None and self.process.status() == psutil.STATUS_ZOMBIE
                 if ended or time.monotonic() > end:
-                    raise PeerError(f"{self.name} does not answer: {error.details()}") from error
+                    see = f"; see {self.log}" if self.log else ""
+                    raise PeerError(f"{self.name} does not answer: {error.details()}{see}") from error
                 await asyncio.sleep(0.5)

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -24,12 +24,13 @@ class TritonVariant:
 
     instances: int
     threads: int
-    max_batch: int
+    max_batch: Mapping[str, int]
+    """The largest batch by encoder; what serves most is larger with cheap runs and all threads."""
 
     @property
     def suffix(self) -> str:
         """What the names of its models add to the encoder's."""
-        return f"-{self.instances}x{self.threads}-{self.max_batch}"
+        return f"-{self.instances}x{self.threads}"
 
     def __str__(self) -> str:
         return f"Triton, {self.instances} × {self.threads} thread{'s' * (self.threads > 1)}"
@@ -40,7 +41,7 @@ class TritonVariant:
         return f"""
             name: "{encoder.name}{self.suffix}"
             backend: "python"
-            max_batch_size: {self.max_batch}
+            max_batch_size: {self.max_batch[encoder.name]}
             input [{{ name: "x" {tensor} }}]
             output [{{ name: "output" {tensor} }}]
             instance_group [{{ kind: KIND_CPU count: {self.instances} }}]
@@ -100,12 +101,10 @@ def triton(
         "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "LD_LIBRARY_PATH": f"{libraries}{os.pathsep}{site / 'nvidia_pytriton.libs'}",
     }
-    with _started(command, environment, folder / "log") as process:
-        address = f"127.0.0.1:{port}"
-        yield [
-            Contender(name=str(variant), address=address, process=process, suffix=variant.suffix)
-            for variant in variants
-        ]
+    log = folder / "log"
+    with _started(command, environment, log) as process:
+        every = Contender(name="", address=f"127.0.0.1:{port}", process=process, log=log)
+        yield [replace(every, name=str(variant), suffix=variant.suffix) for variant in variants]
 
 
 @contextmanager
@@ -125,8 +124,9 @@ def kserve(
     command = [str(python), str(_BENCHMARKS / "peers" / "kserve_server.py"), "--port", str(port)]
     command += ["--http-port", str(free_port()), "--threads", str(threads)]
     command += [f"{encoder.name}={graph}" for encoder, graph in encoders.items()]
-    with _started(command, {"PYTHONPATH": str(_BENCHMARKS)}, folder / "log") as process:
-        yield Contender(name="KServe", address=f"127.0.0.1:{port}", process=process)
+    log = folder / "log"
+    with _started(command, {"PYTHONPATH": str(_BENCHMARKS)}, log) as process:
+        yield Contender(name="KServe", address=f"127.0.0.1:{port}", process=process, log=log)
 
 
 @contextmanager
