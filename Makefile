@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
+PEER_TRITON_VENV ?= .venv-peer-triton
+PEER_KSERVE_VENV ?= .venv-peer-kserve
 BIN := $(VENV)/bin
 # Files of tests go to so many processes.
 TEST_PROCESSES ?= 2
@@ -12,7 +14,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-compose compose-tests check format dist bench agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve test test-compose compose-tests check format dist bench startup peers agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +57,13 @@ dist: $(VENV)/dev  ## Build sdist and wheel into dist, install the wheel into a 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
 	$(BIN)/python benchmarks/serving.py $(if $(BASELINE),--baseline $(BASELINE))
 
+startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, against onnxruntime alone
+	$(BIN)/python benchmarks/startup.py
+
+peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measure polyhead beside Triton and KServe, each in an environment of its own
+	PYTHONPATH=benchmarks $(BIN)/python -m peers \
+		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV)
+
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
 
@@ -76,7 +85,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -105,4 +114,18 @@ $(TRITON_VENV)/ready: pyproject.toml
 $(KSERVE_VENV)/ready:
 	$(PYTHON) -m venv $(KSERVE_VENV)
 	$(KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile 'kserve; python_version < "3.14"'
+	touch $@
+
+# The peers of `make peers`, at the versions that were measured, with our version of onnxruntime. Its CPU build
+# computes the same as the one for GPUs.
+PEER_ONNXRUNTIME = onnxruntime==$(shell sed -n 's/^onnxruntime\(-gpu\)\?==//p' constraints.txt)
+
+$(PEER_TRITON_VENV)/ready: constraints.txt
+	$(PYTHON) -m venv $(PEER_TRITON_VENV)
+	$(PEER_TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check nvidia-pytriton==0.7.0 $(PEER_ONNXRUNTIME)
+	touch $@
+
+$(PEER_KSERVE_VENV)/ready: constraints.txt
+	$(PYTHON) -m venv $(PEER_KSERVE_VENV)
+	$(PEER_KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile kserve==0.21.0 $(PEER_ONNXRUNTIME)
 	touch $@

@@ -1,4 +1,4 @@
-"""The limit of `make bench`: onnxruntime in a process of its own, with no other work in it."""
+"""The limit: onnxruntime in a process of its own, with no other work in it."""
 
 import itertools
 import threading
@@ -10,31 +10,59 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime as ort
 import psutil
 from numpy.typing import NDArray
 
-from encoders import BenchEncoder, feed_of, mixed_lengths, sequences
+from encoders import BenchEncoder, feed_of, sequences
+from peers.graph import open_graph
+
+CORES = psutil.cpu_count() or 1
+WAYS = ((1, CORES), (CORES, 1)) if CORES > 1 else ((1, 1),)
+"""Lanes and the threads of each: one run with all threads, or one-thread runs on each core."""
 
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 _HOPELESS = 0.75
+"""After a batch size that is so much slower than the best, larger ones are not tried."""
+_CLOSE = 0.9
+"""What comes so close to the best is measured again before the best is picked."""
+_LONG_MS = 1000.0
+"""Runs that take longer gain nothing from a larger batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """How sequences are batched and run."""
 
-    mixed: bool = False
-    """Mixed lengths, else all of the encoder's own."""
+    lengths: tuple[int, ...]
+    """T of each sequence."""
     batch: int = 1
     by_length: bool = False
     """Sort all sequences by length before they are batched: a server sees only those that wait."""
-    runs: int = 1
+    lanes: int = 1
     """Runs at once."""
-    threads: int = 0
-    """Threads of one run; 0 is one per core."""
+    threads: int = CORES
+    """Threads of one run."""
+
+    @property
+    def way(self) -> str:
+        """Lanes and threads in words."""
+        return f"{self.lanes} × {self.threads} thread{'s' * (self.threads > 1)}"
+
+    def __str__(self) -> str:
+        return f"{self.way}, B = {self.batch}" + (", by length" if self.by_length else "")
+
+
+class RunSpeed(NamedTuple):
+    """How fast runs went."""
+
+    rate: float
+    """Sequences per second."""
+    p50_ms: float
+    """The median time of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,32 +73,41 @@ class InProcess:
     encoder: BenchEncoder
     graph: Path
 
-    def rate(self, config: RunConfig, seconds: float) -> float:
-        """Return sequences per second."""
-        return self.executor.submit(_measure, self.encoder, self.graph, config, seconds).result()[0]
+    def measure(self, config: RunConfig, seconds: float) -> RunSpeed:
+        """Run for about `seconds`."""
+        return self.executor.submit(_measure, self.encoder, self.graph, config, seconds).result()
 
-    def p50_ms(self, config: RunConfig, seconds: float) -> float:
-        """Return the median time of a run."""
-        return self.executor.submit(_measure, self.encoder, self.graph, config, seconds).result()[1]
+    def one_in_flight(self, tokens: int) -> list[RunConfig]:
+        """Return the ways to run one sequence at a time."""
+        return [RunConfig(lengths=(tokens,), threads=threads) for _, threads in WAYS]
 
-    def best(self, *, mixed: bool, at_once: bool, seconds: float) -> RunConfig:
-        """Search for the configuration with the highest rate.
+    def search(self, lengths: tuple[int, ...], seconds: float) -> dict[RunConfig, float]:
+        """Search for the configurations with the highest rate, one for each of `WAYS`.
 
         Args:
-            mixed: Run mixed lengths.
-            at_once: Run one batch per core at once, each with one thread; else one with a thread per core.
+            lengths: T of each sequence.
             seconds: For each configuration.
+
+        Returns:
+            Each with the rate that it reached in the search.
         """
-        runs, threads = (psutil.cpu_count() or 1, 1) if at_once else (1, 0)
-        best, highest = RunConfig(mixed=mixed), 0.0
-        for by_length in (False, True) if mixed else (False,):
-            for batch in _BATCH_SIZES:
-                config = RunConfig(mixed=mixed, batch=batch, by_length=by_length, runs=runs, threads=threads)
-                rate = self.rate(config, seconds)
-                if rate > highest:
-                    best, highest = config, rate
-                elif rate < _HOPELESS * highest:
-                    break  # larger ones waste more on padding, or fit the caches less
+        orders = (False, True) if len(set(lengths)) > 1 else (False,)
+        best = {}
+        for lanes, threads in WAYS:
+            rates: dict[RunConfig, float] = {}
+            for by_length in orders:
+                for batch in _BATCH_SIZES:
+                    config = RunConfig(
+                        lengths=lengths, batch=batch, by_length=by_length, lanes=lanes, threads=threads
+                    )
+                    speed = self.measure(config, seconds)
+                    rates[config] = speed.rate
+                    if speed.rate < _HOPELESS * max(rates.values()) or speed.p50_ms > _LONG_MS:
+                        break
+            close = [config for config, rate in rates.items() if rate > _CLOSE * max(rates.values())]
+            again = {config: (rates[config] + self.measure(config, seconds).rate) / 2 for config in close}
+            config = max(again, key=again.__getitem__)
+            best[config] = again[config]
         return best
 
 
@@ -81,55 +118,50 @@ def in_process(encoder: BenchEncoder, models: Path, graph: str) -> Iterator[InPr
         yield InProcess(executor=executor, encoder=encoder, graph=models / encoder.name / "1" / graph)
 
 
-def _measure(encoder: BenchEncoder, graph: Path, config: RunConfig, seconds: float) -> tuple[float, float]:
-    """Run for about `seconds`; return sequences per second, and the median time of a run in ms."""
+def _measure(encoder: BenchEncoder, graph: Path, config: RunConfig, seconds: float) -> RunSpeed:
+    """Run whole rounds of all sequences for about `seconds`, so that every length counts the same."""
     session, feeds = _session(graph, config.threads), _feeds(encoder, config)
-    for feed in feeds[:2]:
-        session.run(None, feed)
-    times: list[float] = []
+    session.run(None, feeds[0])
+    times: list[list[float]] = [[] for _ in range(config.lanes)]
+    rates = [0.0] * config.lanes
     turn, lock, finished = itertools.count(), threading.Lock(), threading.Event()
-    done = [0] * config.runs
     start = time.perf_counter()
 
-    def work(number: int) -> None:
+    def work(lane: int) -> None:
+        done, now = 0, start
         while True:
             with lock:
                 position = next(turn)
-            # Whole rounds only, so that every length counts the same.
-            if position and position % len(feeds) == 0 and time.perf_counter() - start > seconds:
+            if position and position % len(feeds) == 0 and now - start > seconds:
                 finished.set()
             if finished.is_set():
-                return
+                break
             feed = feeds[position % len(feeds)]
-            before = time.perf_counter()
             session.run(None, feed)
-            times.append(time.perf_counter() - before)
-            done[number] += len(feed["lengths"])
+            before, now = now, time.perf_counter()
+            times[lane].append(now - before)
+            done += len(feed["lengths"])
+        # Of its own time: at the end, lanes do not wait for each other.
+        rates[lane] = done / (now - start) if done else 0.0
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(config.runs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done) / (time.perf_counter() - start), 1e3 * float(np.median(times))
+    lanes = [threading.Thread(target=work, args=(lane,)) for lane in range(config.lanes)]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
+    return RunSpeed(rate=sum(rates), p50_ms=1e3 * float(np.median(list(itertools.chain(*times)))))
 
 
 @cache
 def _session(graph: Path, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    # No spinning between operators, as in a server that shares its cores.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    return open_graph(graph, threads)
 
 
 @cache
 def _feeds(encoder: BenchEncoder, config: RunConfig) -> list[dict[str, NDArray[np.generic]]]:
-    """Return the inputs of all runs: of all mixed lengths, or one batch of the encoder's own."""
-    if not config.mixed:
-        return [feed_of(sequences(encoder, [encoder.tokens] * config.batch))]
-    every = sequences(encoder, mixed_lengths(encoder.mixed))
+    """Return the inputs of all runs: sequences of equal length make one batch."""
+    equal = len(set(config.lengths)) == 1
+    every = sequences(encoder, config.lengths[:1] * config.batch if equal else config.lengths)
     if config.by_length:
         every.sort(key=len)
     return [feed_of(every[start : start + config.batch]) for start in range(0, len(every), config.batch)]

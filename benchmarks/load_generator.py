@@ -1,7 +1,8 @@
 """Asyncio load generator of the benchmarks: raw bytes in, raw bytes out.
 
 Requests are built before the clock starts and replies are not decoded, so that the numbers are those of the
-server and the transport, with as little of a client as possible.
+server and the transport, with as little of a client as possible. Only `encode_loop` calls by the client
+library.
 
 `make agreement` compares polyhead's own load generator with this one. It must stay independent, so it imports
 nothing of `polyhead_load`.
@@ -11,18 +12,24 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 
+from polyhead_client import AsyncClient, PolyheadError
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
 Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+Request = TypeVar("Request")
+CpuSeconds: TypeAlias = Callable[[], float]
+"""Returns the CPU time that a server has used so far."""
 
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -47,7 +54,10 @@ class LoadResult:
     """Of the calls that succeeded."""
     errors: int
     seconds: float
-    client_cpu_seconds: float
+    client_cores: float
+    """Cores that this process kept busy."""
+    server_cores: float
+    """Cores that the server kept busy; 0 if its CPU time is unknown."""
 
     @property
     def rate(self) -> float:
@@ -59,12 +69,18 @@ class LoadResult:
         return float(np.percentile(self.latencies_ms, percent))
 
 
+def _unknown() -> float:
+    return 0.0
+
+
 class _Recorder:
     """Record the calls of one load; its clock starts when it is made."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: CpuSeconds = _unknown) -> None:
         self._latencies_ms: list[float] = []
         self._errors = 0
+        self._server = server
+        self._server_cpu = server()
         self._cpu = time.process_time()
         self.start = time.perf_counter()
 
@@ -72,22 +88,24 @@ class _Recorder:
         """Record a reply to a request that was due at `since`."""
         self._latencies_ms.append(1e3 * (time.perf_counter() - since))
 
-    async def call(self, call: Call, request: bytes, since: float) -> None:
-        """Make a call that was due at `since`, and record how it ends."""
+    async def call(self, call: Awaitable[object], since: float) -> None:
+        """Wait for a call that was due at `since`, and record how it ends."""
         try:
-            await call(request)
-        except grpc.aio.AioRpcError:
+            await call
+        except (grpc.aio.AioRpcError, PolyheadError):
             self._errors += 1
         else:
             self.add(since)
 
     def result(self) -> LoadResult:
         """Stop the clock."""
+        seconds = time.perf_counter() - self.start
         return LoadResult(
             latencies_ms=self._latencies_ms,
             errors=self._errors,
-            seconds=time.perf_counter() - self.start,
-            client_cpu_seconds=time.process_time() - self._cpu,
+            seconds=seconds,
+            client_cores=(time.process_time() - self._cpu) / seconds,
+            server_cores=(self._server() - self._server_cpu) / seconds,
         )
 
 
@@ -107,13 +125,13 @@ def stream(channel: grpc.aio.Channel) -> Any:
 
 
 async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WARM_UP_SECONDS) -> None:
-    """Make up to eight calls; repeat those that the server cannot accept yet.
+    """Make these calls; repeat those that the server cannot accept yet.
 
     Raises:
         grpc.aio.AioRpcError: A call failed for another reason, or still failed after `seconds`.
     """
     end = time.monotonic() + seconds
-    for request in requests[:8]:
+    for request in requests:
         while True:
             try:
                 await call(request)
@@ -126,27 +144,74 @@ async def warm_up(call: Call, requests: Sequence[bytes], *, seconds: float = _WA
 
 
 async def closed_loop(
-    address: str, requests: Sequence[bytes], *, in_flight: int, seconds: float, path: str = INFER
+    address: str,
+    requests: Sequence[bytes],
+    *,
+    in_flight: int,
+    seconds: float,
+    path: str = INFER,
+    server: CpuSeconds = _unknown,
 ) -> LoadResult:
     """Keep `in_flight` requests in flight: each reply is followed by the next request."""
     async with channel_to(address) as channel:
         call: Call = unary(channel, path)
-        await warm_up(call, requests)
-        recorder = _Recorder()
-        end = recorder.start + seconds
+        await warm_up(call, requests[:2])
+        return await _keep_in_flight(call, requests, in_flight, seconds, server)
 
-        async def work(number: int) -> None:
-            for position in itertools.count(number, in_flight):
-                if (now := time.perf_counter()) >= end:
-                    break
-                await recorder.call(call, requests[position % len(requests)], now)
 
-        await asyncio.gather(*map(work, range(in_flight)))
-        return recorder.result()
+async def encode_loop(
+    address: str,
+    model: str,
+    inputs: Sequence[NDArray[np.float32]],
+    *,
+    in_flight: int,
+    seconds: float,
+    server: CpuSeconds = _unknown,
+) -> LoadResult:
+    """Do as `closed_loop` by `AsyncClient.encode`, which decodes the replies.
+
+    Args:
+        address: The server's.
+        model: The name of a family.
+        inputs: One sequence [T, D] for each call, in turn.
+        in_flight: Number of calls.
+        seconds: When they stop.
+        server: To count the server's CPU time, too.
+    """
+    async with AsyncClient(address) as client:
+        call = partial(client.encode, model=model)
+        await call(inputs[0])
+        return await _keep_in_flight(call, inputs, in_flight, seconds, server)
+
+
+async def _keep_in_flight(
+    call: Callable[[Request], Awaitable[object]],
+    requests: Sequence[Request],
+    in_flight: int,
+    seconds: float,
+    server: CpuSeconds,
+) -> LoadResult:
+    recorder = _Recorder(server)
+    end = recorder.start + seconds
+
+    async def work(number: int) -> None:
+        for position in itertools.count(number, in_flight):
+            if (now := time.perf_counter()) >= end:
+                break
+            await recorder.call(call(requests[position % len(requests)]), now)
+
+    await asyncio.gather(*map(work, range(in_flight)))
+    return recorder.result()
 
 
 async def stream_loop(
-    address: str, requests: Sequence[bytes], *, streams: int, in_flight: int, seconds: float
+    address: str,
+    requests: Sequence[bytes],
+    *,
+    streams: int,
+    in_flight: int,
+    seconds: float,
+    server: CpuSeconds = _unknown,
 ) -> LoadResult:
     """Do as `closed_loop` over several streams, each with its share of the requests in flight.
 
@@ -155,8 +220,8 @@ async def stream_loop(
     """
     async with channel_to(address) as channel:
         open_stream = stream(channel)
-        await warm_up(unary(channel), requests)
-        recorder = _Recorder()
+        await warm_up(unary(channel), requests[:2])
+        recorder = _Recorder(server)
         end = recorder.start + seconds
 
         async def work(number: int) -> None:
@@ -192,12 +257,12 @@ async def open_loop(address: str, requests: Sequence[bytes], arrivals: Iterable[
     """
     async with channel_to(address) as channel:
         call: Call = unary(channel)
-        await warm_up(call, requests)
+        await warm_up(call, requests[:2])
         recorder = _Recorder()
         position = itertools.count()
 
         async def send(at: float) -> None:
-            await recorder.call(call, requests[next(position) % len(requests)], recorder.start + at)
+            await recorder.call(call(requests[next(position) % len(requests)]), recorder.start + at)
 
         await send_at(arrivals, send, start=recorder.start)
         return recorder.result()

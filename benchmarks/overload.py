@@ -26,7 +26,16 @@ from load_generator import background, channel_to, unary, warm_up
 from monitor import ServerMonitor
 from polyhead_model import EncoderConfig
 from polyhead_proto.names import PUSHBACK
-from report import Condition, conditions_rows, conditions_table, console, made_with, with_fingerprint, write
+from report import (
+    Condition,
+    conditions_rows,
+    conditions_table,
+    console,
+    made_with,
+    markdown_table,
+    with_fingerprint,
+    write,
+)
 from servers import ServerProcess, serve
 
 _ENCODER = BenchEncoder(
@@ -159,20 +168,27 @@ def _page(result: Mapping[str, Any]) -> str:
         f"a queue of {_QUEUE} requests.",
         "",
         *conditions_rows(result["conditions"]),
-        "",
-        "| crowd | OK/s | rejected/s | rejected p50, p99 ms | beside it: rejected | health |",
-        "|---|---|---|---|---|---|",
+        *markdown_table(_row(crowd) for crowd in result["phases"]),
     ]
-    for crowd in result["phases"]:
-        cells = [_name(crowd)]
-        cells += [
-            f"{crowd['answers'].get(code, 0) / crowd['seconds']:,.0f}" for code in ("OK", "UNAVAILABLE")
-        ]
-        for who, name in (("crowd", "UNAVAILABLE"), ("witness", "UNAVAILABLE"), ("witness", "health")):
-            seen = crowd[who].get(name)
-            cells.append(f"{seen['p50_ms']:.1f}, {seen['p99_ms']:.1f}" if seen else "–")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
+
+
+def _row(crowd: Mapping[str, Any]) -> dict[str, str]:
+    def rate(code: str) -> str:
+        return f"{crowd['answers'].get(code, 0) / crowd['seconds']:,.0f}"
+
+    def milliseconds(who: str, name: str) -> str:
+        seen = crowd[who].get(name)
+        return f"{seen['p50_ms']:.1f}, {seen['p99_ms']:.1f}" if seen else "–"
+
+    return {
+        "crowd": _name(crowd),
+        "OK/s": rate("OK"),
+        "rejected/s": rate("UNAVAILABLE"),
+        "rejected p50, p99 ms": milliseconds("crowd", "UNAVAILABLE"),
+        "beside it: rejected": milliseconds("witness", "UNAVAILABLE"),
+        "health": milliseconds("witness", "health"),
+    }
 
 
 async def _run(server: ServerProcess, seconds: float) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,11 @@ class Condition:
     seen: str
 
 
+def spell_number(value: float) -> str:
+    """Return a number with three digits or more."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def conditions_table(conditions: Sequence[Condition]) -> Table:
     """Return a table for the terminal."""
     table = Table("", "what must hold", "seen")
@@ -34,13 +39,22 @@ def conditions_table(conditions: Sequence[Condition]) -> Table:
     return table
 
 
+def markdown_table(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return the lines of a table whose columns are the rows' keys; nothing without rows."""
+    lines: list[str] = []
+    for row in rows:
+        if not lines:
+            lines += ["| " + " | ".join(row) + " |", "|" + "---|" * len(row)]
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row.values()) + " |")
+    return [*lines, ""] if lines else []
+
+
 def conditions_rows(conditions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table in Markdown."""
-    return [
-        "| what must hold | | seen |",
-        "|---|---|---|",
-        *(f"| {one['name']} | {'yes' if one['holds'] else '**no**'} | {one['seen']} |" for one in conditions),
-    ]
+    return markdown_table(
+        {"what must hold": one["name"], "": "yes" if one["holds"] else "**no**", "seen": one["seen"]}
+        for one in conditions
+    )
 
 
 def made_with(facts: Mapping[str, Any]) -> str:

@@ -14,20 +14,27 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress
 
 from echo_server import echo_server
-from encoders import ENCODERS, BenchEncoder, export_missing, mixed_lengths, reply_bytes, request_bytes
-from in_process import InProcess, RunConfig, in_process
-from load_generator import HEALTH, LoadResult, closed_loop, open_loop, stream_loop
-from polyhead_load.schedule import poisson
+from encoders import (
+    ENCODERS,
+    BenchEncoder,
+    export_missing,
+    mixed_lengths,
+    reply_bytes,
+    request_bytes,
+    sequences,
+)
+from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
+from load_generator import HEALTH, LoadResult, closed_loop, encode_loop, stream_loop
 from report import console, with_fingerprint, write
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
@@ -35,30 +42,35 @@ from serving_report import BenchRow, BenchSample, Reference, Target, page, table
 _TINY, _SMALL, _LARGE = (encoder.name for encoder in ENCODERS)
 _TYPICAL_TOKENS = 32
 """T of the replies that the floor echoes for mixed lengths."""
-_ONE_BY_ONE = RunConfig()
+_ATTENTION_TOKENS = 256
+"""T of the requests for attention."""
+
+Send = Callable[..., Coroutine[Any, Any, LoadResult]]
+"""A loop of `load_generator` that lacks the address, `seconds` and perhaps `server`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Requests, how they are sent, and what they are compared with."""
+    """A load, and what it is compared with."""
 
     name: str
-    requests: Sequence[bytes]
+    send: Send
     in_flight: int
     batch: int = 1
     """Sequences per request."""
-    streams: int = 0
-    """0 sends calls."""
+    latency: bool = False
+    """Compare the p50, else sequences per second."""
     target: Target | None = None
-    graph: InProcess
-    """The limit's process."""
-    limit: RunConfig = _ONE_BY_ONE
-    at_once: RunConfig | None = None
-    """With several runs at once, if that is measured, too."""
+    limits: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
+    """The candidates for the limit by name; each runs for so many seconds."""
+    expected_rate: float = 0.0
+    """Sequences per second, if known; a sample has two times as many requests as are in flight."""
     echo_bytes: int = 0
     """Size of the floor's replies; 0 leaves the floor out."""
-    plain: Sequence[bytes] = ()
-    """The same requests without attention, if they ask for attention."""
+    echo_send: Send | None = None
+    """The floor's load, if it is another one."""
+    plain_send: Send | None = None
+    """The same load without attention, if it asks for attention."""
 
 
 class Bench:
@@ -84,19 +96,21 @@ class Bench:
         """Measure every scenario of an encoder."""
         task = progress.add_task(f"{encoder.name}: limits")
         with ExitStack() as stack:
-            fast, explicit = (
-                stack.enter_context(in_process(encoder, models, graph))
-                for graph in ("model.onnx", "attention.onnx")
-            )
-            scenarios = [*self._throughput(encoder, fast), *self._attention(encoder, explicit)]
-            progress.update(task, total=len(scenarios) + 1)
+            scenarios: list[Scenario] = []
+            if encoder.name == _TINY:
+                scenarios += self._tiny(encoder)
+            else:
+                fast = stack.enter_context(in_process(encoder, models, "model.onnx"))
+                scenarios += self._against_limit(encoder, fast)
+            if encoder.name == _LARGE:
+                explicit = stack.enter_context(in_process(encoder, models, "attention.onnx"))
+                scenarios += self._attention(encoder, explicit)
+            progress.update(task, total=len(scenarios))
             for scenario in scenarios:
                 progress.update(task, description=f"{encoder.name}: {scenario.name}")
                 self.measurements.append(self._measure(encoder, scenario))
                 progress.advance(task)
-            progress.update(task, description=f"{encoder.name}: open loop")
-            self.measurements.append(self._open_loop(encoder))
-            progress.update(task, description=encoder.name, completed=len(scenarios) + 1)
+            progress.update(task, description=encoder.name)
 
     def health(self) -> dict[str, float]:
         """Measure health checks on an idle server, and beside attention replies of 16 MiB."""
@@ -121,146 +135,138 @@ class Bench:
             "beside_p99_ms": beside.percentile_ms(99),
         }
 
-    def _throughput(self, encoder: BenchEncoder, graph: InProcess) -> Iterator[Scenario]:
-        """Yield the scenarios without attention."""
-        best = partial(graph.best, seconds=self._seconds / 4)
-        equal_limits, mixed_limits = (
-            {"limit": best(mixed=mixed, at_once=False), "at_once": best(mixed=mixed, at_once=True)}
-            for mixed in (False, True)
-        )
-        tiny = encoder.name == _TINY
-        lengths = [encoder.tokens] * 64
-        size = reply_bytes(encoder, encoder.tokens)
-        equal = partial(Scenario, requests=request_bytes(encoder, lengths), graph=graph, echo_bytes=size)
-        many = partial(equal, **equal_limits)
-        mixed = partial(equal, **mixed_limits, requests=request_bytes(encoder, mixed_lengths(encoder.mixed)))
-        near_limit = Target(of="limit", least=0.95)
-        latency = Target(of="floor", most=1.4) if tiny else Target(of="limit", most=1.2, plus_ms=0.5)
-        yield equal(name="equal", in_flight=1, target=latency)
-        yield many(name="equal", in_flight=8, target=None if tiny else near_limit)
-        yield many(name="equal", in_flight=32, target=Target(of="floor", least=0.65) if tiny else near_limit)
-        yield many(
-            name="equal, 8 a call",
-            requests=request_bytes(encoder, lengths, batch=8),
-            in_flight=8,
-            batch=8,
-            echo_bytes=8 * size,
-            target=Target(of="limit", least=0.6) if tiny else None,
-        )
-        if tiny:
-            yield equal(name="equal, one stream", in_flight=1, streams=1)
-            yield many(name="equal, one stream", in_flight=8, streams=1)
-            yield many(name="equal, 4 streams", in_flight=32, streams=4)
+    def _tiny(self, encoder: BenchEncoder) -> Iterator[Scenario]:
+        """Yield the scenarios of requests whose transport costs more than the encoder; the floor counts."""
+        lengths, size = [encoder.tokens] * 64, reply_bytes(encoder, encoder.tokens)
+        requests = request_bytes(encoder, lengths)
+
+        def floor(name: str, send: Send, in_flight: int, least: float | None) -> Scenario:
+            target = None if least is None else Target(of="floor", least=least)
+            return Scenario(name=name, send=send, in_flight=in_flight, target=target, echo_bytes=size)
+
+        for in_flight, least in ((1, 0.65), (8, 0.75), (32, 1.0)):
+            yield floor("equal", _calls(requests, in_flight), in_flight, least)
+        eight = _calls(request_bytes(encoder, lengths, batch=8), 8)
+        yield replace(floor("equal, 8 a call", eight, 8, 0.6), batch=8, echo_bytes=8 * size)
+        for streams, in_flight in ((1, 1), (1, 8), (4, 32)):
+            send = partial(stream_loop, requests=requests, streams=streams, in_flight=in_flight)
+            yield floor(f"equal, {streams} stream{'s' * (streams > 1)}", send, in_flight, 0.6)
+        inputs = sequences(encoder, lengths)
+        encode = partial(encode_loop, model=encoder.name, inputs=inputs, in_flight=32)
+        yield replace(floor("AsyncClient.encode", encode, 32, None), echo_send=_calls(requests, 32))
+        mixed = request_bytes(encoder, mixed_lengths(encoder.mixed))
+        echo_bytes = reply_bytes(encoder, _TYPICAL_TOKENS)
         for in_flight in (8, 32):
-            yield mixed(
-                name="mixed",
-                in_flight=in_flight,
-                echo_bytes=reply_bytes(encoder, _TYPICAL_TOKENS),
-                target=None if tiny else Target(of="limit", least=0.9),
-            )
+            yield replace(floor("mixed", _calls(mixed, in_flight), in_flight, None), echo_bytes=echo_bytes)
+
+    def _against_limit(self, encoder: BenchEncoder, graph: InProcess) -> Iterator[Scenario]:
+        """Yield the scenarios of encoders whose runs cost more than the transport; the limit counts."""
+        requests = request_bytes(encoder, [encoder.tokens] * 64)
+        yield Scenario(
+            name="equal",
+            send=_calls(requests, 1),
+            in_flight=1,
+            latency=True,
+            target=Target(of="limit", most=1.1, plus_ms=0.5),
+            limits=_runs(graph, graph.one_in_flight(encoder.tokens)),
+        )
+        mixed = mixed_lengths(encoder.mixed)
+        near = (0.87, 0.92) if encoder.name == _SMALL else (0.95, 0.95)
+        for name, sent, lengths, least in (
+            ("equal", requests, [encoder.tokens], near),
+            ("mixed", request_bytes(encoder, mixed), mixed, (0.9, 0.9)),
+        ):
+            limits = graph.search(tuple(lengths), self._seconds / 4)
+            for in_flight, bound in zip((8, 32), least, strict=True):
+                yield Scenario(
+                    name=name,
+                    send=_calls(sent, in_flight),
+                    in_flight=in_flight,
+                    target=Target(of="limit", least=bound),
+                    limits=_runs(graph, limits),
+                    expected_rate=max(limits.values()),
+                )
 
     def _attention(self, encoder: BenchEncoder, graph: InProcess) -> Iterator[Scenario]:
         """Yield the scenarios with attention in the reply."""
-        lengths = [encoder.tokens] * 8
+        lengths = [_ATTENTION_TOKENS] * 8
         layers = range(encoder.config.layers)
         for name, asked, dtype, most in (
             ("one layer's attention", [0], None, None),
-            ("all attention", layers, None, 1.5),
-            ("all attention, UINT8", layers, "UINT8", 1.2),
+            ("all attention", layers, None, 1.15),
+            ("all attention, UINT8", layers, "UINT8", None),
         ):
             yield Scenario(
-                name=name,
-                requests=request_bytes(encoder, lengths, attention=asked, dtype=dtype),
+                name=f"{name}, T = {_ATTENTION_TOKENS}",
+                send=_calls(request_bytes(encoder, lengths, attention=asked, dtype=dtype), 1),
                 in_flight=1,
-                graph=graph,
-                plain=request_bytes(encoder, lengths),
-                target=Target(of="plain", most=most) if most and encoder.name == _LARGE else None,
+                latency=True,
+                target=Target(of="plain", most=most) if most else None,
+                limits=_runs(graph, graph.one_in_flight(_ATTENTION_TOKENS)),
+                plain_send=_calls(request_bytes(encoder, lengths), 1),
             )
 
     def _measure(self, encoder: BenchEncoder, scenario: Scenario) -> BenchRow:
         """Measure one scenario and its references in turn."""
-        latency, half = scenario.in_flight == 1, self._seconds / 2
+        half = self._seconds / 2
 
         def value(load: LoadResult) -> float:
-            return load.percentile_ms(50) if latency else scenario.batch * load.rate
+            return load.percentile_ms(50) if scenario.latency else scenario.batch * load.rate
 
-        in_process = scenario.graph.p50_ms if latency else scenario.graph.rate
-        references: dict[Reference, Callable[[], float]] = {
-            "limit": partial(in_process, scenario.limit, half)
-        }
-        if scenario.at_once:
-            references["at_once"] = partial(in_process, scenario.at_once, half)
+        def limit(run: Callable[[float], RunSpeed]) -> float:
+            speed = run(half)
+            return speed.p50_ms if scenario.latency else speed.rate
+
+        references: dict[Reference, Callable[[], float]] = {}
         samples = []
         with ExitStack() as stack:
             if scenario.echo_bytes:
                 echo = stack.enter_context(echo_server(scenario.echo_bytes))
-                references["floor"] = lambda: value(_load(echo, scenario, half))
-            if scenario.plain:
-                plain = replace(scenario, requests=scenario.plain)
-                references["plain"] = lambda: value(self._serve(self._server, plain)[0])
+                send = scenario.echo_send or scenario.send
+                references["floor"] = lambda: value(asyncio.run(send(echo, seconds=half)))
+            if scenario.plain_send:
+                plain = replace(scenario, send=scenario.plain_send)
+                references["plain"] = lambda: value(self._serve(self._server, plain))
             if baseline := self._baseline:
-                references["baseline"] = lambda: value(self._serve(baseline, scenario)[0])
+                references["baseline"] = lambda: value(self._serve(baseline, scenario))
             for number in range(self._rounds):
                 found: dict[Reference, float] = {}
                 if number % 2:  # first and last in turn
-                    load, cores = self._serve(self._server, scenario)
+                    load = self._serve(self._server, scenario)
+                limits = [limit(run) for run in scenario.limits.values()]
                 for name, measure in references.items():
                     found[name] = measure()
                 if not number % 2:
-                    load, cores = self._serve(self._server, scenario)
-                samples.append(BenchSample.of(load, cores, value(load), found))
+                    load = self._serve(self._server, scenario)
+                samples.append(BenchSample.of(load, value(load), found, limits))
         return BenchRow(
             encoder=encoder.name,
             traffic=scenario.name,
             in_flight=scenario.in_flight,
-            unit="p50 ms" if latency else "seq/s",
+            unit="p50 ms" if scenario.latency else "seq/s",
             target=scenario.target,
+            candidates=list(scenario.limits),
             samples=samples,
         )
 
-    def _serve(self, server: ServerProcess, scenario: Scenario) -> tuple[LoadResult, float]:
-        """Load a server; return the result, and the number of cores that it kept busy."""
-        # Unmeasured first: connections, caches and clocks come up to speed.
-        _load(server.address, scenario, self._seconds / 5)
-        return _with_cores(server, lambda: _load(server.address, scenario, self._seconds))
-
-    def _open_loop(self, encoder: BenchEncoder) -> BenchRow:
-        """Measure Poisson arrivals at half of the rate with 32 in flight."""
-        full = next(
-            each.median("polyhead")
-            for each in self.measurements
-            if (each.encoder, each.traffic, each.in_flight) == (encoder.name, "equal", 32)
-        )
-        requests = request_bytes(encoder, [encoder.tokens] * 64)
-        arrivals = poisson(full / 2, 0, seconds=2 * self._seconds)
-        load, cores = _with_cores(
-            self._server, lambda: asyncio.run(open_loop(self._server.address, requests, arrivals))
-        )
-        return BenchRow(
-            encoder=encoder.name,
-            traffic="open loop at half of that",
-            in_flight=None,
-            unit="seq/s",
-            target=None,
-            samples=[BenchSample.of(load, cores, load.rate, {})],
-        )
+    def _serve(self, server: ServerProcess, scenario: Scenario) -> LoadResult:
+        """Load a server."""
+        seconds = self._seconds
+        if scenario.expected_rate:
+            seconds = max(seconds, 2 * scenario.in_flight / scenario.expected_rate)
+        # Unmeasured first: caches and clocks come up to speed.
+        asyncio.run(scenario.send(server.address, seconds=self._seconds / 5))
+        return asyncio.run(scenario.send(server.address, seconds=seconds, server=server.cpu_seconds))
 
 
-def _load(address: str, scenario: Scenario, seconds: float) -> LoadResult:
-    """Send a scenario's requests."""
-    requests, in_flight = scenario.requests, scenario.in_flight
-    if scenario.streams:
-        loop = stream_loop(address, requests, streams=scenario.streams, in_flight=in_flight, seconds=seconds)
-    else:
-        loop = closed_loop(address, requests, in_flight=in_flight, seconds=seconds)
-    return asyncio.run(loop)
+def _calls(requests: Sequence[bytes], in_flight: int) -> Send:
+    """Return the load of calls."""
+    return partial(closed_loop, requests=requests, in_flight=in_flight)
 
 
-def _with_cores(server: ServerProcess, run: Callable[[], LoadResult]) -> tuple[LoadResult, float]:
-    """Run a load; return it, and the number of cores that the server kept busy."""
-    cpu, start = server.cpu_seconds(), time.perf_counter()
-    load = run()
-    return load, (server.cpu_seconds() - cpu) / (time.perf_counter() - start)
+def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[[float], RunSpeed]]:
+    """Return runs in process by name."""
+    return {str(config): partial(graph.measure, config) for config in configs}
 
 
 @contextmanager
@@ -306,9 +312,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for encoder in encoders:
             bench.run(encoder, chosen.models, progress)
         health = bench.health() if _SMALL in chosen.encoders else {}
-    console.print(table(bench.measurements))
+    console.print(table(bench.measurements, cores=CORES))
     result = with_fingerprint({"health": health, "cells": [each.facts() for each in bench.measurements]})
-    write(chosen.out, result, page(bench.measurements, health, result["fingerprint"]))
+    write(chosen.out, result, page(bench.measurements, health, result["fingerprint"], cores=CORES))
     console.print("ratios only compare within this run")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from report import conditions_rows, made_with
+from report import conditions_rows, made_with, markdown_table
 
 _INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#d9822b", "#999999"
 
@@ -22,13 +22,13 @@ def page(result: Mapping[str, Any]) -> str:
         f"server, {result['client_cores']:.2f} for its callers.",
         "",
         *conditions_rows(result["conditions"]),
+        *markdown_table(
+            {"calls": kind, "ended": ", ".join(f"{code} {number:,}" for code, number in codes.items())}
+            for kind, codes in result["calls"].items()
+        ),
     ]
-    lines += ["", "| calls | ended |", "|---|---|"]
-    for kind, codes in result["calls"].items():
-        lines.append(f"| {kind} | {', '.join(f'{code} {number:,}' for code, number in codes.items())} |")
     dropped = ", ".join(f"{reason} {number:,}" for reason, number in result["drops"].items())
     lines += [
-        "",
         f"Work that the server dropped: {dropped or 'none'}. Memory after the first third: "
         f"{memory['per_hour']:+.1f} MiB/h (95 %: {memory['low']:+.1f} to {memory['high']:+.1f}), "
         f"peak {memory['peak_mib']:.0f} MiB.",

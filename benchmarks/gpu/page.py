@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from report import markdown_table, spell_number
+
 Rows = Sequence[Mapping[str, Any]]
 """The results of one part."""
 
@@ -22,7 +24,7 @@ def page(found: Mapping[str, Rows], *, tiny: bool) -> str:
     lines += ["Made by `make gpu-check`. Ratios compare within this run; the rest is this machine's.", ""]
     if tiny:
         lines += ["**Tiny encoders, to try the code: the numbers mean nothing.**", ""]
-    lines += ["## Targets", "", *_table(_targets(found))]
+    lines += ["## Targets", "", *markdown_table(_targets(found))]
     for part in found:
         title, section = _SECTIONS[part]
         lines += [f"## {title}", "", *section(found)]
@@ -85,7 +87,7 @@ def _targets(found: Mapping[str, Rows]) -> Iterable[dict[str, str]]:
 
 def _machine(found: Mapping[str, Rows]) -> list[str]:
     facts = [item for row in _of(found, "machine", "machine") for item in row.items() if item[0] != "kind"]
-    lines = _table({"fact": name, "value": value} for name, value in facts)
+    lines = markdown_table({"fact": name, "value": value} for name, value in facts)
     for row in _of(found, "machine", "libraries"):
         lines += [f"Libraries in the process: {', '.join(row['loaded']) or 'none of CUDA'}.", ""]
     products = [
@@ -96,12 +98,12 @@ def _machine(found: Mapping[str, Rows]) -> list[str]:
 
 def _families(found: Mapping[str, Rows]) -> list[str]:
     rows = _of(found, "families", "exported")
-    return _table({"family": row["family"], "seconds": _number(row["seconds"])} for row in rows)
+    return markdown_table({"family": row["family"], "seconds": _number(row["seconds"])} for row in rows)
 
 
 def _parity(found: Mapping[str, Rows]) -> list[str]:
     lines = ["Largest |difference| / max(1, |PyTorch|), ragged, at sizes that the exporter never saw.", ""]
-    return lines + _table(
+    return lines + markdown_table(
         {
             "family": row["family"],
             "graph": row["graph"],
@@ -113,7 +115,7 @@ def _parity(found: Mapping[str, Rows]) -> list[str]:
 
 
 def _kernels(found: Mapping[str, Rows]) -> list[str]:
-    return _table(
+    return markdown_table(
         {
             "family": row["family"],
             "graph": row["graph"],
@@ -132,7 +134,7 @@ def _speed(found: Mapping[str, Rows]) -> list[str]:
     rows = _of(found, "speed", "size")
     names = dict.fromkeys(name for row in rows for name in row["ms"])
     lines = ["Medians of the rounds; ratios with the lowest and the highest round in brackets.", ""]
-    return lines + _table(
+    return lines + markdown_table(
         {
             "family": row["family"],
             "B": row["batch"],
@@ -153,7 +155,7 @@ def _served(found: Mapping[str, Rows]) -> list[str]:
     ]
     lines = [f"onnxruntime in process, sequences/s: {', '.join(rates)}.", ""] if rates else []
     differences = {row["workers"]: row["difference"] for row in _of(found, "served", "answer")}
-    return lines + _table(
+    return lines + markdown_table(
         {
             "workers": row["workers"],
             "B of a call": row["batch"],
@@ -182,20 +184,8 @@ def _of(found: Mapping[str, Rows], part: str, kind: str) -> Rows:
     return [row for row in found.get(part, ()) if row["kind"] == kind]
 
 
-def _table(rows: Iterable[Mapping[str, object]]) -> list[str]:
-    """Return a table whose columns are the rows' keys; nothing without rows."""
-    lines: list[str] = []
-    for row in rows:
-        if not lines:
-            lines += ["| " + " | ".join(row) + " |", "|" + "---|" * len(row)]
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row.values()) + " |")
-    return [*lines, ""] if lines else []
-
-
 def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "–" if value is None else spell_number(value)
 
 
 def _range(values: Sequence[float] | None) -> str:

@@ -91,7 +91,7 @@ def _load(check: Check, callers: ProcessPoolExecutor, address: str, *, workers: 
         p50_ms=median([load.percentile_ms(50) for load in loads]),
         p99_ms=max(load.percentile_ms(99) for load in loads),
         errors=sum(load.errors for load in loads),
-        cores=sum(load.client_cpu_seconds / load.seconds for load in loads),
+        cores=sum(load.client_cores for load in loads),
     )
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
+import numpy as np
 import pytest
 
-from load_generator import LoadResult, stream_loop, warm_up
+import load_generator
+from load_generator import LoadResult, encode_loop, stream_loop, warm_up
+from polyhead_client import Unavailable
 from polyhead_proto import SERVICE
 from polyhead_proto import messages as pb
 
@@ -118,6 +121,44 @@ def test_an_error_in_a_stream_is_no_measurement() -> None:
         streamed(fail, streams=1, in_flight=1)
     with pytest.raises(RuntimeError, match="ended early"):
         streamed(end, streams=1, in_flight=1)
+
+
+class FakeClient:
+    """A client whose every tenth call fails."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.calls = self.in_flight = self.most = 0
+
+    async def __aenter__(self) -> "FakeClient":
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        pass
+
+    async def encode(self, _x: object, *, model: str) -> None:
+        assert model == "m"
+        self.calls += 1
+        number, self.in_flight = self.calls, self.in_flight + 1
+        self.most = max(self.most, self.in_flight)
+        await asyncio.sleep(0.001)
+        self.in_flight -= 1
+        if number % 10 == 0:
+            raise Unavailable("full")
+
+
+def test_the_clients_own_calls_are_kept_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient("a")
+    monkeypatch.setattr(load_generator, "AsyncClient", lambda _address: client)
+    used = iter([1.0, 1.5])
+    inputs = [np.zeros((8, 4), np.float32)]
+
+    load = asyncio.run(encode_loop("a", "m", inputs, in_flight=4, seconds=0.2, server=lambda: next(used)))
+
+    assert client.most == 4
+    assert load.errors == client.calls // 10 > 0
+    assert len(load.latencies_ms) + load.errors == client.calls - 1  # the first one warms up
+    assert load.server_cores == pytest.approx(0.5 / load.seconds)
 
 
 def test_it_is_independent_of_the_generator_that_it_is_held_against() -> None:

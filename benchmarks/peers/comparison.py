@@ -1,0 +1,165 @@
+"""What was measured side by side, and the page of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from encoders import BenchEncoder
+from report import Condition, conditions_rows, made_with, markdown_table, spell_number
+from serving_report import strongest
+
+POLYHEAD = "polyhead"
+ENCODE = "polyhead, `AsyncClient.encode`"
+TRITON = "Triton"
+"""How the names of its variants begin."""
+IN_PROCESS = "onnxruntime in process"
+ECHO = "`grpc.aio` echo, computes nothing"
+
+_ENCODE_LEAST = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSample:
+    """One load, or one run in process."""
+
+    rate: float
+    """Sequences per second."""
+    p50_ms: float
+    batch: int = 1
+    """Sequences per run, in process."""
+    errors: int = 0
+    client_cores: float = 0.0
+    server_cores: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All rounds of one encoder with so many requests in flight."""
+
+    encoder: str
+    in_flight: int
+    samples: Mapping[str, Sequence[PeerSample]]
+    """By contender, one of each round."""
+
+    @property
+    def triton(self) -> str:
+        """The Triton variant with the highest median rate."""
+        names = [name for name in self.samples if name.startswith(TRITON)]
+        rates = [[sample.rate for sample in self.samples[name]] for name in names]
+        return names[strongest(list(zip(*rates, strict=True)))]
+
+    def median(self, name: str, field: str) -> float:
+        """Return the median of a contender's rounds."""
+        return float(median(getattr(sample, field) for sample in self.samples[name]))
+
+    def ratios(self, name: str) -> list[float]:
+        """Return a contender's rates divided by Triton's in the same round, ascending."""
+        pairs = zip(self.samples[name], self.samples[self.triton], strict=True)
+        return sorted(sample.rate / triton.rate for sample, triton in pairs)
+
+
+def targets(comparisons: Sequence[Comparison]) -> list[Condition]:
+    """Return what polyhead should reach."""
+    found = []
+    for encoder in dict.fromkeys(each.encoder for each in comparisons):
+        ratios = {
+            each.in_flight: median(each.ratios(POLYHEAD)) for each in comparisons if each.encoder == encoder
+        }
+        found.append(
+            Condition(
+                name=f"{encoder}: polyhead ≥ 1.0 × Triton",
+                holds=min(ratios.values()) >= 1,
+                seen=", ".join(f"{ratio:.2f} at {in_flight}" for in_flight, ratio in ratios.items()),
+            )
+        )
+    for each in comparisons:
+        if ENCODE in each.samples:
+            ratio = median(each.ratios(ENCODE))
+            name = (
+                f"{each.encoder}: {each.in_flight} × `AsyncClient.encode` ≥ {_ENCODE_LEAST} × Triton's calls"
+            )
+            found.append(Condition(name=name, holds=ratio >= _ENCODE_LEAST, seen=f"{ratio:.2f}"))
+    return found
+
+
+def page(
+    comparisons: Sequence[Comparison],
+    encoders: Sequence[BenchEncoder],
+    versions: Mapping[str, str],
+    result: Mapping[str, Any],
+) -> str:
+    """Return the comparison as a page in Markdown.
+
+    Args:
+        comparisons: All of them.
+        encoders: Their encoders.
+        versions: Of each server.
+        result: With the fingerprint, the conditions, the number of rounds and their seconds.
+    """
+    lines = [
+        "# polyhead and its peers",
+        "",
+        f"Made by `make peers`: {made_with(result['fingerprint'])}.",
+        "",
+        f"Medians of {result['rounds']} rounds, in each of which every server is loaded for "
+        f"{result['seconds']:g} s or more.",
+        "The same encoders behind other servers, under the same load on the same machine, in turn, and in",
+        "every second round backwards. Ratios compare within this run; the rest is this machine's. “×",
+        "Triton” divides by its better variant, with the lowest and the highest round in brackets.",
+        "",
+        *conditions_rows(result["targets"]),
+    ]
+    for encoder in encoders:
+        config = encoder.config
+        layers = f"{config.layers} layer{'s' * (config.layers > 1)}"
+        feed_forward = " with feed-forward" if config.feed_forward else " of attention"
+        mine = [each for each in comparisons if each.encoder == encoder.name]
+        names = dict.fromkeys(name for each in mine for name in each.samples)
+        lines += [
+            f"## {encoder.name}: D = {config.d_model}, H = {config.heads}, {layers}{feed_forward}, "
+            f"T = {encoder.tokens}",
+            "",
+            *markdown_table(_row(name, mine) for name in names),
+        ]
+    lines += [
+        "## How it was measured",
+        "",
+        "* One asyncio client keeps 1, 8 or 32 requests in flight, one sequence each, built before the",
+        "  clock starts and not decoded. `AsyncClient.encode` is polyhead's own client, which builds and",
+        "  decodes. Client and server share the machine.",
+        "* Every server runs the same graph and weights with the same onnxruntime, without spinning.",
+        "  Before anything is measured, 32 answers of each to requests at once are compared with",
+        "  onnxruntime's own.",
+        "* Triton: the server binary of nvidia-pytriton with its Python back end and without batching",
+        "  delay; the requests of a batch are joined, and one run answers them. KServe: a custom model in",
+        "  its model server, which has no batching. polyhead: as it comes.",
+        "* In process: onnxruntime with the machine to itself, at its best batch size for one run with",
+        "  all threads, and for one-thread runs on each core. A server can at most reach the better of",
+        "  the two.",
+        "",
+        *markdown_table({"server": name, "version": version} for name, version in versions.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _row(name: str, comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """Return a contender's row: three cells for each number of requests in flight."""
+    row = {"": f"**{name}**" if name.startswith(POLYHEAD) else name}
+    for each in comparisons:
+        cells = ["", "", ""]
+        if name in each.samples:
+            rate, ratios = each.median(name, "rate"), each.ratios(name)
+            batch = each.samples[name][0].batch
+            cells = [
+                spell_number(rate),
+                f"B = {batch}" if batch > 1 else spell_number(each.median(name, "p50_ms")),
+                f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})",
+            ]
+        heads = (
+            f"{each.in_flight} in flight: seq/s",
+            f"{each.in_flight}: p50 ms",
+            f"{each.in_flight}: × Triton",
+        )
+        row |= dict(zip(heads, cells, strict=True))
+    return row

@@ -1,0 +1,29 @@
+"""The graph that everyone runs: onnxruntime in process, and within each peer."""
+
+from os import PathLike
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+
+def open_graph(path: str | PathLike[str], threads: int) -> ort.InferenceSession:
+    """Open a session on the CPU.
+
+    Args:
+        path: An ONNX file.
+        threads: Threads of one run; 0 is one per core.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    # No spinning between operators, as in a server that shares its cores.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def encode(session: ort.InferenceSession, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Run sequences of equal length, [B, T, D]; return the encoder's output, [B, T, D]."""
+    lengths = np.full(len(x), x.shape[1], np.int32)
+    output: NDArray[np.float32] = session.run(["output"], {"x": x, "lengths": lengths})[0]
+    return output

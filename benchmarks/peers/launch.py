@@ -1,0 +1,150 @@
+"""Start the peers, each with all encoders, in environments of their own."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from encoders import BenchEncoder
+from peers.contenders import Contender, PeerError
+from polyhead_load.sweep.server import free_port
+
+_BENCHMARKS = Path(__file__).parent.parent
+_STOP_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonVariant:
+    """How Triton runs an encoder: by so many instances, each a process with so many threads."""
+
+    instances: int
+    threads: int
+    max_batch: Mapping[str, int]
+    """The largest batch by encoder; what serves most is larger with cheap runs and all threads."""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its models add to the encoder's."""
+        return f"-{self.instances}x{self.threads}"
+
+    def __str__(self) -> str:
+        return f"Triton, {self.instances} × {self.threads} thread{'s' * (self.threads > 1)}"
+
+    def configuration(self, encoder: BenchEncoder, graph: Path) -> str:
+        """Return the `config.pbtxt` of a model."""
+        tensor = f"data_type: TYPE_FP32 dims: [-1, {encoder.config.d_model}]"
+        return f"""
+            name: "{encoder.name}{self.suffix}"
+            backend: "python"
+            max_batch_size: {self.max_batch[encoder.name]}
+            input [{{ name: "x" {tensor} }}]
+            output [{{ name: "output" {tensor} }}]
+            instance_group [{{ kind: KIND_CPU count: {self.instances} }}]
+            dynamic_batching {{ max_queue_delay_microseconds: 0 }}
+            parameters {{ key: "graph" value: {{ string_value: "{graph}" }} }}
+            parameters {{ key: "threads" value: {{ string_value: "{self.threads}" }} }}
+        """
+
+
+def onnxruntime_version(python: Path) -> str:
+    """Return the version of onnxruntime in an environment.
+
+    Raises:
+        PeerError: The environment is missing or damaged.
+    """
+    try:
+        return _printed(python, "import onnxruntime; print(onnxruntime.__version__)")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PeerError(f"{python} must have onnxruntime: `make peers` installs it") from error
+
+
+@contextmanager
+def triton(
+    python: Path, encoders: Mapping[BenchEncoder, Path], variants: Sequence[TritonVariant], folder: Path
+) -> Iterator[list[Contender]]:
+    """Serve by nvidia-pytriton's `tritonserver` and its Python back end; each variant is a contender.
+
+    Args:
+        python: Of the environment that has nvidia-pytriton.
+        encoders: With their graphs.
+        variants: Each has a model for each encoder.
+        folder: Where the model repository, the back end and the log go; emptied.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    site = Path(_printed(python, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    libraries = _printed(python, "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))")
+    version = _printed(python, "import sysconfig; print(sysconfig.get_python_version())")
+    home = site / "pytriton" / "tritonserver"
+    backend = folder / "backends" / "python"
+    backend.mkdir(parents=True)
+    stub = home / "python_backend_stubs" / version / "triton_python_backend_stub"
+    for file in (*(home / "backends" / "python").iterdir(), stub):
+        (backend / file.name).symlink_to(file)
+    for variant in variants:
+        for encoder, graph in encoders.items():
+            model = folder / "models" / (encoder.name + variant.suffix)
+            (model / "1").mkdir(parents=True)
+            (model / "1" / "model.py").symlink_to(_BENCHMARKS / "peers" / "triton_model.py")
+            (model / "1" / "peers").symlink_to(_BENCHMARKS / "peers")  # what the model imports
+            (model / "config.pbtxt").write_text(variant.configuration(encoder, graph))
+    port = free_port()
+    command = [str(home / "bin" / "tritonserver"), f"--model-repository={folder / 'models'}"]
+    command += [f"--backend-directory={backend.parent}", "--grpc-address=127.0.0.1", f"--grpc-port={port}"]
+    command += ["--allow-http=false", "--allow-metrics=false", "--log-info=false"]
+    environment = {
+        # The Python that it embeds ignores PYTHONPATH, and belongs to the environment of the first `python3`.
+        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "LD_LIBRARY_PATH": f"{libraries}{os.pathsep}{site / 'nvidia_pytriton.libs'}",
+    }
+    log = folder / "log"
+    with _started(command, environment, log) as process:
+        every = Contender(name="", address=f"127.0.0.1:{port}", process=process, log=log)
+        yield [replace(every, name=str(variant), suffix=variant.suffix) for variant in variants]
+
+
+@contextmanager
+def kserve(
+    python: Path, encoders: Mapping[BenchEncoder, Path], threads: int, folder: Path
+) -> Iterator[Contender]:
+    """Serve by KServe's model server.
+
+    Args:
+        python: Of the environment that has kserve.
+        encoders: With their graphs.
+        threads: Threads of one run.
+        folder: Where the log goes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    command = [str(python), str(_BENCHMARKS / "peers" / "kserve_server.py"), "--port", str(port)]
+    command += ["--http-port", str(free_port()), "--threads", str(threads)]
+    command += [f"{encoder.name}={graph}" for encoder, graph in encoders.items()]
+    log = folder / "log"
+    with _started(command, {"PYTHONPATH": str(_BENCHMARKS)}, log) as process:
+        yield Contender(name="KServe", address=f"127.0.0.1:{port}", process=process, log=log)
+
+
+@contextmanager
+def _started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[psutil.Process]:
+    """Run a command until the block ends; its children end with it."""
+    with log.open("wb") as output:
+        process = psutil.Popen(
+            command, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        yield process
+    finally:
+        every = [process, *process.children(recursive=True)] if process.is_running() else [process]
+        process.terminate()
+        _, left = psutil.wait_procs(every, timeout=_STOP_SECONDS)
+        for each in left:
+            each.kill()
+
+
+def _printed(python: Path, code: str) -> str:
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
