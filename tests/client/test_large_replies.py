@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import numpy as np
@@ -70,6 +70,48 @@ def test_ragged_sequences_heads_and_queries(client: Client, large: Client) -> No
     assert whole.attention is not None
     for one, other in zip(parts.attention[1], whole.attention[1], strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+class Recorder:
+    """A channel that notes which procedures are called."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self.called: list[str] = []
+
+    def unary_unary(self, path: str) -> Any:
+        self.called.append(path)
+        return self._channel.unary_unary(path)
+
+    def stream_stream(self, path: str) -> Any:
+        self.called.append(path)
+        return self._channel.stream_stream(path)
+
+
+def test_a_reply_of_some_mebibytes_comes_in_parts_though_it_fits_into_a_message(real_server: str) -> None:
+    x = np.random.default_rng(9).normal(size=(1, 500, 16)).astype(np.float32)
+    message = pb.ModelInferRequest(model_name="tiny.attention", raw_input_contents=[x.tobytes()])
+    message.inputs.add(name="x", datatype="FP32", shape=x.shape)
+    options = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(real_server, options) as channel:
+        recorder = Recorder(channel)
+        with Client(real_server, channel=cast(Any, recorder)) as client:
+            client.wait_until_ready(timeout=60)
+            small = client.encode(x[:, :100], model="tiny", attention=True)
+            assert RPCS["ModelStreamInfer"].path not in recorder.called
+            large = client.encode(x, model="tiny", attention=True)
+            assert RPCS["ModelStreamInfer"].path in recorder.called
+        infer = channel.unary_unary(RPCS["ModelInfer"].path)
+        whole = pb.ModelInferResponse.FromString(infer(message.SerializeToString()))
+
+    assert small.attention is not None
+    assert large.attention is not None
+    contents = dict(zip((output.name for output in whole.outputs), whole.raw_output_contents, strict=True))
+    assert large.output.tobytes() == contents["output"]
+    assert [large.attention[layer].tobytes() for layer in (0, 1)] == [
+        contents["attention.0"],
+        contents["attention.1"],
+    ]
 
 
 def test_of_texts_the_server_says_that_they_are_too_large(client: Client, large: Client) -> None:

@@ -22,6 +22,14 @@ from polyhead_server.inference.outputs import OutputPlan, convert, select
 from polyhead_server.inference.reply import InferReply, frame_tensor, join, write_timings
 from polyhead_server.repository.signature import Signature
 
+PART_BYTES = 3 * 2**20
+"""The most raw content in a part, unless it cannot be cut.
+
+The reader takes one part while the next is written. Small parts are written and read in the same memory again
+and again. glibc maps fresh pages for each block of 4 MiB (see `engine.allocator`), which takes longer than
+copying it.
+"""
+
 # A part's own fields: numbers, shapes and names of bounded length, and the five timings of the last.
 _FIELDS_BYTES = 1024
 # An array may keep alive another that is so many times its size.
@@ -53,7 +61,7 @@ class Parts:
 
     outputs: Sequence[OutputPlan]
     room: int
-    """The most bytes of raw content in a part."""
+    """The most bytes of raw content in a part of an output that can be cut."""
     count: int
 
     def __iter__(self) -> Iterator[Part]:
@@ -75,13 +83,14 @@ def plan_parts(
             into parts of at most the part limit.
     """
     fields = _FIELDS_BYTES + len(signature.name) + len(id_field)
-    room = part_limit - fields
+    most = part_limit - fields
+    room = min(most, PART_BYTES)
     count = 0
     for output in outputs:
-        if output.bytes > room and (output.datatype == "BYTES" or room < DTYPES[output.datatype].itemsize):
+        if output.bytes > most and (output.datatype == "BYTES" or room < DTYPES[output.datatype].itemsize):
             raise TooLargeError(
                 f"output {output.spec.name} needs {output.bytes} bytes in one part, "
-                f"the limit is {max(room, 0)}: send fewer or shorter sequences"
+                f"the limit is {max(most, 0)}: send fewer or shorter sequences"
             )
         count += _count(output, room)
     needed = sum(output.bytes for output in outputs) + count * fields
@@ -183,8 +192,12 @@ def _axis(output: OutputPlan, room: int) -> tuple[int, int]:
     raise AssertionError("plan_parts checks that an element fits")
 
 
+def _is_one_part(output: OutputPlan, room: int) -> bool:
+    return output.bytes <= room or output.datatype == "BYTES"
+
+
 def _count(output: OutputPlan, room: int) -> int:
-    if output.bytes <= room:
+    if _is_one_part(output, room):
         return 1
     axis, step = _axis(output, room)
     return math.prod(output.shape[:axis]) * math.ceil(output.shape[axis] / step)
@@ -193,7 +206,7 @@ def _count(output: OutputPlan, room: int) -> int:
 def _blocks(output: OutputPlan, room: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the start and the shape of each block."""
     shape = output.shape
-    if output.bytes <= room:
+    if _is_one_part(output, room):
         yield (0,) * len(shape), shape
         return
     axis, step = _axis(output, room)

@@ -18,7 +18,7 @@ from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.outputs import OutputPlan
-from polyhead_server.inference.parts import Part, Parts, PartWriter, plan_parts
+from polyhead_server.inference.parts import PART_BYTES, Part, Parts, PartWriter, plan_parts
 from polyhead_server.inference.reply import InferReply, ReplyPlan
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import read_manifest
@@ -193,6 +193,19 @@ def test_what_cannot_be_cut_to_size_is_refused(
 ) -> None:
     with pytest.raises(TooLargeError, match=message):
         plan(signature, *outputs, **limits)
+
+
+def test_parts_are_small_where_messages_may_be_large(signature: Signature) -> None:
+    text = planned("tokens", (PART_BYTES, 2), "BYTES")
+    fits, larger = planned("output", (1, PART_BYTES // 4, 1)), planned("attention.0", (1, 3, 1024, 1024))
+
+    parts = list(plan(signature, text, fits, larger, room=2**26))
+
+    assert [part.shape for part in parts if part.output is larger] == [
+        (1, 1, 768, 1024),
+        (1, 1, 256, 1024),
+    ] * 3
+    assert [part.is_whole for part in parts if part.output is not larger] == [True, True]
 
 
 def test_a_parts_fields_take_less_than_is_reserved(signature: Signature) -> None:
