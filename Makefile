@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
+OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 PEER_TRITON_VENV ?= .venv-peer-triton
 PEER_KSERVE_VENV ?= .venv-peer-kserve
 BIN := $(VENV)/bin
@@ -25,7 +26,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-test: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready  ## Run the whole test suite
+test: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready  ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-compose:  ## Build the images and really run the compose stack, where a container engine runs
@@ -85,7 +86,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -128,4 +129,15 @@ $(PEER_TRITON_VENV)/ready: constraints.txt
 $(PEER_KSERVE_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_KSERVE_VENV)
 	$(PEER_KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile kserve==0.21.0 $(PEER_ONNXRUNTIME)
+	touch $@
+
+# The oldest grpcio that the server takes, in front of the packages of $(VENV): the server uses private names of it.
+OLDEST_GRPC = $(shell sed -n 's/.*"grpcio-health-checking>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+SITE_PACKAGES = import sysconfig; print(sysconfig.get_path("purelib"))
+$(OLDEST_GRPC_VENV)/ready: pyproject.toml $(VENV)/dev
+	$(PYTHON) -m venv $(OLDEST_GRPC_VENV)
+	$(OLDEST_GRPC_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps \
+		grpcio==$(OLDEST_GRPC) grpcio-health-checking==$(OLDEST_GRPC) grpcio-reflection==$(OLDEST_GRPC)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE_PACKAGES)')')" \
+		> $$($(OLDEST_GRPC_VENV)/bin/python -c '$(SITE_PACKAGES)')/after.pth
 	touch $@
