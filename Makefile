@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
+OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 BIN := $(VENV)/bin
 # Files of tests go to so many processes.
 TEST_PROCESSES ?= 2
@@ -23,7 +24,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-test: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready  ## Run the whole test suite
+test: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready  ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-compose:  ## Build the images and really run the compose stack, where a container engine runs
@@ -76,7 +77,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OLDEST_GRPC_VENV) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -105,4 +106,15 @@ $(TRITON_VENV)/ready: pyproject.toml
 $(KSERVE_VENV)/ready:
 	$(PYTHON) -m venv $(KSERVE_VENV)
 	$(KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile 'kserve; python_version < "3.14"'
+	touch $@
+
+# The oldest grpcio that the server takes, in front of the packages of $(VENV): the server uses private names of it.
+OLDEST_GRPC = $(shell sed -n 's/.*"grpcio-health-checking>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+SITE_PACKAGES = import sysconfig; print(sysconfig.get_path("purelib"))
+$(OLDEST_GRPC_VENV)/ready: pyproject.toml $(VENV)/dev
+	$(PYTHON) -m venv $(OLDEST_GRPC_VENV)
+	$(OLDEST_GRPC_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps \
+		grpcio==$(OLDEST_GRPC) grpcio-health-checking==$(OLDEST_GRPC) grpcio-reflection==$(OLDEST_GRPC)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE_PACKAGES)')')" \
+		> $$($(OLDEST_GRPC_VENV)/bin/python -c '$(SITE_PACKAGES)')/after.pth
 	touch $@

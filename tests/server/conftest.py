@@ -165,12 +165,14 @@ def running(settings: Settings, *, wait: bool = True) -> Iterator[Running]:
 
 
 ON_BOTH_FRONTS = ("transport", "test_bad_input", "test_overload", "test_responsiveness")
-"""Tests of calls: all that holds must hold whether our queue accepts them, or gRPC's."""
+"""Tests of calls: what holds must hold however they are accepted."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    parts = Path(metafunc.module.__file__ or "").with_suffix("").parts
-    if "accept_queue" in metafunc.fixturenames and not {*parts}.isdisjoint(ON_BOTH_FRONTS):
+    """Runs them on both fronts, except where a test chooses one."""
+    parts = {*Path(metafunc.module.__file__ or "").with_suffix("").parts}
+    chosen = "test_accept_queue_served" in parts or parts.isdisjoint(ON_BOTH_FRONTS)
+    if "accept_queue" in metafunc.fixturenames and not chosen:
         metafunc.parametrize("accept_queue", ["auto", "off"], scope="module")
 
 

@@ -97,9 +97,10 @@ class AcceptQueue:
         self._thread = Thread(target=self._poll, name="accept", daemon=True)
         self._arrived: deque[Callable[[], None]] = deque()
         self._woken = False
-        # The tag of each outstanding accept. gRPC holds it until the accept has ended.
-        self._accepts: weakref.WeakSet[partial[None]] = weakref.WeakSet()
+        # A tag for each accept. Nothing but gRPC holds one that is outstanding.
+        self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
         self._withheld: list[partial[None]] = []
+        self._outstanding = 0
         self._stopping = False
         self._lock = Lock()
         self._idle = asyncio.Event()
@@ -158,36 +159,41 @@ class AcceptQueue:
         """Find out whose event is lost: one that does not fit into memory takes its tag along."""
         for call in self.calls.copy():
             call.end_if_lost()
+        self._outstanding -= ACCEPTS - len(self._tags)
         self._add_accepts()
 
     def _add_accepts(self) -> None:
-        for _ in range(ACCEPTS - len(self._accepts)):
+        for _ in range(ACCEPTS - len(self._tags)):
             tag = partial(self._accept)
-            self._accepts.add(tag)
+            self._tags.add(tag)
             self._request(tag)
 
     def _request(self, tag: "partial[None]") -> None:
         """Ask gRPC for a call."""
-        if len(self.calls) >= MAX_CALLS:
+        if len(self.calls) >= MAX_CALLS and not self._stopping:
             self._withheld.append(tag)
             return
         with self._lock, suppress(ValueError):  # the server has been stopped
             if not self._stopping:
                 self._core.request_registered_call(self._completions, self._completions, self.method, tag)
+                self._outstanding += 1
 
     def _accept(self, event: Any) -> None:
         """Take the call that has come, and ask for another."""
-        if not event.success:  # the server stops
-            return
-        call = AcceptedCall(self, event)
-        self.calls.add(call)
         try:
-            call.open()
-        except BaseException:
-            event.call.cancel()
-            self.calls.discard(call)
-            raise
-        self._request(event.tag)
+            if event.success:  # else the server stops
+                call = AcceptedCall(self, event)
+                self.calls.add(call)
+                try:
+                    call.open()
+                except BaseException:
+                    self.calls.discard(call)
+                    event.call.cancel()
+                    raise
+        finally:
+            self._outstanding -= 1  # not before it is known as a call, for `_tell_if_idle`
+            if event.success:
+                self._request(event.tag)
 
     def forget(self, call: "AcceptedCall") -> None:
         """Forget a call that has ended."""
@@ -204,8 +210,7 @@ class AcceptQueue:
                 self.loop.call_soon_threadsafe(self._take_steps)
 
     def _tell_if_idle(self) -> None:
-        self._withheld.clear()
-        if not self._accepts and not self.calls:
+        if not self._outstanding and not self.calls:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._idle.set)
 
@@ -371,6 +376,7 @@ class AcceptedCall:
         except Exception as error:
             self._fail(error)
         finally:
+            self._task = None  # its error may refer to this call
             self._queue.running.discard(self)
             if not self._ended:  # it was cancelled
                 self._end()

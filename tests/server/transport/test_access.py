@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from polyhead_proto import SERVICE
+from polyhead_proto import FILE, SERVICE
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.observability import counter_layout as at
@@ -74,6 +74,32 @@ def test_without_one_every_procedure_is_closed(locked: Any, metadata: Any, code:
         assert message in error.details()
         assert TOKEN not in error.details()
     assert code_of(locked, "/other/Procedure", metadata) is code
+
+
+def every_method() -> list[str]:
+    services = [
+        FILE.services_by_name[SERVICE.rpartition(".")[2]],
+        health_pb2.DESCRIPTOR.services_by_name["Health"],
+        reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"],
+    ]
+    return [f"/{service.full_name}/{method.name}" for service in services for method in service.methods]
+
+
+def test_no_method_is_open_but_those_for_probes(locked: Any) -> None:
+    request = locked.request("tiny", {"x": X}).SerializeToString()
+    open_without, open_with_wrong = (
+        {
+            path
+            for path in every_method()
+            if code_of(locked, path, metadata, request if path.endswith("ModelInfer") else b"") not in REFUSED
+        }
+        for metadata in (None, bearer("x" * 32))
+    )
+
+    probes = {path for path in every_method() if path.endswith(("Health/Check", "Health/Watch"))}
+    assert open_without == open_with_wrong == probes
+    assert f"/{SERVICE}/ModelInfer" in every_method()
+    assert locked.runtime.registry.counters.total("tiny", 1)[at.CODE["OK"]] == 0
 
 
 def test_streams_are_closed_too(locked: Any) -> None:

@@ -1,0 +1,215 @@
+"""The queue that accepts inference calls, in a server. What holds on both fronts is tested elsewhere."""
+
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+from tests.server import h2
+from tests.servers import Callers
+
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
+from polyhead_server.transport import accept_queue
+from polyhead_server.transport.accept_queue import AcceptedCall, AcceptQueue
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
+
+INFER = RPCS["ModelInfer"].path
+X = {"x": np.ones((1, 3, 16), np.float32)}
+CONNECTIONS = 900
+
+
+def queue_of(server: Any) -> AcceptQueue:
+    queue: AcceptQueue | None = server.server._accept_queue
+    assert queue is not None
+    return queue
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits for something that happens in another thread."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "accept"]
+
+
+def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    real = AcceptedCall.open
+
+    def open_call(call: AcceptedCall) -> None:
+        seen.append(call._queue.method)
+        real(call)
+
+    monkeypatch.setattr(AcceptedCall, "open", open_call)
+    server = serve()
+    seen.clear()  # the check's
+    server.infer("tiny", X)
+    server.call("ServerLive")
+
+    assert seen == [INFER]
+
+
+def test_it_can_be_turned_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cygrpc, "CompletionQueue")
+    server = serve(accept_queue="off")
+
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+    assert not threads()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CompletionQueue",
+        "ReceiveCloseOnServerOperation",
+        "ReceiveMessageOperation",
+        "SendInitialMetadataOperation",
+        "SendMessageOperation",
+        "SendStatusFromServerOperation",
+        "Server",
+        "StatusCode",
+    ],
+)
+def test_without_a_name_that_it_needs_grpc_accepts_calls_and_the_log_says_why(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    real = vars(cygrpc)
+    without = SimpleNamespace(**{key: value for key, value in real.items() if key != name})
+    monkeypatch.setattr(accept_queue, "cygrpc", without)
+    monkeypatch.setattr(accept_queue, "_CHECK_SECONDS", 0.5)
+
+    server = serve()
+
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+    (line,) = [line for line in caplog.messages if "accepted" in line]
+    assert line.startswith("inference calls are accepted one by one, by grpc.aio (")
+    until(lambda: not threads())
+
+
+def test_more_than_one_message_is_a_call_with_the_first(serve: Any, accept_queue: str) -> None:
+    server = serve(accept_queue=accept_queue)
+    request = server.request("tiny", X).SerializeToString()
+    method = server.channel.stream_unary(INFER, response_deserializer=RPCS["ModelInfer"].response.FromString)
+
+    assert method(iter([request, b"", request]), timeout=30).outputs[0].shape == [1, 3, 16]
+
+
+def test_messages_may_be_compressed_both_ways(serve: Any) -> None:
+    server = serve(grpc_option=["grpc.default_compression_algorithm=2"])
+
+    for compression in grpc.Compression:
+        request = server.request("tiny", X)
+        assert server.call("ModelInfer", request, compression=compression).outputs[0].shape == [1, 3, 16]
+
+
+def test_calls_beyond_the_limit_wait_for_their_turn(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept_queue, "MAX_CALLS", 8)
+    server = serve()
+    method: Any = server.channel.unary_unary(INFER)
+    request = server.request("tiny", X).SerializeToString()
+
+    for _ in range(3):
+        calls = [method.future(request, timeout=60) for _ in range(1000)]
+        assert {call.code() for call in calls} == {grpc.StatusCode.OK}
+
+
+def test_the_event_loop_sees_all_that_has_come_and_takes_turns(serve: Any) -> None:
+    server = serve(grpc_option=["grpc.max_concurrent_streams=1500"])
+    go_on = threading.Event()
+    method: Any = server.channel.unary_unary(INFER)
+    check: Any = server.channel.unary_unary("/grpc.health.v1.Health/Check")
+    request = server.request("tiny", X).SerializeToString()
+    server.loop.call_soon_threadsafe(go_on.wait, 60)
+    calls = [method.future(request, timeout=60) for _ in range(1500)]
+    until(lambda: len(queue_of(server).calls) == 1500)
+    probe = check.future(b"", timeout=60)
+    answered = []
+    probe.add_done_callback(lambda _: answered.append(sum(call.done() for call in calls)))
+    go_on.set()
+
+    assert {call.code() for call in calls} == {grpc.StatusCode.OK}
+    assert probe.code() is grpc.StatusCode.OK
+    until(lambda: answered)
+    assert answered[0] < 1500
+
+
+def whole_call(address: str, request: bytes) -> bytes:
+    message = b"\0" + struct.pack(">I", len(request)) + request
+    return h2.call(address, INFER, 1) + h2.frame(h2.DATA, message, flags=h2.END_STREAM, stream=1)
+
+
+def test_hundreds_of_connections_are_served_at_once(serve: Any) -> None:
+    server = serve()
+    call = whole_call(server.address, server.request("tiny", X).SerializeToString())
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(h2.connect(server.address))) for _ in range(CONNECTIONS)]
+        for connection in connections:
+            connection.sendall(call)
+        for connection in connections:
+            kinds = Counter(kind for kind, _, _ in until_ended(connection))
+            assert kinds[h2.DATA] == 1
+        assert server.call("ServerLive").live
+    until(lambda: not queue_of(server).calls)
+    totals = server.runtime.registry.counters.total("tiny", 1)
+    (statistics,) = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny")).model_stats
+    assert statistics.inference_stats.success.count == CONNECTIONS, totals
+
+
+def until_ended(connection: Any) -> Iterator[tuple[int, int, bytes]]:
+    for frame in h2.frames(connection):
+        yield frame
+        if frame[0] == h2.HEADERS and frame[1] & h2.END_STREAM:
+            return
+
+
+def test_connections_that_break_cancel_their_calls(serve: Any, gate: "Gate") -> None:
+    server = serve()
+    x = np.ones((1, 300, 16), np.float32)  # not for the event loop
+    request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
+    message = b"\0" + struct.pack(">I", len(request)) + request
+    with gate.closed(), ExitStack() as stack:
+        for _ in range(50):
+            connection = stack.enter_context(closing(h2.connect(server.address)))
+            connection.sendall(h2.call(server.address, INFER, 1))
+            for start in range(0, len(message), 16_000):
+                connection.sendall(h2.frame(h2.DATA, message[start : start + 16_000], stream=1))
+        until(lambda: server.runtime.lifecycle.accepted == 50)
+        stack.close()
+        until(lambda: not queue_of(server).calls and not server.runtime.lifecycle.accepted)
+
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+
+
+def test_a_stop_under_load_answers_everyone_and_leaves_no_thread(serve: Any) -> None:
+    server = serve()
+    request = server.request("tiny", X).SerializeToString()
+
+    def infer(channel: grpc.Channel) -> object:
+        method: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(INFER)
+        return method(request, timeout=60)
+
+    callers = Callers(server.address, infer, count=8)
+    callers.wait_for_answers(200)
+
+    assert server.drain(30)
+
+    callers.wait_until_ended()
+    assert set(callers.codes) == {grpc.StatusCode.UNAVAILABLE}
+    assert not queue_of(server).calls
+    assert not queue_of(server).running
+    assert not threads()
