@@ -83,6 +83,7 @@ class Loader:
             One result for each graph, as soon as it is there.
         """
         manifest = version.manifest
+        left = list(manifest.graphs)
         try:
             check_precision(manifest.precision, self._device)
             signatures = {graph: signature_of(manifest, graph) for graph in manifest.graphs}
@@ -95,12 +96,12 @@ class Loader:
                     path = folder / file.file
                     tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens, prompt=file.prompt)
                 for graph, signature in signatures.items():
-                    yield self._load_graph(folder / manifest.graphs[graph].file, signature, tokeniser)
+                    result = self._load_graph(folder / manifest.graphs[graph].file, signature, tokeniser)
+                    left.remove(graph)
+                    yield result
         except Exception as error:
             failed = _failure(error)
-            yield from (
-                failed(name=manifest.served_name(graph), version=version.version) for graph in manifest.graphs
-            )
+            yield from (failed(name=manifest.served_name(graph), version=version.version) for graph in left)
 
     def _load_graph(self, path: Path, signature: Signature, tokeniser: Tokeniser | None) -> Loaded | Failed:
         device, threads = self._device, self._threads

@@ -55,7 +55,7 @@ class Reconciler:
         load: Load,
         build: Callable[[Loaded], Model],
         retired: Callable[[Model], None],
-        side_by_side: int = 1,
+        side_by_side: int,
         look_seconds: float = LOOK_SECONDS,
         load_seconds: float = LOAD_SECONDS,
     ) -> None:

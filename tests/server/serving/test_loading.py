@@ -174,6 +174,26 @@ def test_what_nobody_foresaw_fails_its_family_and_tells_no_secrets(
     assert all(isinstance(one, Failed) and "secret" not in one.reason for one in loaded)
 
 
+def test_what_is_loaded_stays_when_there_are_no_threads_for_the_rest(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = iter([start])
+
+    def start_one(function: Any) -> Any:
+        for one in threads:
+            return one(function)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("polyhead_server.serving.loading.start", start_one)
+    family = scan(models)[0]
+    assert isinstance(family, VersionFolder)
+    fast, attention = Loader(device=on_cpu(""), threads=1).load(family)
+
+    assert isinstance(fast, Loaded)
+    assert isinstance(attention, Failed)
+    assert (fast.signature.name, attention.name, attention.may_pass) == ("tiny", "tiny.attention", True)
+
+
 @pytest.mark.parametrize(
     ("error", "may_pass"),
     [
