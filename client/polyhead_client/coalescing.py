@@ -147,9 +147,8 @@ class Coalescer:
         has_slot = True
         try:
             while parts := queue.take(sender):
-                if len(parts) == 1:  # it sends its own request, with this slot
+                if len(parts) == 1:  # it sends its own request, and has the slot
                     has_slot = False
-                    parts[0].has_slot = True
                     parts[0].wake()
                     return
                 yield from self._send_together(queue, parts)
@@ -350,7 +349,10 @@ class _Queue:
             return bool(self._waiting) and self._take_slot()
 
     def take(self, sender: _Sender) -> list[_Part]:
-        """Take the calls of the next request, the oldest first; none if the sender is to end."""
+        """Take the calls of the next request, the oldest first; none if the sender is to end.
+
+        A single call also takes over the sender's slot.
+        """
         with self._lock:
             if not sender.started:
                 sender.started = True
@@ -379,6 +381,7 @@ class _Queue:
             for part in taken:
                 self._remove(part)
                 part.sender = sender if len(taken) > 1 else None
+            head.has_slot = len(taken) == 1
             self._calls += len(taken)
             sender.callers = len(taken)
             return taken
