@@ -101,7 +101,7 @@ def test_a_reply_of_some_mebibytes_comes_in_parts_though_it_fits_into_a_message(
             assert RPCS["ModelStreamInfer"].path not in recorder.called
             large = client.encode(x, model="tiny", attention=True)
             assert RPCS["ModelStreamInfer"].path in recorder.called
-        infer = channel.unary_unary(RPCS["ModelInfer"].path)
+        infer: Any = channel.unary_unary(RPCS["ModelInfer"].path)
         whole = pb.ModelInferResponse.FromString(infer(message.SerializeToString()))
 
     assert small.attention is not None
