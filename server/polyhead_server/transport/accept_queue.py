@@ -5,7 +5,7 @@ batches stay small. Here many accepts are outstanding. A thread polls the queue 
 event loop gets whole ones, all that have come at once. The server's other methods stay with `grpc.aio`.
 
 This is the only module that uses private names of grpcio, those on which its threaded server is built.
-`why_not` tries them out. Interceptors do not run here: `AcceptQueue` asks the guards itself.
+`unusable_reason` tries them out. Interceptors do not run here: `AcceptQueue` asks the guards itself.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from polyhead_server.transport.reading import EMPTY_CALL, RequestReader
 
 try:
     from grpc._cython import cygrpc  # type: ignore[attr-defined]
-except ImportError:  # `why_not` says so
+except ImportError:  # `unusable_reason` says so
     cygrpc = None
 
 Answer: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
@@ -46,7 +46,7 @@ MAX_CALLS = 16_384
 _CALLS_PER_TURN = 64
 """Calls that start in one turn of the event loop, so that other work gets its turn."""
 
-_END_SECONDS = 1.0
+_END_SECONDS = 5.0
 _CHECK_SECONDS = 10.0
 _NO_DEADLINE = 1e11
 """Deadlines are seconds since the epoch. gRPC gives a call without one a time beyond this."""
@@ -65,7 +65,7 @@ class AcceptQueue:
         reader: Bounds how many requests are waited for, and how long.
 
     Raises:
-        Exception: This grpcio has not what is needed.
+        Exception: This grpcio lacks what is needed.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class AcceptQueue:
         """Find out whose event is lost: one that does not fit into memory takes its tag along."""
         for call in self.calls.copy():
             call.end_if_lost()
-        self._outstanding -= ACCEPTS - len(self._tags)
+        self._outstanding = len(self._tags) - len(self._withheld)
         self._add_accepts()
 
     def _add_accepts(self) -> None:
@@ -280,10 +280,6 @@ class AcceptedCall:
     def time_remaining(self) -> float | None:
         """Return the seconds until the caller stops waiting, or None if it waits forever."""
         return None if self._deadline > _NO_DEADLINE else max(self._deadline - time.time(), 0.0)
-
-    def peer(self) -> str:
-        """Return the caller's address."""
-        return str(self._call.peer().decode())
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call a function with this call when it has ended, and its reply has been sent if there is one."""
@@ -430,15 +426,18 @@ def _ignore(_event: Any) -> None:
     """Take note of an event that nothing depends on."""
 
 
-async def why_not() -> str | None:
+async def unusable_reason() -> str | None:
     """Return why calls cannot be accepted in this way here; None if they can.
 
     A server of its own, which only this machine can reach, answers a call and rejects another.
     """
-    try:
-        async with asyncio.timeout(_CHECK_SECONDS):
-            await _check()
-    except Exception as error:
+    check = asyncio.ensure_future(_check())
+    await asyncio.wait((check,), timeout=_CHECK_SECONDS)
+    if not check.done():
+        check.cancel()
+        await asyncio.wait((check,), timeout=_END_SECONDS)  # no longer: what hangs may never end
+        return f"two calls took longer than {_CHECK_SECONDS:g} s"
+    if error := check.exception():
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None
 

@@ -16,7 +16,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.accept_queue import AcceptQueue, why_not
+from polyhead_server.transport.accept_queue import AcceptQueue, unusable_reason
 from polyhead_server.transport.access import guards
 from polyhead_server.transport.call import INFER
 from polyhead_server.transport.handlers import InferenceService
@@ -121,7 +121,7 @@ class GrpcServer:
     async def _listen(self) -> None:
         """Accept calls; those of `ModelInfer` by a queue of their own, if that works here."""
         if self.runtime.settings.accept_queue == "auto":
-            if reason := await why_not():
+            if reason := await unusable_reason():
                 LOGGER.warning("inference calls are accepted one by one, by grpc.aio (%s)", reason)
             else:
                 self._accept_queue = AcceptQueue(

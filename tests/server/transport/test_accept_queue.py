@@ -13,7 +13,7 @@ import pytest
 
 from polyhead_server import Settings
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.transport.accept_queue import AcceptedCall, AcceptQueue, why_not
+from polyhead_server.transport.accept_queue import AcceptedCall, AcceptQueue, unusable_reason
 from polyhead_server.transport.call import CallContext
 from polyhead_server.transport.reading import RequestReader
 
@@ -33,7 +33,7 @@ def threads() -> list[str]:
 
 def test_it_works_with_this_grpcio() -> None:
     for _ in range(20):
-        assert asyncio.run(why_not()) is None
+        assert asyncio.run(unusable_reason()) is None
     assert not threads()
 
 
@@ -43,7 +43,7 @@ def test_an_answer_that_is_not_the_expected_one_is_a_reason(
     monkeypatch.setattr(AcceptedCall, "invocation_metadata", lambda _call: ())
     caplog.set_level(logging.CRITICAL)
 
-    reason = asyncio.run(why_not())
+    reason = asyncio.run(unusable_reason())
 
     assert reason is not None
     assert "ABORTED" in reason
@@ -63,6 +63,8 @@ class Echo:
         context.add_done_callback(lambda _: self.ended.append(request))
         if request == b"fail":
             raise ValueError("secret")
+        if request == b"time":
+            return str(context.time_remaining()).encode()
         if request == b"twice":
             await context.abort(grpc.StatusCode.ABORTED, "first")
         if request == b"surrogate":
@@ -104,6 +106,21 @@ def test_every_call_has_one_end_and_leaves_nothing() -> None:
         assert sum(type(one) is AcceptedCall for one in gc.get_objects()) == 0
 
     asyncio.run(Echo().run(use))
+
+
+def test_a_handler_knows_how_long_its_caller_waits() -> None:
+    async def use(echo: Echo) -> None:
+        assert await echo.call(b"time") == b"None"
+        assert 50 < float(await echo.call(b"time", timeout=60)) < 61
+
+    asyncio.run(Echo().run(use))
+
+
+def test_calls_that_are_never_answered_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AcceptedCall, "_start", lambda _call: None)
+    monkeypatch.setattr("polyhead_server.transport.accept_queue._CHECK_SECONDS", 0.2)
+
+    assert asyncio.run(unusable_reason())
 
 
 def test_who_leaves_ends_the_work_for_them() -> None:
