@@ -168,11 +168,7 @@ def write_timings(timings: Mapping[str, int]) -> bytes:
 
 def frame_tensor(content: NDArray[Any] | bytes) -> tuple[bytes, Piece]:
     """Write one raw output: its tag and length, and its memory, which is not copied if it is contiguous."""
-    memory: Piece = (
-        content
-        if isinstance(content, bytes)
-        else np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
-    )
+    memory: Piece = content if isinstance(content, bytes) else np.ascontiguousarray(content).data.cast("B")
     return _RAW_TAG + write_varint(len(memory)), memory
 
 

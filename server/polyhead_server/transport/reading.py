@@ -9,8 +9,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from inspect import isasyncgen
 from typing import Any, TypeAlias
 
@@ -183,35 +183,22 @@ class StreamRequests:
     def __init__(self, reader: BoundedReader, context: Context) -> None:
         self._reader = reader
         self._context = context
-        self._in_progress = 0
+        self.in_progress = 0
+        """How many requests are worked on. One whose reply waits for its reader does not count."""
 
     def __aiter__(self) -> "StreamRequests":
         return self
 
     async def __anext__(self) -> Any:
         """Read the next request. A caller that waits for our answer is not late with it."""
-        request = await self._reader.read(self._context, lambda: self._in_progress > 0)
+        request = await self._reader.read(self._context, self._is_waited_for)
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
         return request
 
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Mark one request as worked on for the duration of the block."""
-        self._in_progress += 1
-        try:
-            yield
-        finally:
-            self._in_progress -= 1
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Mark it as waiting for its caller instead, inside a `working` block."""
-        self._in_progress -= 1
-        try:
-            yield
-        finally:
-            self._in_progress += 1
+    def _is_waited_for(self) -> bool:
+        """Return whether the caller is waiting for the server."""
+        return self.in_progress > 0
 
 
 class ReadingInterceptor(grpc.aio.ServerInterceptor):

@@ -135,9 +135,10 @@ class InferStream:
 
     async def _answer(self, payload: bytes, slot: ReplySlot) -> None:
         """Answer one request. An exception ends the stream, after the replies before it."""
-        with self._observed(self._context), self._requests.working():
+        with self._observed(self._context):
             deadline = self._runtime.deadline(self._deadline)
             timer = _cancel_at(deadline + _GRACE_SECONDS)
+            self._requests.in_progress += 1
             try:
                 await self._write_replies(payload, deadline, slot)
             except Exception as error:
@@ -146,6 +147,7 @@ class InferStream:
                     await abort(self._context, error)  # in this task, where the request's record is
                 await self._write(failed_reply(reject(self._context, error), payload), slot)
             finally:
+                self._requests.in_progress -= 1
                 timer.cancel()
 
     def _wants_status(self) -> bool:
@@ -159,9 +161,12 @@ class InferStream:
                 del reply  # hold one part at a time
 
     async def _write(self, reply: bytes, slot: ReplySlot) -> None:
-        with self._requests.writing():
+        self._requests.in_progress -= 1  # it waits for its reader now
+        try:
             await slot.wait()
             await send(self._context, reply)
+        finally:
+            self._requests.in_progress += 1
 
 
 def _has_failed(task: Task) -> bool:
