@@ -65,7 +65,6 @@ def make_template(
 
     Raises:
         InvalidRequestError: Something is wrong.
-        TooLargeError: There is too much to compute.
     """
     signature = model.signature
     parameters = read_request_parameters(message.parameters, takes_text=TEXT in signature.inputs)
@@ -76,11 +75,9 @@ def make_template(
     extras = EXTRAS & {output.spec.name for output in outputs}
     extent = None
     effort = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
-    if signature.length in sizes:
-        check_work(sizes, signature, settings)
-        if TOKENS not in extras:
-            extent = plan_extent(outputs, sizes, signature, settings)
-            effort = sum(math.prod(spec.at(sizes)) for spec in missing)
+    if signature.length in sizes and TOKENS not in extras:
+        extent = plan_extent(outputs, sizes, signature, settings)
+        effort = sum(math.prod(spec.at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
         parameters=parameters,
@@ -119,7 +116,7 @@ def plan_extent(
     *,
     tokens_bytes: int = 0,
 ) -> Extent:
-    """Work out what follows from sizes that have been checked.
+    """Work out what follows from sizes.
 
     Raises:
         InvalidRequestError: A query is out of range.
