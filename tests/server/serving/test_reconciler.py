@@ -12,7 +12,6 @@ import pytest
 from tests.server.serving.world import World, asynchronous, until
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
-from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Broken, VersionFolder
 from polyhead_server.serving.reconciler import look
 from polyhead_server.serving.registry import ModelState
@@ -176,7 +175,6 @@ def write_to(world: World, family: str) -> None:
 async def test_a_family_whose_files_do_not_answer_holds_up_no_other(
     impatient: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(LOGGER, "propagate", True)
     world = impatient
     await world.start()
     write_to(world, "a-dead")
