@@ -164,6 +164,7 @@ async def encode_loop(
     model: str,
     inputs: Sequence[NDArray[np.float32]],
     *,
+    attention: bool = False,
     in_flight: int,
     seconds: float,
     server: CpuSeconds = _unknown,
@@ -174,12 +175,13 @@ async def encode_loop(
         address: The server's.
         model: The name of a family.
         inputs: One sequence [T, D] for each call, in turn.
+        attention: Ask for the attention of all layers.
         in_flight: Number of calls.
         seconds: When they stop.
         server: To count the server's CPU time, too.
     """
     async with AsyncClient(address) as client:
-        call = partial(client.encode, model=model)
+        call = partial(client.encode, model=model, attention=attention)
         await call(inputs[0])
         return await _keep_in_flight(call, inputs, in_flight, seconds, server)
 

@@ -205,6 +205,16 @@ class Bench:
                 limits=_runs(graph, graph.one_in_flight(_ATTENTION_TOKENS)),
                 plain_send=_calls(request_bytes(encoder, lengths), 1),
             )
+        encode = partial(encode_loop, model=encoder.name, inputs=sequences(encoder, lengths), in_flight=1)
+        yield Scenario(
+            name=f"all attention, AsyncClient, T = {_ATTENTION_TOKENS}",
+            send=partial(encode, attention=True),
+            in_flight=1,
+            latency=True,
+            target=Target(of="plain", most=1.15),
+            limits=_runs(graph, graph.one_in_flight(_ATTENTION_TOKENS)),
+            plain_send=encode,
+        )
 
     def _measure(self, encoder: BenchEncoder, scenario: Scenario) -> BenchRow:
         """Measure one scenario and its references in turn."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -215,8 +214,7 @@ class Client:
 
     def _start(self, operation: Operation[None]) -> Callable[[], None]:
         calls = _OpenCalls()
-        with suppress(RuntimeError):  # the client was closed, and the calls that wait were cancelled
-            self._background.submit(self._run, operation, calls)
+        self._background.submit(self._run, operation, calls)
         return calls.cancel
 
     def _gather(self, action: Gather) -> None:

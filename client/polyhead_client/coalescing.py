@@ -140,7 +140,10 @@ class Coalescer:
 
     def _start_sender(self, queue: "_Queue", *, at_once: bool = False) -> None:
         sender = _Sender(at_once=at_once)
-        sender.cancel = self._start(self._send_joined(queue, sender))
+        try:
+            sender.cancel = self._start(self._send_joined(queue, sender))
+        except RuntimeError:  # the client was closed, or there is no thread to be had
+            queue.abandon()
 
     def _send_joined(self, queue: "_Queue", sender: "_Sender") -> Operation[None]:
         """Send joined requests, one after the other, until nothing waits."""
@@ -426,6 +429,17 @@ class _Queue:
         if sender is not None and sender.cancelled and sender.cancel is not None:
             sender.cancel()
         return part.error
+
+    def abandon(self) -> None:
+        """Give up a sender that cannot start: every call that waits is sent alone."""
+        with self._lock:
+            self.under_way -= 1
+            self._starting -= 1
+            parts = list(self._waiting)
+            for part in parts:
+                self._remove(part)
+        for part in parts:
+            part.wake()
 
     def cancel(self) -> None:
         """Cancel the calls that wait."""

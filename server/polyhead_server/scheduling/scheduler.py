@@ -243,9 +243,10 @@ class Scheduler:
                 window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
                 if not window:
                     return []
-                free_in = max([0.0, *(batch.ends - now for batch in self._running.values())])
+                running = list(self._running.values())  # other threads change it
+                free_in = max([0.0, *(batch.ends - now for batch in running)])
                 sizes = [entry.size for entry in window]
-                decision = self._dispatch.next(sizes, len(self._running), free_in)
+                decision = self._dispatch.next(sizes, len(running), free_in)
                 if decision is None:
                     self._queue.mark_idle()
                     return []

@@ -206,8 +206,12 @@ class AcceptQueue:
         self._arrived.append(step)
         if not self._woken:
             self._woken = True
-            with suppress(RuntimeError):  # the event loop has been closed
+            try:
                 self.loop.call_soon_threadsafe(self._take_steps)
+            except BaseException as error:
+                self._woken = False  # the next one tries again
+                if not isinstance(error, RuntimeError):  # which says that the event loop has been closed
+                    raise
 
     def _tell_if_idle(self) -> None:
         if not self._outstanding and not self.calls:
