@@ -147,7 +147,7 @@ class AsyncClient:
                     return cast(T, result)
                 try:
                     answer = await self._perform(action, streams)
-                    received += len(answer)
+                    received = received + len(answer) if isinstance(action, NextMessage) else len(answer)
                 except PolyheadError as error:
                     if self._closed:  # the call was cancelled by close(): do not retry
                         raise

@@ -302,7 +302,7 @@ class _Builder:
             limits=Limits(
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,
-                most_rows=partial(self._most_rows, signature, loaded.lanes.count),
+                most_rows=partial(self._most_rows, signature),
             ),
             wide=loaded.wide,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
@@ -322,7 +322,7 @@ class _Builder:
             statistics=statistics,
         )
 
-    def _most_rows(self, signature: Signature, lanes: int, tokens: int) -> int:
-        """Return the largest B of a batch of several requests of T tokens. Lanes share the memory."""
-        by_memory = self.settings.max_working_bytes // lanes // max(1, signature.working_bytes(1, tokens))
+    def _most_rows(self, signature: Signature, tokens: int, at_once: int) -> int:
+        """Return the largest B of a batch of T tokens, of which so many run at once and share the memory."""
+        by_memory = self.settings.max_working_bytes // at_once // max(1, signature.working_bytes(1, tokens))
         return max(1, min(self.settings.max_batch_tokens // tokens, by_memory))

@@ -22,8 +22,8 @@ class Limits:
     """The most tokens that may wait. A request is always accepted if none waits."""
     max_wait_seconds: float = 30.0
     """The longest that work may wait before it starts."""
-    most_rows: Callable[[int], int] = lambda _tokens: 256
-    """The largest B of a batch of several requests, by T."""
+    most_rows: Callable[[int, int], int] = lambda _tokens, _at_once: 256
+    """The largest B of a batch of several requests, by T and how many such batches run at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ size, it goes back to the shape of the first runs, at the present speed.
 """
 
 from collections.abc import Mapping
-from math import copysign, exp, inf, log
+from math import copysign, exp, inf, log, sqrt
 from threading import Lock
 from typing import TypeAlias
 
@@ -42,16 +42,19 @@ class CostModel:
 
     Args:
         prior: Seconds of some runs.
+        doubling_tokens: How many tokens in a run double the cost of a token, because activations fit the
+            caches less. Prices leave this out: in batches that are worth it, the difference is small.
 
     Raises:
         ValueError: There is none, or a size or a time is not above 0.
     """
 
-    def __init__(self, prior: Mapping[Size, float]) -> None:
+    def __init__(self, prior: Mapping[Size, float], *, doubling_tokens: float = inf) -> None:
         if not prior or not all(
             batch > 0 and tokens > 0 and 0 < seconds < inf for (batch, tokens), seconds in prior.items()
         ):
             raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
+        self._doubling_tokens = doubling_tokens
         self._lock = Lock()
         self._coefficients = a, b, c = _TYPICAL
         speed = min(seconds / self.price(*size) for size, seconds in prior.items())
@@ -76,6 +79,13 @@ class CostModel:
         """Return the seconds of one run of (B, T) beyond the fixed cost of a run."""
         _, b, c = self._coefficients
         return batch * tokens * (b + c * tokens)
+
+    def best_rows(self, tokens: int) -> float:
+        """Return B of the batch at T in which a token costs least.
+
+        At a fixed cost a, a cost p of a token, and p · n / N more for n tokens in a run, n is √(a · N / p).
+        """
+        return sqrt(self.price(0, 1) * self._doubling_tokens / (self.marginal(1, tokens) * tokens))
 
     def observe(self, batch: int, tokens: int, seconds: float) -> None:
         """Correct the prices by a run of (B, T). A time that is not above 0, or not finite, is ignored."""

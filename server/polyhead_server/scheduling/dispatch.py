@@ -33,10 +33,10 @@ class Dispatch:
     Args:
         lanes: Where batches run side by side.
         wide: A session whose runs have the threads of all lanes; None if there is none.
-        most_rows: Returns the largest batch at a T.
+        most_rows: Returns the largest B at a T, given how many such batches run at once.
     """
 
-    def __init__(self, lanes: Lanes, *, wide: Lanes | None, most_rows: Callable[[int], int]) -> None:
+    def __init__(self, lanes: Lanes, *, wide: Lanes | None, most_rows: Callable[[int, int], int]) -> None:
         self._lanes = lanes
         self._wide = wide
         self._most_rows = most_rows
@@ -57,21 +57,32 @@ class Dispatch:
         lanes = self._lanes
         if running >= lanes.count:
             return None
-        batches = cut(requests, lanes.costs, most_rows=self._most_rows, lanes=lanes.count - running)
-        if self._wide is not None and running + len(requests) < lanes.count:  # some lanes would stay empty
-            parts = [joint([requests[position] for position in batch]) for batch in batches]
-            if self._wide_is_sooner(self._wide, joint(requests), parts, free_in):
-                return None if running else (list(range(len(requests))), self._wide)
+        batches = cut(requests, lanes.costs, most_rows=self._most_in_lane, lanes=lanes.count - running)
+        wide = self._wide
+        if wide is None:
+            return batches[0], lanes
+        parts = [joint([requests[position] for position in batch]) for batch in batches]
+        if parts[0][0] > self._most_in_lane(parts[0][1]):  # one request, too large for a lane
+            return None if running else (batches[0], wide)
+        few = running + len(requests) < lanes.count  # some lanes would stay empty
+        if few and self._is_sooner(wide, joint(requests), parts, running, free_in):
+            return None if running else (list(range(len(requests))), wide)
         return batches[0], lanes
 
-    def _wide_is_sooner(self, wide: Lanes, whole: Size, parts: Sequence[Size], free_in: float) -> bool:
+    def _is_sooner(
+        self, wide: Lanes, whole: Size, parts: Sequence[Size], running: int, free_in: float
+    ) -> bool:
         """Return whether all work should be one run with all threads, after what runs, not parts in lanes."""
-        if whole[0] > self._most_rows(whole[1]):
+        overdue = running and not free_in
+        if overdue or whole[0] > self._most_rows(whole[1], 1):
             return False
         if free_in + wide.costs.price(*whole) < max(self._lanes.costs.price(*part) for part in parts):
             return True
-        self._passed_over += 1
-        return not free_in and self._passed_over % _RECONSIDER == 0
+        self._passed_over += not running
+        return not running and self._passed_over % _RECONSIDER == 0
+
+    def _most_in_lane(self, tokens: int) -> int:
+        return self._most_rows(tokens, self._lanes.count)
 
     def starts(self, running: int) -> bool:
         """Return whether a batch could start beside so many that run."""

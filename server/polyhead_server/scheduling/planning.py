@@ -4,19 +4,14 @@ As TurboTransformers does it (Fang et al., PPoPP 2021): sorted by length, a chea
 neighbours, so that a dynamic program over the sorted queue finds it. A batch costs what its longest request's
 T and all its sequences cost together. Joining saves the fixed cost of a run, and adds padding. It also makes
 tokens dearer, because more activations fit the caches less. So no batch grows beyond the size at which a
-token costs least: at a fixed cost a, a token's cost p and p · n / N more for n tokens in a run, that is
-n = √(a · N / p).
+token costs least.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import inf, sqrt
+from math import inf
 
 from polyhead_server.scheduling.costs import CostModel, Size
-
-_DOUBLING_TOKENS = 40_000
-"""N: how many tokens in a run double the cost of a token. One-thread runs on two CPUs showed 17,000 to 33,000,
-runs with all threads more."""
 
 
 def joint(sizes: Sequence[Size]) -> Size:
@@ -46,7 +41,7 @@ def cut(
         return [[0]]
     if requests[0][0] == 1 and requests.count(requests[0]) == count:
         tokens = requests[0][1]
-        rows = max(1, min(most_rows(tokens), int(_best_rows(costs, tokens))))
+        rows = max(1, int(min(most_rows(tokens), costs.best_rows(tokens))))
         return _cut_equal(count, max(-(-count // rows), min(lanes, count)))
     order = sorted(range(count), key=lambda position: requests[position][1])
     starts = _starts([requests[position] for position in order], costs, most_rows, lanes)
@@ -74,11 +69,6 @@ def _cut_equal(count: int, batches: int) -> list[list[int]]:
     return [list(range(start, end)) for start, end in pairwise(ends)]
 
 
-def _best_rows(costs: CostModel, tokens: int) -> float:
-    """Return B of the batch at T in which a token costs least."""
-    return sqrt(costs.price(0, 1) * _DOUBLING_TOKENS / (costs.marginal(1, tokens) * tokens))
-
-
 def _starts(
     ordered: Sequence[Size], costs: CostModel, most_rows: Callable[[int], int], lanes: int
 ) -> list[int]:
@@ -94,7 +84,7 @@ def _starts(
     for end, ((batch, tokens), unit) in enumerate(zip(ordered, units, strict=True), 1):
         total = before[-1] + batch
         before.append(total)
-        most = min(most_rows(tokens), _best_rows(costs, tokens))
+        most = min(most_rows(tokens), costs.best_rows(tokens))
         # What makes a batch too large makes it so for longer requests, too. A sequence whose padding costs
         # more than a run is better off on its own, as are all shorter ones.
         while low < end - 1 and (

@@ -91,7 +91,7 @@ class Scheduler:
         self._inline = Inline(
             lanes,
             layout=layout,
-            most_rows=limits.most_rows,
+            most_rows=lambda tokens: limits.most_rows(tokens, 1),
             loop=self._loop,
             observer=observer,
         )

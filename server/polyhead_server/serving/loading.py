@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +24,11 @@ from polyhead_server.serving.tokeniser import Tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30
 """Weights of at most so many bytes are held twice: for lanes, and for a lone request."""
+_DOUBLING_TOKENS = 40_000
+"""How many tokens in a run double the cost of a token on CPUs, as fewer of their activations fit the caches.
+
+One-thread runs on two CPUs showed 17,000 to 33,000, runs with all threads more; plans cost least in between.
+"""
 _MEASURED_BYTES = 256 * 2**20
 """The most working memory of a run that is only measured."""
 
@@ -118,15 +124,16 @@ class Loader:
             for engine in engines:
                 engine.close()
             return _failure(error)(name=signature.name, version=signature.version)
+        model = partial(CostModel, doubling_tokens=_DOUBLING_TOKENS if self._device.host_threads else inf)
         wide = None
         if engines[1:]:
             # As if threads shared the work without loss: runs soon show what it really takes. A price that
             # was too high would stay, as nothing would run there.
             shared = {size: seconds * counts[0] / counts[1] for size, seconds in prior.items()}
-            wide = Lanes(engine=engines[1], costs=CostModel(shared))
+            wide = Lanes(engine=engines[1], costs=model(shared))
         return Loaded(
             signature=signature,
-            lanes=Lanes(engine=engines[0], costs=CostModel(prior), count=count),
+            lanes=Lanes(engine=engines[0], costs=model(prior), count=count),
             wide=wide,
             tokeniser=tokeniser,
         )

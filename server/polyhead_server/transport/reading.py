@@ -70,8 +70,12 @@ class BoundedReader:
         if excused is not None:
             self._excused[end] = excused
         if not self._checking:  # one timer for all: one for each would cost more than the rest of this
+            self._loop.call_soon_threadsafe(self._start_checking)
+
+    def _start_checking(self) -> None:
+        if not self._checking:
             self._checking = True
-            self._loop.call_soon_threadsafe(self._loop.call_later, _CHECK_SECONDS, self._check)
+            self._loop.call_later(_CHECK_SECONDS, self._check)
 
     def finish(self, end: End) -> None:
         """Note that a message has come, or will not. May be called in any thread."""
@@ -127,9 +131,9 @@ class BoundedReader:
                 self._end(end, self._crowded())
             else:
                 slow += 1
-        self._checking = bool(self._reads)
-        if self._checking:
-            self._loop.call_later(_CHECK_SECONDS, self._check)
+        self._checking = False
+        if self._reads:  # one that begins from here on starts the checks itself
+            self._start_checking()
 
     def _end(self, end: End, reason: RequestError) -> None:
         self.finish(end)

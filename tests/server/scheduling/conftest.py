@@ -64,6 +64,7 @@ class Prices(CostModel):
 
     def __init__(self, run: float, sequence: float = 0.0, token: float = 0.0) -> None:
         self._run, self._sequence, self._token = run, sequence, token
+        super().__init__({(1, 1): run + sequence + token}, doubling_tokens=40_000)
 
     def price(self, batch: int, tokens: int) -> float:
         return self._run + self.marginal(batch, tokens)
@@ -185,7 +186,7 @@ class Bench:
         costs: CostModel = FLAT,
         *,
         most: int = 10_000,
-        most_rows: Callable[[int], int] = lambda _tokens: 256,
+        most_rows: Callable[[int, int], int] = lambda _tokens, _at_once: 256,
         wait: float = 1000.0,
         lanes: int = 1,
         inline: bool = True,

@@ -18,7 +18,7 @@ SMALL = Prices(0.0, token=1e-5)
 """Some of it runs on the event loop."""
 
 
-def most_rows(tokens: int) -> int:
+def most_rows(tokens: int, _at_once: int = 1) -> int:
     return max(1, 64 // tokens)
 
 

@@ -40,7 +40,7 @@ def dispatch(count: int = 2, *, speedup: float = 1.6, most_rows: int = 256, wide
     return Dispatch(
         Lanes(engine=LANE, costs=Prices(1e-5, token=SECONDS), count=count),
         wide=Lanes(engine=WIDE, costs=Prices(1e-5, token=SECONDS / speedup)) if wide else None,
-        most_rows=lambda _: most_rows,
+        most_rows=lambda _, at_once: max(1, most_rows // at_once),
     )
 
 
@@ -97,6 +97,27 @@ def test_one_run_with_all_threads_is_within_the_memory_limit() -> None:
 
     assert decision is not None
     assert decision[1].engine is LANE
+
+
+def test_a_request_larger_than_the_share_of_a_lane_runs_alone_with_all_threads() -> None:
+    two = dispatch(2, most_rows=8)
+    alone, behind = two.next([(5, 10), (1, 10)], 0, 0.0), two.next([(5, 10), (1, 10)], 1, 0.0)
+
+    assert alone is not None
+    assert (alone[0], alone[1].engine) == ([0], WIDE)
+    assert behind is None
+    beyond = two.next([(100, 10)], 0, 0.0)  # a batch of several may not be so large
+    assert beyond is not None
+    assert beyond[1].engine is WIDE
+
+
+def test_an_overdue_run_is_not_waited_for() -> None:
+    eight = dispatch(8, speedup=6.0)
+
+    for _ in range(20):
+        decision = eight.next([(1, 10)], 1, 0.0)
+        assert decision is not None
+        assert decision[1].engine is LANE
 
 
 def test_one_session_serves_alone() -> None:

@@ -18,7 +18,7 @@ class Form(CostModel):
     def __init__(self, fixed: float, attention: float = 1e-3) -> None:
         self._fixed = fixed
         self._attention = attention
-        super().__init__({(1, 1): 1.0})
+        super().__init__({(1, 1): 1.0}, doubling_tokens=40_000)
 
     def price(self, batch: int, tokens: int) -> float:
         return self._fixed + self.marginal(batch, tokens)

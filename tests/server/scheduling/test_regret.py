@@ -219,7 +219,7 @@ def outcomes(
     before, after = Machine(recorded), change(recorded)
     lanes = 2 if recorded.endswith("lanes") else 1
     for lengths, callers in LOADS:
-        costs = CostModel(start(before))
+        costs = CostModel(start(before), doubling_tokens=40_000)
 
         def plan(requests: Sequence[Size], free: int, costs: CostModel = costs) -> list[list[int]]:
             return cut(requests, costs, most_rows=most_rows, lanes=free)
@@ -281,7 +281,7 @@ def _always(machine: Machine, _run: int) -> Machine:
 def test_bad_plans_are_seen(plan: Plan, lengths: tuple[int, ...]) -> None:
     for recorded in RECORDED:
         machine = Machine(recorded)
-        costs = CostModel(measured(machine))
+        costs = CostModel(measured(machine), doubling_tokens=40_000)
         outcome = simulate(partial(_always, machine), costs, plan, lengths, 32, 1)
 
         assert outcome.regret > 0.1, recorded

@@ -12,7 +12,7 @@ from tests.server.scheduling.conftest import Counter, Prices
 
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import EngineError, ExpiredError, ServingError, UnavailableError
-from polyhead_server.scheduling import Done, Lanes, Layout, Limits, Scheduler, Work
+from polyhead_server.scheduling import CostModel, Done, Lanes, Layout, Limits, Scheduler, Work
 
 
 class FakeEngine:
@@ -85,6 +85,30 @@ def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
         assert [int(one.outputs["y"][0]) for one in done] == [2, 4, 6]
         assert engine.ran == [1, 2, 3]
         assert all(one.compute_ns > 0 and one.queue_ns > 0 for one in done)
+
+    run(test())
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> None:
+    async def test() -> None:
+        costs = CostModel({(1, 1): 1e-4})
+        scheduler = Scheduler(
+            Lanes(engine=engine, costs=costs),
+            name="tiny",
+            layout=Layout(inputs={}, outputs={}),
+            limits=Limits(max_queued_tokens=100),
+            observer=Counter(),
+            inline=inline,
+        )
+        engine.let(1)
+        await scheduler.submit(work(1))
+        first = costs.price(1, 1)
+        assert first != pytest.approx(1e-4, rel=1e-6)
+        engine.let(1)
+        await scheduler.submit(work(2))
+        assert costs.price(1, 1) != first
+        await scheduler.close()
 
     run(test())
 
