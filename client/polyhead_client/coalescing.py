@@ -1,7 +1,7 @@
 """Join concurrent calls of `encode` into one request.
 
 A request costs the client and the server more than a small sequence does. So while requests of a form are
-under way, further calls of that form wait, and the next request takes them along. No timer is involved, and
+under way, further calls of that form wait, and the next request takes them along. No call waits for company:
 nothing waits while nothing is under way.
 
 Shape letters: B batch, T tokens.

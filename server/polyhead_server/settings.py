@@ -142,7 +142,8 @@ class Settings:
     start without one. auto takes the first GPU that works, else the CPU, and logs which."""
 
     threads: Annotated[int, _AtLeastZero] = 0
-    """CPU threads of each run. 0 divides the CPUs that affinity and quota allow among the workers."""
+    """CPU threads of all runs of a model together. 0 divides the CPUs that affinity and quota allow among the
+    workers."""
 
     lanes: Annotated[int, _AtLeastZero] = 0
     """Batches of one model that run side by side. 0 chooses: on a GPU 2, on the CPU one for each thread."""

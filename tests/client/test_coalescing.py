@@ -200,7 +200,7 @@ def test_every_caller_gets_what_it_would_get_alone(connect: "Connect", fake: "Fa
 
     for result, encoding in zip(results, expected, strict=True):
         assert_equal(result, encoding)
-    assert fake.count("ModelInfer") <= 2 * requests
+    assert fake.count("ModelInfer") - requests < requests  # some were joined
 
 
 def refusing(code: grpc.StatusCode, usual: Any) -> Any:
