@@ -18,13 +18,14 @@ from tests.servers import Callers
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server.transport import accept_queue
-from polyhead_server.transport.accept_queue import AcceptedCall, AcceptQueue
+from polyhead_server.transport import accept_queue, accepted_call
+from polyhead_server.transport.accept_queue import AcceptQueue
+from polyhead_server.transport.accepted_call import AcceptedCall
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
 
-INFER = RPCS["ModelInfer"].path
+INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 X = {"x": np.ones((1, 3, 16), np.float32)}
 CONNECTIONS = 900
 
@@ -52,7 +53,7 @@ def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch:
     real = AcceptedCall.open
 
     def open_call(call: AcceptedCall) -> None:
-        seen.append(call._queue.method)
+        seen.append(call.method)
         real(call)
 
     monkeypatch.setattr(AcceptedCall, "open", open_call)
@@ -60,8 +61,10 @@ def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch:
     seen.clear()  # the check's
     server.infer("tiny", X)
     server.call("ServerLive")
+    stream: Any = server.channel.stream_stream(STREAM)
+    assert len(list(stream(iter([server.request("tiny", X).SerializeToString()]), timeout=30))) == 1
 
-    assert seen == [INFER]
+    assert seen == [INFER, STREAM]
 
 
 def test_it_can_be_turned_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +94,7 @@ def test_without_a_name_that_it_needs_grpc_accepts_calls_and_the_log_says_why(
     real = vars(cygrpc)
     without = SimpleNamespace(**{key: value for key, value in real.items() if key != name})
     monkeypatch.setattr(accept_queue, "cygrpc", without)
+    monkeypatch.setattr(accepted_call, "cygrpc", without)
     monkeypatch.setattr(accept_queue, "_CHECK_SECONDS", 0.5)
 
     server = serve()
