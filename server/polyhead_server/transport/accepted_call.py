@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import grpc
 
 from polyhead_server.errors import ErrorReply, InvalidRequestError
+from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.transport.access import Guard, Rejection
 from polyhead_server.transport.call import CallContext, StreamContext, reject
@@ -37,9 +38,6 @@ except ImportError:  # `accept_queue.unusable_reason` says so
 
 Answer: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
 StreamAnswer: TypeAlias = Callable[[StreamRequests, StreamContext], Awaitable[None]]
-
-_UNSENT_BYTES = 64 * 1024
-"""Replies of a stream that wait to be sent before a writer has to wait for them."""
 
 _NO_DEADLINE = 1e11
 """Deadlines are seconds since the epoch. gRPC gives a call without one a time beyond this."""
@@ -303,7 +301,7 @@ class StreamCall(AcceptedCall):
     """A call with any number of requests and replies.
 
     Up to `MAX_IN_PROGRESS` requests are read ahead of their answers, so that the handler gets all that have
-    come. A reply is sent when the one before has been; only larger ones wait for that.
+    come. Replies are sent one after the other; the handler waits for that only if much is left to send.
 
     Args:
         queue: Has accepted it.
@@ -378,7 +376,7 @@ class StreamCall(AcceptedCall):
         return request
 
     async def write(self, message: bytes) -> None:
-        """Send a message after those before it. Return at once, unless many bytes wait to be sent.
+        """Send a message after those before it. Return when little waits to be sent: mostly at once.
 
         Raises:
             CancelledError: The caller has left, or the call has ended.
@@ -397,7 +395,7 @@ class StreamCall(AcceptedCall):
             raise
         del message
         with self._lock:
-            if self._unsent < _UNSENT_BYTES:
+            if self._is_writable():
                 return
             writable = self._to_write = self._queue.loop.create_future()
         await writable
@@ -428,15 +426,15 @@ class StreamCall(AcceptedCall):
         behind = None
         with self._lock:
             self._unsent -= size
-            if self._to_write is not None and self._unsent < _UNSENT_BYTES:
-                self._queue.hand_over(partial(_wake, self._to_write))
-                self._to_write = None
             if self._closed:
                 self._to_send.clear()
             if self._to_send:
                 behind = self._to_send.popleft()
             else:
                 self._sending = False
+            if self._to_write is not None and self._is_writable():
+                self._queue.hand_over(partial(_wake, self._to_write))
+                self._to_write = None
         if behind is not None:
             try:
                 super()._start_sending(*behind)
@@ -450,6 +448,9 @@ class StreamCall(AcceptedCall):
         self._queue.hand_over(self._call_back)
 
     # ---- On the event loop -------------------------------------------------------------------------
+
+    def _is_writable(self) -> bool:
+        return self._unsent < LARGE and len(self._to_send) < MAX_IN_PROGRESS
 
     def _arrive(self, request: Any) -> None:
         self._requests.append(request)

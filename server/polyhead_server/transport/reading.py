@@ -29,7 +29,7 @@ PROMPT_SECONDS = 1.0
 """A message that comes within this time is never rejected for the time it takes."""
 
 MAX_IN_PROGRESS = 32
-"""Requests of one stream that are read and not answered. A slow reader holds up its own stream only."""
+"""Requests of one stream that are worked on at once, and replies that wait to be sent."""
 
 _STREAMS_PER_REQUEST = 4
 """A stream between two requests looks like one whose request is stuck, and is honest more often."""
@@ -176,7 +176,7 @@ class RequestReader(BoundedReader):
 
 
 class StreamRequests:
-    """Iterate over the requests of a stream, while fewer than `MAX_IN_PROGRESS` of them are unanswered.
+    """Iterate over the requests of a stream.
 
     Args:
         reader: Reads them.
@@ -186,9 +186,6 @@ class StreamRequests:
     def __init__(self, reader: BoundedReader, context: StreamContext) -> None:
         self._reader = reader
         self._context = context
-        self._unanswered = 0
-        self._room: asyncio.Future[None] | None = None
-        """Done when another may be read."""
         self.in_progress = 0
         """How many requests are worked on. One whose reply waits for its reader does not count."""
 
@@ -197,20 +194,13 @@ class StreamRequests:
 
     async def __anext__(self) -> Any:
         """Read the next request. A caller that waits for our answer is not late with it."""
-        if self._unanswered >= MAX_IN_PROGRESS:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
         request = await self._read()
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
-        self._unanswered += 1
         return request
 
     def answered(self) -> None:
-        """Note that a request has been answered."""
-        self._unanswered -= 1
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        """Note that a request has been answered, so that another may be read ahead."""
 
     async def _read(self) -> Any:
         return await self._reader.read(self._context, self._is_waited_for)

@@ -1,10 +1,11 @@
 """`ModelStreamInfer`: several requests of a stream are worked on at once, and answered in their order.
 
-A request that fails does not end the stream: its reply holds the error. `StreamRequests` bounds how many are
-read and not answered.
+A request that fails does not end the stream: its reply holds the error. At most `MAX_IN_PROGRESS` requests
+have been read and not answered, so that a slow reader holds up its own stream only.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from typing import TypeAlias
@@ -18,7 +19,7 @@ from polyhead_server.inference.wire import split_infer
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
 from polyhead_server.transport.call import StreamContext, abort, caller_deadline, reject
-from polyhead_server.transport.reading import StreamRequests
+from polyhead_server.transport.reading import MAX_IN_PROGRESS, StreamRequests
 
 Task: TypeAlias = asyncio.Task[None]
 
@@ -74,7 +75,7 @@ class InferStream:
         self._requests = requests
         self._context = context
         self._deadline = caller_deadline(context)
-        self._tasks: set[Task] = set()
+        self._tasks: deque[Task] = deque()
         self._last: Task | None = None
         self._failed: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
         """Done when the stream cannot go on."""
@@ -95,8 +96,7 @@ class InferStream:
                 reading.result()
             reading.cancel()
             if self._last is not None:
-                await asyncio.wait((self._last, self._failed), return_when=asyncio.FIRST_COMPLETED)
-                self._check()
+                await self._wait_for(self._last)
             if not all_read:
                 raise DrainingError
         finally:
@@ -111,10 +111,13 @@ class InferStream:
             self._last = asyncio.create_task(self._answer(payload, ReplySlot(self._last)))
             del payload  # it belongs to the task: the next request may be long in coming
             self._last.add_done_callback(self._ended)
-            self._tasks.add(self._last)
+            self._tasks.append(self._last)
+            while self._tasks and self._tasks[0].done():
+                self._tasks.popleft()
+            if len(self._tasks) >= MAX_IN_PROGRESS:
+                await self._wait_for(self._tasks[0])
 
     def _ended(self, task: Task) -> None:
-        self._tasks.discard(task)
         self._requests.answered()
         if _has_failed(task) and not self._failed.done():
             self._failed.set_result(task)
@@ -123,6 +126,10 @@ class InferStream:
         """Raise the error that ends the stream, if there is one."""
         if self._failed.done():
             self._failed.result().result()
+
+    async def _wait_for(self, task: Task) -> None:
+        await asyncio.wait((task, self._failed), return_when=asyncio.FIRST_COMPLETED)
+        self._check()
 
     async def _answer(self, payload: bytes, slot: ReplySlot) -> None:
         """Answer one request. An exception ends the stream, after the replies before it."""
