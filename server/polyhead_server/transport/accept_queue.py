@@ -232,7 +232,7 @@ async def unusable_reason() -> str | None:
     if not check.done():
         check.cancel()
         await asyncio.wait((check,), timeout=_END_SECONDS)  # no longer: what hangs may never end
-        return f"two calls took longer than {_CHECK_SECONDS:g} s"
+        return f"the calls took longer than {_CHECK_SECONDS:g} s"
     if error := check.exception():
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None
