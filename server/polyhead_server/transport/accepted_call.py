@@ -409,14 +409,14 @@ class StreamCall(AcceptedCall):
     def _received(self, event: Any) -> None:
         self._reading = None
         message = event.batch_operations[0].message()
+        if message is not None and not self._closed:
+            with self._lock:
+                self._room -= 1
+                go_on = self._room > 0  # else `read_on` does
+            if go_on:
+                self._receive()
+        # Last, since the event loop then waits for the interpreter's lock.
         self._queue.hand_over(partial(self._arrive, grpc.aio.EOF if message is None else message))
-        if message is None or self._closed:
-            return
-        with self._lock:
-            self._room -= 1
-            if not self._room:
-                return  # until `read_on`
-        self._receive()
 
     def _lose(self, error: Exception) -> None:
         self._queue.hand_over(partial(self._arrive, error))

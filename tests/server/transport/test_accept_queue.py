@@ -92,7 +92,7 @@ class Echo:
 
     async def answer_stream(self, requests: StreamRequests, context: StreamContext) -> None:
         async with asyncio.TaskGroup() as tasks:
-            before = tasks.create_task(self.go_on.wait())
+            before: asyncio.Future[Any] = tasks.create_task(self.go_on.wait())
             async for request in requests:
                 self.taken += 1
                 before = tasks.create_task(self.write(request, requests, context, before))
