@@ -186,7 +186,7 @@ def test_a_handler_that_fails_answers_once(request_: bytes, code: Any, details: 
             assert details in str(caught.value.details())
             assert "secret" not in str(caught.value.details())
         assert await echo.call(b"good", timeout=30) == b"good"
-        await reached(lambda: not echo.queue.calls)
+        await reached(lambda: not echo.queue.calls and len(echo.ended) == 4)
         assert echo.ended == [request_] * 3 + [b"good"]
 
     asyncio.run(Echo().run(use))
