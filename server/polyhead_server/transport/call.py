@@ -13,7 +13,7 @@ from polyhead_server.errors import ErrorReply, error_reply
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import CURRENT, request_id
 
-INFER = RPCS["ModelInfer"].path
+INFER, STREAM_INFER = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -32,6 +32,16 @@ class CallContext(Protocol):
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         """End the call with a status."""
+
+
+class StreamContext(CallContext, Protocol):
+    """What handlers of streams use of `grpc.aio.ServicerContext`."""
+
+    async def read(self) -> Any:
+        """Return the next message, or `grpc.aio.EOF`."""
+
+    async def write(self, message: Any, /) -> None:
+        """Send a message; return when flow control lets the next be sent."""
 
 
 def caller_deadline(context: CallContext) -> float:

@@ -9,7 +9,7 @@ import grpc
 from polyhead_proto import RPCS, SERVICE
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.call import CallContext, Context, abort, caller_deadline
+from polyhead_server.transport.call import CallContext, StreamContext, abort, caller_deadline
 from polyhead_server.transport.reading import StreamRequests
 from polyhead_server.transport.streaming import InferStream
 
@@ -35,7 +35,7 @@ class InferenceService:
             name: unary(partial(self._call, name)) for name in RPCS
         }
         handlers["ModelInfer"] = unary(self.infer)
-        handlers["ModelStreamInfer"] = stream(self._stream_infer)
+        handlers["ModelStreamInfer"] = stream(self.stream_infer)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def _call(self, procedure: str, payload: bytes, context: CallContext) -> bytes:
@@ -58,7 +58,8 @@ class InferenceService:
         with self._observation.request(context):
             return await self._infer(payload, context)
 
-    async def _stream_infer(self, requests: StreamRequests, context: Context) -> None:
+    async def stream_infer(self, requests: StreamRequests, context: StreamContext) -> None:
+        """Handle `ModelStreamInfer`, however its calls are accepted."""
         try:
             await InferStream(self._runtime, self._observation, requests, context).run()
         except Exception as error:

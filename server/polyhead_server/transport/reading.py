@@ -20,13 +20,16 @@ from polyhead_server.errors import ExpiredError, InvalidRequestError, RequestErr
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFER, Context, abort
+from polyhead_server.transport.call import INFER, Context, StreamContext, abort
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 End: TypeAlias = Callable[[RequestError], None]
 
 PROMPT_SECONDS = 1.0
 """A message that comes within this time is never rejected for the time it takes."""
+
+MAX_IN_PROGRESS = 32
+"""Requests of one stream that are worked on at once, and replies that wait to be sent."""
 
 _STREAMS_PER_REQUEST = 4
 """A stream between two requests looks like one whose request is stuck, and is honest more often."""
@@ -82,7 +85,7 @@ class BoundedReader:
         self._reads.pop(end, None)
         self._excused.pop(end, None)
 
-    async def read(self, context: Context, excused: Callable[[], bool] | None = None) -> Any:
+    async def read(self, context: StreamContext, excused: Callable[[], bool] | None = None) -> Any:
         """Read the next message of a call, or `grpc.aio.EOF`.
 
         Args:
@@ -184,7 +187,7 @@ class StreamRequests:
         context: The call.
     """
 
-    def __init__(self, reader: BoundedReader, context: Context) -> None:
+    def __init__(self, reader: BoundedReader, context: StreamContext) -> None:
         self._reader = reader
         self._context = context
         self.in_progress = 0
@@ -195,10 +198,16 @@ class StreamRequests:
 
     async def __anext__(self) -> Any:
         """Read the next request. A caller that waits for our answer is not late with it."""
-        request = await self._reader.read(self._context, self._is_waited_for)
+        request = await self._read()
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
         return request
+
+    def answered(self) -> None:
+        """Note that a request has been answered, so that another may be read ahead."""
+
+    async def _read(self) -> Any:
+        return await self._reader.read(self._context, self._is_waited_for)
 
     def _is_waited_for(self) -> bool:
         """Return whether the caller is waiting for the server."""
@@ -211,15 +220,13 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
     gRPC starts a unary handler when its message has come. These start before, so that they can watch it come.
 
     Args:
-        settings: The limits.
         requests: Reads the requests of unary calls.
+        streams: Reads the requests of streams.
     """
 
-    def __init__(self, settings: Settings, requests: RequestReader) -> None:
+    def __init__(self, requests: RequestReader, streams: BoundedReader) -> None:
         self._requests = requests
-        self._streams = BoundedReader(
-            "the stream's next request", limit=_STREAMS_PER_REQUEST * _largest_requests(settings)
-        )
+        self._streams = streams
         self._handlers: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -276,6 +283,13 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
             # does not count.
             await abort(context, InvalidRequestError(EMPTY_CALL))
         return request
+
+
+def stream_reader(settings: Settings) -> BoundedReader:
+    """Return what reads the next request of each stream."""
+    return BoundedReader(
+        "the stream's next request", limit=_STREAMS_PER_REQUEST * _largest_requests(settings)
+    )
 
 
 def _largest_requests(settings: Settings) -> int:

@@ -1,6 +1,8 @@
 """A gRPC server in front of a runtime."""
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 from threading import Thread
 
 import grpc
@@ -16,13 +18,14 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.accept_queue import AcceptQueue, unusable_reason
+from polyhead_server.transport.accept_queue import AcceptQueue, Open, unusable_reason
+from polyhead_server.transport.accepted_call import StreamCall, UnaryCall
 from polyhead_server.transport.access import guards
-from polyhead_server.transport.call import INFER
+from polyhead_server.transport.call import INFER, STREAM_INFER
 from polyhead_server.transport.handlers import InferenceService
 from polyhead_server.transport.health import HEALTH, Health
 from polyhead_server.transport.options import server_options
-from polyhead_server.transport.reading import ReadingInterceptor, RequestReader
+from polyhead_server.transport.reading import ReadingInterceptor, RequestReader, stream_reader
 from polyhead_server.transport.tls import server_credentials
 
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that have just been
@@ -56,8 +59,9 @@ class GrpcServer:
         self._tracer = open_tracer()
         self._guards = guards(settings, statistics)
         self._requests = RequestReader(settings, statistics)
+        self._streams = stream_reader(settings)
         self._grpc = grpc.aio.server(
-            interceptors=(*self._guards, ReadingInterceptor(settings, self._requests)),
+            interceptors=(*self._guards, ReadingInterceptor(self._requests, self._streams)),
             options=server_options(settings, reuse_port=reuse_port),
         )
         self._inference = InferenceService(runtime, RequestLog(self._tracer))
@@ -119,14 +123,17 @@ class GrpcServer:
         self.port = bind(self._grpc, self._host, self.port, self._credentials)
 
     async def _listen(self) -> None:
-        """Accept calls; those of `ModelInfer` by a queue of their own, if that works here."""
+        """Accept calls; inference by a queue of its own, if that works here."""
         if self.runtime.settings.accept_queue == "auto":
             if reason := await unusable_reason():
                 LOGGER.warning("inference calls are accepted one by one, by grpc.aio (%s)", reason)
             else:
-                self._accept_queue = AcceptQueue(
-                    self._grpc, INFER, self._inference.infer, guards=self._guards, reader=self._requests
-                )
+                infer, stream = self._inference.infer, self._inference.stream_infer
+                methods: Mapping[str, Open] = {
+                    INFER: partial(UnaryCall, answer=infer, reader=self._requests),
+                    STREAM_INFER: partial(StreamCall, answer=stream, reader=self._streams),
+                }
+                self._accept_queue = AcceptQueue(self._grpc, methods, guards=self._guards)
         await self._grpc.start()
         if self._accept_queue is not None:
             self._accept_queue.start()

@@ -18,13 +18,10 @@ from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestErro
 from polyhead_server.inference.wire import split_infer
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.call import Context, abort, caller_deadline, reject
-from polyhead_server.transport.reading import StreamRequests
+from polyhead_server.transport.call import StreamContext, abort, caller_deadline, reject
+from polyhead_server.transport.reading import MAX_IN_PROGRESS, StreamRequests
 
 Task: TypeAlias = asyncio.Task[None]
-
-MAX_IN_PROGRESS = 32
-"""Requests of one stream that are worked on at once."""
 
 # Late work is rejected wherever it waits. Only a reader that stands still has to be cut off, and that later.
 _GRACE_SECONDS = 1.0
@@ -69,10 +66,10 @@ class InferStream:
     """
 
     def __init__(
-        self, runtime: Runtime, observation: RequestLog, requests: StreamRequests, context: Context
+        self, runtime: Runtime, observation: RequestLog, requests: StreamRequests, context: StreamContext
     ) -> None:
         self._runtime = runtime
-        self._observed: Callable[[Context], AbstractContextManager[object]] = (
+        self._observed: Callable[[StreamContext], AbstractContextManager[object]] = (
             observation.request if observation.wanted else nullcontext
         )
         self._requests = requests
@@ -121,6 +118,7 @@ class InferStream:
                 await self._wait_for(self._tasks[0])
 
     def _ended(self, task: Task) -> None:
+        self._requests.answered()
         if _has_failed(task) and not self._failed.done():
             self._failed.set_result(task)
 
@@ -180,7 +178,7 @@ def _cancel_at(time: float) -> asyncio.TimerHandle:
     return asyncio.get_running_loop().call_at(time, task.cancel)
 
 
-async def send(context: Context, message: bytes) -> None:
+async def send(context: StreamContext, message: bytes) -> None:
     """Send a message of a stream.
 
     Raises:

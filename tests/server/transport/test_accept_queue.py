@@ -4,7 +4,8 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ import pytest
 
 from polyhead_server import Settings
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.transport.accept_queue import AcceptedCall, AcceptQueue, unusable_reason
-from polyhead_server.transport.call import CallContext
-from polyhead_server.transport.reading import RequestReader
+from polyhead_server.transport.accept_queue import AcceptQueue, unusable_reason
+from polyhead_server.transport.accepted_call import AcceptedCall, StreamCall, UnaryCall
+from polyhead_server.transport.call import CallContext, StreamContext
+from polyhead_server.transport.reading import (
+    MAX_IN_PROGRESS,
+    RequestReader,
+    StreamRequests,
+    stream_reader,
+)
 
-ECHO = "/test.Service/Echo"
+ECHO, STREAM = "/test.Service/Echo", "/test.Service/Stream"
+MIB = 2**20
 
 
 async def reached(condition: Callable[[], object]) -> None:
@@ -51,13 +59,18 @@ def test_an_answer_that_is_not_the_expected_one_is_a_reason(
 
 
 class Echo:
-    """A server whose method echoes, answers never, or fails, as its request asks."""
+    """A server whose methods echo, answer never, or fail, as a request asks."""
 
     def __init__(self) -> None:
         self.cancelled = 0
         self.ended: list[bytes] = []
         self.queue: Any = None
         self.call: Any = None
+        self.stream: Any = None
+        self.taken = 0
+        self.written = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
 
     async def answer(self, request: bytes, context: CallContext) -> bytes:
         context.add_done_callback(lambda _: self.ended.append(request))
@@ -77,15 +90,33 @@ class Echo:
                 raise
         return request
 
+    async def answer_stream(self, requests: StreamRequests, context: StreamContext) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            before: asyncio.Future[Any] = tasks.create_task(self.go_on.wait())
+            async for request in requests:
+                self.taken += 1
+                before = tasks.create_task(self.write(request, requests, context, before))
+
+    async def write(
+        self, request: bytes, requests: StreamRequests, context: StreamContext, before: Any
+    ) -> None:
+        await before
+        reply = await self.answer(request, context)
+        await context.write(bytes(MIB) if reply == b"large" else reply)
+        self.written += 1
+        requests.answered()
+
     async def run(self, use: Any) -> None:
         server = grpc.aio.server()
-        reader = RequestReader(Settings(models=Path()), Statistics())
-        self.queue = AcceptQueue(server, ECHO, self.answer, guards=(), reader=reader)
+        settings = Settings(models=Path())
+        unary = partial(UnaryCall, answer=self.answer, reader=RequestReader(settings, Statistics()))
+        stream = partial(StreamCall, answer=self.answer_stream, reader=stream_reader(settings))
+        self.queue = AcceptQueue(server, {ECHO: unary, STREAM: stream}, guards=())
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         self.queue.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            self.call = channel.unary_unary(ECHO)
+            self.call, self.stream = channel.unary_unary(ECHO), channel.stream_stream(STREAM)
             try:
                 await use(self)
             finally:
@@ -103,7 +134,7 @@ def test_every_call_has_one_end_and_leaves_nothing() -> None:
         await reached(lambda: not echo.queue.calls and len(echo.ended) == 10_000)
         assert len(echo.ended) == 10_000
         gc.collect()
-        assert sum(type(one) is AcceptedCall for one in gc.get_objects()) == 0
+        assert sum(type(one) in (StreamCall, UnaryCall) for one in gc.get_objects()) == 0
 
     asyncio.run(Echo().run(use))
 
@@ -117,7 +148,7 @@ def test_a_handler_knows_how_long_its_caller_waits() -> None:
 
 
 def test_calls_that_are_never_answered_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AcceptedCall, "_start", lambda _call: None)
+    monkeypatch.setattr(UnaryCall, "_start", lambda _call: None)
     monkeypatch.setattr("polyhead_server.transport.accept_queue._CHECK_SECONDS", 0.2)
 
     assert asyncio.run(unusable_reason())
@@ -155,7 +186,7 @@ def test_a_handler_that_fails_answers_once(request_: bytes, code: Any, details: 
             assert details in str(caught.value.details())
             assert "secret" not in str(caught.value.details())
         assert await echo.call(b"good", timeout=30) == b"good"
-        await reached(lambda: not echo.queue.calls)
+        await reached(lambda: not echo.queue.calls and len(echo.ended) == 4)
         assert echo.ended == [request_] * 3 + [b"good"]
 
     asyncio.run(Echo().run(use))
@@ -171,6 +202,136 @@ def test_a_stop_cancels_what_does_not_end(caplog: pytest.LogCaptureFixture) -> N
         assert codes <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
         await reached(lambda: not echo.queue.running)
         assert echo.cancelled == len(echo.ended) == 100
+
+    asyncio.run(Echo().run(use))
+    assert not caplog.messages
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def all_of(stream: Any) -> list[bytes]:
+    return [reply async for reply in stream]
+
+
+def test_a_stream_is_answered_in_its_order_and_leaves_nothing() -> None:
+    async def use(echo: Echo) -> None:
+        for _ in range(20):
+            streams = [echo.stream(iter(numbers(count)), timeout=60) for count in (0, 1, 200)]
+            assert [await all_of(stream) for stream in streams] == [numbers(0), numbers(1), numbers(200)]
+        await reached(lambda: not echo.queue.calls)
+        gc.collect()
+        assert sum(type(one) in (StreamCall, UnaryCall) for one in gc.get_objects()) == 0
+
+    asyncio.run(Echo().run(use))
+
+
+def test_many_streams_are_answered_at_once() -> None:
+    async def use(echo: Echo) -> None:
+        echo.go_on.clear()
+        streams = [
+            asyncio.ensure_future(all_of(echo.stream(iter(numbers(4)), timeout=60))) for _ in range(90)
+        ]
+        await reached(lambda: echo.taken == 4 * len(streams))
+        echo.go_on.set()
+        assert await asyncio.gather(*streams) == [numbers(4)] * len(streams)
+
+    asyncio.run(Echo().run(use))
+
+
+def test_no_more_requests_are_read_ahead_than_may_be_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    real = StreamCall._received
+
+    def received(call: StreamCall, event: Any) -> None:
+        nonlocal read
+        read += 1
+        real(call, event)
+
+    monkeypatch.setattr(StreamCall, "_received", received)
+
+    async def use(echo: Echo) -> None:
+        echo.go_on.clear()
+        stream = asyncio.ensure_future(all_of(echo.stream(iter(numbers(500)), timeout=60)))
+        await reached(lambda: read == echo.taken == MAX_IN_PROGRESS)
+        for _ in range(50):  # time in which it would go on
+            await echo.call(b"other", timeout=30)
+        assert read == echo.taken == MAX_IN_PROGRESS
+        echo.go_on.set()
+        assert await stream == numbers(500)
+        assert read == 501  # and the end
+
+    asyncio.run(Echo().run(use))
+
+
+def test_a_slow_reader_holds_up_its_own_stream_only() -> None:
+    async def use(echo: Echo) -> None:
+        slow = echo.stream(iter([b"large"] * 200), timeout=60)
+        await reached(lambda: echo.written)
+        for _ in range(20):
+            before = echo.written
+            assert await all_of(echo.stream(iter(numbers(50)), timeout=60)) == numbers(50)
+        assert echo.written == before + 50  # and nothing on the other
+        assert echo.taken - echo.written == MAX_IN_PROGRESS
+        assert echo.written < 20 * 50 + 20
+        assert await all_of(slow) == [bytes(MIB)] * 200
+
+    asyncio.run(Echo().run(use))
+
+
+@pytest.mark.parametrize(
+    ("last", "code"), [(b"fail", grpc.StatusCode.INTERNAL), (b"twice", grpc.StatusCode.ABORTED)]
+)
+def test_a_stream_that_fails_ends_after_the_replies_before(last: bytes, code: Any) -> None:
+    class InTurn(Echo):
+        async def answer_stream(self, requests: StreamRequests, context: StreamContext) -> None:
+            async for request in requests:
+                await context.write(await self.answer(request, context))
+                requests.answered()
+
+    async def use(echo: Echo) -> None:
+        stream = echo.stream(iter([*numbers(100), last, b"behind"]), timeout=60)
+        for number in numbers(100):
+            assert await stream.read() == number
+        assert await stream.code() is code
+        await reached(lambda: not echo.queue.calls)
+
+    asyncio.run(InTurn().run(use))
+
+
+def test_who_leaves_a_stream_ends_the_work_for_it() -> None:
+    async def requests() -> AsyncIterator[bytes]:
+        yield b"wait"
+        await asyncio.Event().wait()
+
+    async def use(echo: Echo) -> None:
+        leaving = [echo.stream(requests(), timeout=30) for _ in range(20)]
+        late = [echo.stream(requests(), timeout=0.5) for _ in range(20)]
+        await reached(lambda: echo.taken == 40)
+        for stream in leaving:
+            stream.cancel()
+        for stream in late:
+            assert await stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await reached(lambda: not echo.queue.calls and not echo.queue.running)
+        assert echo.cancelled == len(echo.ended) == 40
+
+    asyncio.run(Echo().run(use))
+
+
+def test_a_stop_ends_streams_whatever_they_wait_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def requests(request: bytes) -> AsyncIterator[bytes]:
+        while request:
+            yield request
+        await asyncio.Event().wait()
+
+    async def use(echo: Echo) -> None:
+        kinds = (b"", b"wait", b"large", b"small")
+        streams = [echo.stream(requests(kind), timeout=60) for kind in kinds for _ in range(10)]
+        await reached(lambda: echo.taken > 20 * MAX_IN_PROGRESS and echo.written > 10)
+        await echo.queue.stop(0.1)
+        assert grpc.StatusCode.OK not in {await stream.code() for stream in streams}
+        await reached(lambda: not echo.queue.running)
 
     asyncio.run(Echo().run(use))
     assert not caplog.messages

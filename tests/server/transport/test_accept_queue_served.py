@@ -18,13 +18,14 @@ from tests.servers import Callers
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server.transport import accept_queue
-from polyhead_server.transport.accept_queue import AcceptedCall, AcceptQueue
+from polyhead_server.transport import accept_queue, accepted_call
+from polyhead_server.transport.accept_queue import AcceptQueue
+from polyhead_server.transport.accepted_call import AcceptedCall
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
 
-INFER = RPCS["ModelInfer"].path
+INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 X = {"x": np.ones((1, 3, 16), np.float32)}
 CONNECTIONS = 900
 
@@ -52,7 +53,7 @@ def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch:
     real = AcceptedCall.open
 
     def open_call(call: AcceptedCall) -> None:
-        seen.append(call._queue.method)
+        seen.append(call.method)
         real(call)
 
     monkeypatch.setattr(AcceptedCall, "open", open_call)
@@ -60,8 +61,10 @@ def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch:
     seen.clear()  # the check's
     server.infer("tiny", X)
     server.call("ServerLive")
+    stream: Any = server.channel.stream_stream(STREAM)
+    assert len(list(stream(iter([server.request("tiny", X).SerializeToString()]), timeout=30))) == 1
 
-    assert seen == [INFER]
+    assert seen == [INFER, STREAM]
 
 
 def test_it_can_be_turned_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +94,13 @@ def test_without_a_name_that_it_needs_grpc_accepts_calls_and_the_log_says_why(
     real = vars(cygrpc)
     without = SimpleNamespace(**{key: value for key, value in real.items() if key != name})
     monkeypatch.setattr(accept_queue, "cygrpc", without)
+    monkeypatch.setattr(accepted_call, "cygrpc", without)
     monkeypatch.setattr(accept_queue, "_CHECK_SECONDS", 0.5)
 
     server = serve()
 
     assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
-    (line,) = [line for line in caplog.messages if "accepted" in line]
+    (line,) = [line for line in caplog.messages if "one by one" in line]
     assert line.startswith("inference calls are accepted one by one, by grpc.aio (")
     until(lambda: not threads())
 
@@ -213,3 +217,45 @@ def test_a_stop_under_load_answers_everyone_and_leaves_no_thread(serve: Any) -> 
     assert not queue_of(server).calls
     assert not queue_of(server).running
     assert not threads()
+
+
+def test_a_stop_under_streams_answers_what_was_accepted_and_leaves_no_thread(serve: Any) -> None:
+    server = serve()
+    requests = [server.request("tiny", X, id=str(number)).SerializeToString() for number in range(100)]
+
+    def infer(channel: grpc.Channel) -> object:
+        stream: Any = channel.stream_stream(
+            STREAM, response_deserializer=RPCS["ModelStreamInfer"].response.FromString
+        )
+        ids = [reply.infer_response.id for reply in stream(iter(requests), timeout=60)]
+        assert ids == [str(number) for number in range(100)]
+        return ids
+
+    callers = Callers(server.address, infer, count=8)
+    callers.wait_for_answers(50)
+
+    assert server.drain(30)
+
+    callers.wait_until_ended()
+    assert set(callers.codes) == {grpc.StatusCode.UNAVAILABLE}
+    assert not queue_of(server).calls
+    assert not queue_of(server).running
+    assert not threads()
+
+
+def test_streams_whose_connections_break_are_cancelled(serve: Any, gate: "Gate") -> None:
+    server = serve()
+    x = np.ones((1, 300, 16), np.float32)  # not for the event loop
+    request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
+    message = b"\0" + struct.pack(">I", len(request)) + request
+    with gate.closed(), ExitStack() as stack:
+        for _ in range(20):
+            connection = stack.enter_context(closing(h2.connect(server.address)))
+            connection.sendall(h2.call(server.address, STREAM, 1))
+            for start in range(0, len(message), 16_000):
+                connection.sendall(h2.frame(h2.DATA, message[start : start + 16_000], stream=1))
+        until(lambda: server.runtime.lifecycle.accepted == 20)
+        stack.close()
+        until(lambda: not queue_of(server).calls and not server.runtime.lifecycle.accepted)
+
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)

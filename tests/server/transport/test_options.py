@@ -14,7 +14,7 @@ from tests.server import h2
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.transport import handlers
-from polyhead_server.transport.call import Context, caller_deadline
+from polyhead_server.transport.call import caller_deadline
 from polyhead_server.transport.options import DEFAULTS, server_options
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The connections that inference requests came by."""
     seen: set[str] = set()
 
-    def deadline(context: Context) -> float:
-        seen.add(context.peer())
+    def deadline(context: Any) -> float:
+        seen.add(str((context if hasattr(context, "peer") else context._call).peer()))
         return caller_deadline(context)
 
     monkeypatch.setattr(handlers, "caller_deadline", deadline)

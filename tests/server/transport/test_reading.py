@@ -209,6 +209,23 @@ def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(
         assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
 
 
+def test_a_stream_ends_with_a_request_that_does_not_fit_into_memory(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory(monkeypatch)
+    server = serve()
+    request = server.request("tiny", X).SerializeToString()
+    method = server.channel.stream_stream(STREAM)
+    for _ in range(100):  # more than there are accepts
+        memory.is_full = True
+        with pytest.raises(grpc.RpcError) as caught:
+            list(method(iter([request]), timeout=60))
+
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        memory.is_full = False
+        assert len(list(method(iter([request] * 40), timeout=60))) == 40
+
+
 def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -> None:
     server, call = silent(max_request_seconds=0.5)
     late = call(INFER)

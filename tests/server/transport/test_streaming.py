@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from polyhead_proto import RPCS
-from polyhead_server.transport.streaming import MAX_IN_PROGRESS, ReplySlot, send
+from polyhead_server.transport.reading import MAX_IN_PROGRESS
+from polyhead_server.transport.streaming import ReplySlot, send
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
