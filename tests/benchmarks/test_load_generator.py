@@ -136,8 +136,8 @@ class FakeClient:
     async def __aexit__(self, *_error: object) -> None:
         pass
 
-    async def encode(self, _x: object, *, model: str) -> None:
-        assert model == "m"
+    async def encode(self, _x: object, *, model: str, attention: bool) -> None:
+        assert (model, attention) == ("m", False)
         self.calls += 1
         number, self.in_flight = self.calls, self.in_flight + 1
         self.most = max(self.most, self.in_flight)

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.server.transport.conftest import accept_threads
 
 from polyhead_server import Settings
 from polyhead_server.observability.statistics import Statistics
@@ -35,14 +35,10 @@ async def reached(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "accept"]
-
-
 def test_it_works_with_this_grpcio() -> None:
     for _ in range(20):
         assert asyncio.run(unusable_reason()) is None
-    assert not threads()
+    assert not accept_threads()
 
 
 def test_an_answer_that_is_not_the_expected_one_is_a_reason(
@@ -123,7 +119,7 @@ class Echo:
                 await self.queue.stop(1)
         assert not self.queue.calls
         assert not self.queue.running
-        assert not threads()
+        assert not accept_threads()
 
 
 def test_every_call_has_one_end_and_leaves_nothing() -> None:

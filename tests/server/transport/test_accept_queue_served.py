@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from tests.server import h2
+from tests.server.transport.conftest import accept_threads
 from tests.servers import Callers
 
 from polyhead_proto import RPCS
@@ -44,10 +45,6 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "accept"]
-
-
 def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     real = AcceptedCall.open
@@ -72,7 +69,7 @@ def test_it_can_be_turned_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> No
     server = serve(accept_queue="off")
 
     assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
-    assert not threads()
+    assert not accept_threads()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +99,7 @@ def test_without_a_name_that_it_needs_grpc_accepts_calls_and_the_log_says_why(
     assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
     (line,) = [line for line in caplog.messages if "one by one" in line]
     assert line.startswith("inference calls are accepted one by one, by grpc.aio (")
-    until(lambda: not threads())
+    until(lambda: not accept_threads())
 
 
 def test_more_than_one_message_is_a_call_with_the_first(serve: Any, accept_queue: str) -> None:
@@ -216,7 +213,7 @@ def test_a_stop_under_load_answers_everyone_and_leaves_no_thread(serve: Any) -> 
     assert set(callers.codes) == {grpc.StatusCode.UNAVAILABLE}
     assert not queue_of(server).calls
     assert not queue_of(server).running
-    assert not threads()
+    assert not accept_threads()
 
 
 def test_a_stop_under_streams_answers_what_was_accepted_and_leaves_no_thread(serve: Any) -> None:
@@ -240,7 +237,7 @@ def test_a_stop_under_streams_answers_what_was_accepted_and_leaves_no_thread(ser
     assert set(callers.codes) == {grpc.StatusCode.UNAVAILABLE}
     assert not queue_of(server).calls
     assert not queue_of(server).running
-    assert not threads()
+    assert not accept_threads()
 
 
 def test_streams_whose_connections_break_are_cancelled(serve: Any, gate: "Gate") -> None:
