@@ -42,8 +42,8 @@ class CostModel:
 
     Args:
         prior: Seconds of some runs.
-        doubling_tokens: How many tokens in a run double the cost of a token, because activations fit the
-            caches less. Prices leave this out: in batches that are worth it, the difference is small.
+        doubling_tokens: How many tokens in a run double the cost of a token, because their activations do not
+            fit the caches. Prices leave this out: in batches that are worth it, the difference is small.
 
     Raises:
         ValueError: There is none, or a size or a time is not above 0.

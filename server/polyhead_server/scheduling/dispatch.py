@@ -61,12 +61,14 @@ class Dispatch:
         wide = self._wide
         if wide is None:
             return batches[0], lanes
-        parts = [joint([requests[position] for position in batch]) for batch in batches]
-        if parts[0][0] > self._most_in_lane(parts[0][1]):  # one request, too large for a lane
-            return None if running else (batches[0], wide)
-        few = running + len(requests) < lanes.count  # some lanes would stay empty
-        if few and self._is_sooner(wide, joint(requests), parts, running, free_in):
-            return None if running else (list(range(len(requests))), wide)
+        if len(batches[0]) == 1:
+            rows, tokens = requests[batches[0][0]]
+            if rows > self._most_in_lane(tokens):
+                return None if running else (batches[0], wide)
+        if running + len(requests) < lanes.count:  # some lanes would stay empty
+            parts = [joint([requests[position] for position in batch]) for batch in batches]
+            if self._is_sooner(wide, joint(requests), parts, running, free_in):
+                return None if running else (list(range(len(requests))), wide)
         return batches[0], lanes
 
     def _is_sooner(

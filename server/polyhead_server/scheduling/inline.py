@@ -67,7 +67,7 @@ class Inline:
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small enough."""
-        return self._costs.price(work.batch, work.tokens // work.batch) < CHEAP_SECONDS
+        return self._costs.price(*work.size) < CHEAP_SECONDS
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
         """Run work in this iteration of the loop, or in one of the next."""
@@ -113,7 +113,7 @@ class Inline:
         count = 0
         for item in self._waiting[:_MOST_REQUESTS]:
             work = item.work
-            seconds += self._costs.marginal(work.batch, work.tokens // work.batch)
+            seconds += self._costs.marginal(*work.size)
             if seconds > _ITERATION_SECONDS and count:
                 break
             count += 1

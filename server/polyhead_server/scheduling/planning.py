@@ -3,8 +3,8 @@
 As TurboTransformers does it (Fang et al., PPoPP 2021): sorted by length, a cheapest cut has only batches of
 neighbours, so that a dynamic program over the sorted queue finds it. A batch costs what its longest request's
 T and all its sequences cost together. Joining saves the fixed cost of a run, and adds padding. It also makes
-tokens dearer, because more activations fit the caches less. So no batch grows beyond the size at which a
-token costs least.
+each token cost more, because the activations of a large batch do not fit the caches. So no batch grows beyond
+the size at which a token costs least.
 """
 
 from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ from polyhead_server.serving.tokeniser import Tokeniser
 _MAX_DOUBLED_WEIGHTS = 2**30
 """Weights of at most so many bytes are held twice: for lanes, and for a lone request."""
 _DOUBLING_TOKENS = 40_000
-"""How many tokens in a run double the cost of a token on CPUs, as fewer of their activations fit the caches.
+"""How many tokens in a run double the cost of a token on CPUs, whose caches do not hold all activations.
 
 One-thread runs on two CPUs showed 17,000 to 33,000, runs with all threads more; plans cost least in between.
 """

@@ -178,18 +178,19 @@ def until_ended(connection: Any) -> Iterator[tuple[int, int, bytes]]:
             return
 
 
-def test_connections_that_break_cancel_their_calls(serve: Any, gate: "Gate") -> None:
+@pytest.mark.parametrize(("method", "count"), [(INFER, 50), (STREAM, 20)])
+def test_connections_that_break_cancel_their_calls(serve: Any, gate: "Gate", method: str, count: int) -> None:
     server = serve()
     x = np.ones((1, 300, 16), np.float32)  # not for the event loop
     request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
     message = b"\0" + struct.pack(">I", len(request)) + request
     with gate.closed(), ExitStack() as stack:
-        for _ in range(50):
+        for _ in range(count):
             connection = stack.enter_context(closing(h2.connect(server.address)))
-            connection.sendall(h2.call(server.address, INFER, 1))
+            connection.sendall(h2.call(server.address, method, 1))
             for start in range(0, len(message), 16_000):
                 connection.sendall(h2.frame(h2.DATA, message[start : start + 16_000], stream=1))
-        until(lambda: server.runtime.lifecycle.accepted == 50)
+        until(lambda: server.runtime.lifecycle.accepted == count)
         stack.close()
         until(lambda: not queue_of(server).calls and not server.runtime.lifecycle.accepted)
 
@@ -238,21 +239,3 @@ def test_a_stop_under_streams_answers_what_was_accepted_and_leaves_no_thread(ser
     assert not queue_of(server).calls
     assert not queue_of(server).running
     assert not accept_threads()
-
-
-def test_streams_whose_connections_break_are_cancelled(serve: Any, gate: "Gate") -> None:
-    server = serve()
-    x = np.ones((1, 300, 16), np.float32)  # not for the event loop
-    request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
-    message = b"\0" + struct.pack(">I", len(request)) + request
-    with gate.closed(), ExitStack() as stack:
-        for _ in range(20):
-            connection = stack.enter_context(closing(h2.connect(server.address)))
-            connection.sendall(h2.call(server.address, STREAM, 1))
-            for start in range(0, len(message), 16_000):
-                connection.sendall(h2.frame(h2.DATA, message[start : start + 16_000], stream=1))
-        until(lambda: server.runtime.lifecycle.accepted == 20)
-        stack.close()
-        until(lambda: not queue_of(server).calls and not server.runtime.lifecycle.accepted)
-
-    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
