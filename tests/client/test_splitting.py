@@ -250,15 +250,17 @@ def test_a_failing_progress_ends_it(client: Client, fake: "FakeServer") -> None:
     assert client.encode("a", model="words").model == "words"
 
 
-def never_for(word: bytes, usual: Any, ended: threading.Event) -> Any:
+def never_for(word: bytes, usual: Any, ended: threading.Event, begun: threading.Event | None = None) -> Any:
     """An answer that does not come for requests with this word, until they are cancelled."""
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         if word not in request.raw_input_contents[0]:
             return usual(request, context)
+        if begun:
+            begun.set()
         cancelled = threading.Event()
-        context.add_callback(cancelled.set)
-        cancelled.wait(60)
+        if context.add_callback(cancelled.set):
+            cancelled.wait(60)
         ended.set()
         return usual(request, context)
 
@@ -267,11 +269,12 @@ def never_for(word: bytes, usual: Any, ended: threading.Event) -> Any:
 
 def test_the_first_that_fails_calls_off_the_others(client: Client, fake: "FakeServer") -> None:
     fake.properties = {"max_batch_size": "1"}
-    ended = threading.Event()
-    slow = never_for(b"slow", fake.answers["ModelInfer"], ended)
+    begun, ended = threading.Event(), threading.Event()
+    slow = never_for(b"slow", fake.answers["ModelInfer"], ended, begun)
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         if b"wrong" in request.raw_input_contents[0]:
+            assert begun.wait(30)  # or "slow" is called off before the server has seen it
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "text[0] is wrong")
         return slow(request, context)
 
