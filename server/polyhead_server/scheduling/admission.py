@@ -1,7 +1,7 @@
 """Decide which work is accepted, and when rejected callers are to try again."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
@@ -33,6 +33,11 @@ class RunningBatch:
     session: Lanes
     ends: float
     """The estimated end, in the event loop's time."""
+
+
+def free_in(running: Iterable[RunningBatch], now: float) -> float:
+    """Estimate in how many seconds the last of the running batches ends."""
+    return max([0.0, *(batch.ends - now for batch in running)])
 
 
 class RetryAfter:
@@ -132,7 +137,7 @@ class Admission:
         if work.deadline is not None and now >= work.deadline:
             self._observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
-        wait = self._until_free(now) + self._queue.seconds(work.level)
+        wait = self._until_free(work, now) + self._queue.seconds(work.level)
         if not wait:
             return
         own = self._dispatch.price(work.size)
@@ -151,17 +156,17 @@ class Admission:
                 retry_after_ms=self._retry_after_ms(work),
             )
 
-    def _until_free(self, now: float) -> float:
-        """Estimate the seconds until another batch can start."""
-        ends = [batch.ends for batch in list(self._running.values())]
-        if not ends or self._dispatch.starts(len(ends)):
+    def _until_free(self, work: Work, now: float) -> float:
+        """Estimate the seconds until work can start if nothing else waits."""
+        running = list(self._running.values())
+        if not running or self._dispatch.starts(work.size, len(running), free_in(running, now)):
             return 0.0
-        return max(0.0, min(ends) - now)
+        return max(0.0, min(batch.ends for batch in running) - now)
 
     def _retry_after_ms(self, work: Work) -> int:
         """Return a time to come back, from when half of the queue will be gone."""
         now = self._clock()
-        waiting = self._until_free(now) + self._queue.seconds(PRIORITIES - 1)
+        waiting = self._until_free(work, now) + self._queue.seconds(PRIORITIES - 1)
         seconds = self._retry_after.reserve(
             now,
             room_at=now + waiting / 2,

@@ -86,9 +86,9 @@ class Dispatch:
     def _most_in_lane(self, tokens: int) -> int:
         return self._most_rows(tokens, self._lanes.count)
 
-    def starts(self, running: int) -> bool:
-        """Return whether a batch could start beside so many that run."""
-        return running < self._lanes.count
+    def starts(self, size: Size, running: int, free_in: float) -> bool:
+        """Return whether a request that nothing waits before would start beside so many that run."""
+        return self.next([size], running, free_in) is not None
 
     def price(self, size: Size) -> float:
         """Estimate the seconds of (B, T) alone."""

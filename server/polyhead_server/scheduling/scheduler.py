@@ -9,7 +9,7 @@ from threading import Lock
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
-from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch
+from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
@@ -143,7 +143,7 @@ class Scheduler:
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         now = self._loop.time()
         start_by = now + self._limits.max_wait_seconds
-        if work.timeout is not None and not self._starts_at_once():
+        if work.timeout is not None and not self._starts_at_once(work, now):
             start_by = min(start_by, now + work.timeout)
         self._admission.check_reach(work, start_by)
         if not self._started:
@@ -163,13 +163,15 @@ class Scheduler:
             self._batch_runner.wake()
         return entry.answer
 
-    def _starts_at_once(self) -> bool:
+    def _starts_at_once(self, work: Work, now: float) -> bool:
         """Return whether nothing goes before new work. The hop to a thread is no wait."""
         if self._queue:
             return False
         # A batch counts as running until its thread is back, which is after its callers have their answers.
-        idle = self._taken == self._answered
-        return idle or self._dispatch.starts(max(1, len(self._running)))
+        if self._taken == self._answered:
+            return True
+        running = list(self._running.values())
+        return self._dispatch.starts(work.size, max(1, len(running)), free_in(running, now))
 
     def _time_out(self, entry: Entry) -> None:
         """End work whose time to start or whose deadline has passed."""
@@ -244,9 +246,8 @@ class Scheduler:
                 if not window:
                     return []
                 running = list(self._running.values())  # other threads change it
-                free_in = max([0.0, *(batch.ends - now for batch in running)])
                 sizes = [entry.size for entry in window]
-                decision = self._dispatch.next(sizes, len(running), free_in)
+                decision = self._dispatch.next(sizes, len(running), free_in(running, now))
                 if decision is None:
                     self._queue.mark_idle()
                     return []

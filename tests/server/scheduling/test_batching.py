@@ -244,6 +244,24 @@ def test_so_it_is_on_a_free_lane_and_not_behind_others(bench: Any, virtually: An
     virtually(test())
 
 
+def test_a_timeout_holds_while_a_large_request_waits_for_all_threads(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(
+            bench.FLAT, lanes=2, wide=bench.FLAT, inline=False, most_rows=lambda _, at_once: 8 // at_once
+        )
+        running = one.submit(0)
+        await asyncio.sleep(0)
+        large = one.submit(1, batch=6, timeout=0.02)
+        with pytest.raises(UnavailableError, match="longer than this request can wait"):
+            await large
+        patient = one.submit(2, batch=6, timeout=1.0)
+        await asyncio.gather(running, patient)
+
+        assert one.engine.runs + one.wide.runs == [[0], [2] * 6]
+
+    virtually(test())
+
+
 def test_without_a_timeout_the_servers_own_counts(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.BY_TOKENS, wait=0.505)

@@ -69,8 +69,8 @@ def test_work_for_every_lane_goes_to_lanes(requests: list[tuple[int, int]], runn
 
 def test_nothing_starts_when_every_lane_runs() -> None:
     assert dispatch().next([(1, 10)] * 4, 2, 0.1) is None
-    assert not dispatch().starts(2)
-    assert dispatch().starts(1)
+    assert not dispatch().starts((1, 10), 2, 0.1)
+    assert dispatch().starts((1, 10), 1, 0.1)
 
 
 def test_few_requests_for_many_lanes_are_one_run_with_all_threads() -> None:
@@ -88,6 +88,7 @@ def test_all_threads_are_waited_for_where_that_is_sooner_than_one() -> None:
     later, now = eight.next([(1, 10)], 1, 0.05), eight.next([(1, 10)], 1, 0.09)
 
     assert later is None
+    assert not eight.starts((1, 10), 1, 0.05)
     assert now is not None
     assert now[1].engine is LANE
 
@@ -106,6 +107,7 @@ def test_a_request_larger_than_the_share_of_a_lane_runs_alone_with_all_threads()
     assert alone is not None
     assert (alone[0], alone[1].engine) == ([0], WIDE)
     assert behind is None
+    assert not two.starts((5, 10), 1, 0.1)
     beyond = two.next([(100, 10)], 0, 0.0)  # a batch of several may not be so large
     assert beyond is not None
     assert beyond[1].engine is WIDE
