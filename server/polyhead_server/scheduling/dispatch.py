@@ -57,8 +57,11 @@ class Dispatch:
         lanes = self._lanes
         if running >= lanes.count:
             return None
-        batches = cut(requests, lanes.costs, most_rows=self._most_in_lane, lanes=lanes.count - running)
         wide = self._wide
+        # Lanes of a CPU leave the others their share, who would idle until new requests come. On a GPU, where
+        # large batches cost little more than small ones, only free lanes share.
+        sharing = lanes.count if wide else lanes.count - running
+        batches = cut(requests, lanes.costs, most_rows=self._most_in_lane, lanes=sharing)
         if wide is None:
             return batches[0], lanes
         if len(batches[0]) == 1:

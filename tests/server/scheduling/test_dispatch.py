@@ -67,6 +67,20 @@ def test_work_for_every_lane_goes_to_lanes(requests: list[tuple[int, int]], runn
     assert 0 in decision[0]
 
 
+@pytest.mark.parametrize(("wide", "most"), [(True, 3), (False, 6)])
+def test_a_lane_leaves_the_others_their_share_on_a_cpu(wide: bool, most: int) -> None:
+    costs = Prices(1.0, token=1e-4)  # joining pays
+    two = Dispatch(
+        Lanes(engine=LANE, costs=costs, count=2),
+        wide=Lanes(engine=WIDE, costs=costs) if wide else None,
+        most_rows=lambda _, at_once: 256 // at_once,
+    )
+    decision = two.next([(1, 10)] * 6, 1, 0.01)
+
+    assert decision is not None
+    assert len(decision[0]) == most
+
+
 def test_nothing_starts_when_every_lane_runs() -> None:
     assert dispatch().next([(1, 10)] * 4, 2, 0.1) is None
     assert not dispatch().starts((1, 10), 2, 0.1)
