@@ -141,7 +141,7 @@ def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: 
         scheduler = schedule(engine, lanes=2, on_broken=lambda: broken.append(True))
         running = scheduler.submit(work(1))
         await engine.begun()
-        monkeypatch.setattr("polyhead_server.scheduling.dispatch.cut", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr("polyhead_server.scheduling.queue.Queue.window", lambda *_, **__: 1 / 0)
         waiting = scheduler.submit(work(2))
         engine.let(1)
 
