@@ -32,7 +32,7 @@ from polyhead_server.settings import Settings
 _CLOSING_SECONDS = 1.0
 """A run cannot be interrupted everywhere, so closing does not wait for one longer than this."""
 
-UntilSent = Callable[[Callable[[], None]], object]
+UntilSent = Callable[[Callable[..., None]], object]
 
 
 class Runtime:
@@ -142,8 +142,8 @@ class Runtime:
         Args:
             request: A `ModelInferRequest`.
             deadline: When the caller stops waiting, in the event loop's time.
-            until_sent: Called with a function that must be called once the reply has been sent: the memory
-                of a large reply counts as held until then.
+            until_sent: Called with a function that must be called once the reply has been sent, with any
+                arguments: the memory of a large reply counts as held until then.
 
         Returns:
             A `ModelInferResponse`.

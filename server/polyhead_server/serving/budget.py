@@ -49,12 +49,12 @@ class Reservation:
         budget.bytes += size
         self._bytes += size
 
-    def keep(self) -> Callable[[], None]:
+    def keep(self) -> Callable[..., None]:
         """Keep the bytes beyond the block; return the function that releases them."""
         self._kept = True
         return self.release
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Release the bytes, once."""
         self._budget.bytes -= self._bytes
         self._bytes = 0

@@ -2,8 +2,9 @@
 
 `grpc.aio` accepts one call for each turn of the event loop, and reads one message of a stream, so that few
 requests are known at a time and batches stay small. Here many accepts are outstanding. A thread polls the
-queue and reads the requests; the event loop gets whole ones, all that have come at once. The server's other
-methods stay with `grpc.aio`.
+queue and reads the requests; the event loop gets whole ones, all that have come at once. While it answers
+them, the thread waits, because the two would only take the interpreter's lock from each other. The server's
+other methods stay with `grpc.aio`.
 
 Only this module and `accepted_call.py` use private names of grpcio, those on which its threaded server is
 built. `unusable_reason` tries them out. Interceptors do not run here: calls ask the guards themselves.
@@ -12,12 +13,11 @@ built. `unusable_reason` tries them out. Interceptors do not run here: calls ask
 import asyncio
 import gc
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Any, TypeAlias
 
 import grpc
@@ -46,6 +46,9 @@ MAX_CALLS = 16_384
 
 _STEPS_PER_TURN = 64
 """Calls or requests that start in one turn of the event loop, so that other work gets its turn."""
+
+_TURNS_TO_ANSWER = 3
+"""Turns of the event loop until small requests are answered: tasks start, work runs, replies are sent."""
 
 _END_SECONDS = 5.0
 _CHECK_SECONDS = 10.0
@@ -85,8 +88,8 @@ class AcceptQueue:
             self._core.register_method(method)
         self._core.register_completion_queue(self._completions)
         self._thread = Thread(target=self._poll, name="accept", daemon=True)
-        self._arrived: deque[Callable[[], None]] = deque()
-        self._woken = False
+        self._arrived: list[Callable[[], None]] = []
+        self._go_on = Semaphore(0)
         # A tag for each accept. Nothing but gRPC holds one that is outstanding.
         self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
         self._withheld: list[partial[None]] = []
@@ -120,6 +123,7 @@ class AcceptQueue:
         if not self.closed:
             self.closed = True
             self._completions.shutdown()
+            self._go_on.release()
         if self._thread.is_alive():
             self._thread.join(_END_SECONDS)
 
@@ -133,17 +137,37 @@ class AcceptQueue:
                 if lost:
                     self._recover()
                     lost = False
-                event = self._completions.poll()
-                if event.tag is None:
+                if not self._take_event():
                     return
-                event.tag(event)
             except MemoryError:
                 lost = True
             except Exception:
                 LOGGER.exception("accepting a call failed")
-            event = None  # it may hold a large request, and the next may be long in coming
             if self._stopping:
                 self._tell_if_idle()
+
+    def _take_event(self) -> bool:
+        """Run what the next event's tag says, or hand over if there is none; return False at the end."""
+        event = self._completions.poll(0 if self._arrived else None)
+        none_left = event.tag is None
+        if none_left and not self._arrived:
+            return False
+        if not none_left:
+            event.tag(event)
+        del event  # it may hold a large request, and the next may be long in coming
+        if none_left or len(self._arrived) >= _STEPS_PER_TURN:
+            self._wake_loop()
+        return True
+
+    def _wake_loop(self) -> None:
+        """Let the event loop take all steps, and wait until it has answered what is small."""
+        try:
+            self.loop.call_soon_threadsafe(self._take_steps)
+        except RuntimeError:  # it has been closed
+            self._arrived.clear()
+            return
+        if not self.closed:
+            self._go_on.acquire()
 
     def _recover(self) -> None:
         """Find out whose event is lost: one that does not fit into memory takes its tag along."""
@@ -195,14 +219,6 @@ class AcceptQueue:
     def hand_over(self, step: Callable[[], None]) -> None:
         """Let the event loop take a step, after those before it."""
         self._arrived.append(step)
-        if not self._woken:
-            self._woken = True
-            try:
-                self.loop.call_soon_threadsafe(self._take_steps)
-            except BaseException as error:
-                self._woken = False  # the next one tries again
-                if not isinstance(error, RuntimeError):  # which says that the event loop has been closed
-                    raise
 
     def _tell_if_idle(self) -> None:
         if not self._outstanding and not self.calls:
@@ -212,18 +228,20 @@ class AcceptQueue:
     # ---- On the event loop -------------------------------------------------------------------------
 
     def _take_steps(self) -> None:
-        self._woken = False
-        for _ in range(_STEPS_PER_TURN):
-            if not self._arrived:
-                return
-            step = self._arrived.popleft()
+        steps, self._arrived = self._arrived, []
+        for step in steps:
             try:
                 step()
             except Exception:
                 LOGGER.exception("a call failed")
-        if not self._woken:
-            self._woken = True
-            self.loop.call_soon(self._take_steps)
+        self._let_go_on(_TURNS_TO_ANSWER)
+
+    def _let_go_on(self, turns: int) -> None:
+        """Let the polling thread go on after some turns of the event loop."""
+        if turns:
+            self.loop.call_soon(self._let_go_on, turns - 1)
+        else:
+            self._go_on.release()
 
 
 async def unusable_reason() -> str | None:

@@ -1,6 +1,5 @@
 """`inference.GRPCInferenceService`: translates between gRPC and the runtime."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -45,12 +44,9 @@ class InferenceService:
             await abort(context, error)
 
     async def _infer(self, payload: bytes, context: CallContext) -> bytes:
-        def until_sent(release: Callable[[], None]) -> None:
-            context.add_done_callback(lambda _: release())
-
         try:
             deadline = caller_deadline(context)
-            return await self._runtime.infer(payload, deadline=deadline, until_sent=until_sent)
+            return await self._runtime.infer(payload, deadline=deadline, until_sent=context.add_done_callback)
         except Exception as error:
             await abort(context, error)
 
