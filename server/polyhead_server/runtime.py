@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.errors import StartError
-from polyhead_server.inference.inference import Inference
+from polyhead_server.inference.inference import Inference, Send
 from polyhead_server.inference.wire import LARGE, parse
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
@@ -158,27 +158,20 @@ class Runtime:
                 until_sent(held.keep())
             return reply
 
-    async def stream(self, request: bytes, *, deadline: float = math.inf) -> AsyncGenerator[bytes]:
+    async def stream(self, request: bytes, send: Send, *, deadline: float = math.inf) -> None:
         """Answer an inference request with one message, or in parts if it asks for them.
-
-        Each part is made when it is asked for. Close the generator if you do not read to its end.
 
         Args:
             request: A `ModelInferRequest`.
+            send: Sends a `ModelStreamInferResponse`. The next part is made when it returns.
             deadline: When the caller stops waiting, in the event loop's time.
-
-        Yields:
-            `ModelStreamInferResponse` messages.
 
         Raises:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
         with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
-            async with aclosing(self._inference.stream(request, self.deadline(deadline), held)) as replies:
-                async for reply in replies:
-                    yield reply
-                    del reply  # hold one part at a time
+            await self._inference.stream(request, send, self.deadline(deadline), held)
 
     async def call(self, procedure: str, request: bytes) -> bytes:
         """Answer a request to any other unary procedure of the service.

@@ -133,29 +133,48 @@ def test_errors_are_raised_as_they_are(repository: Path) -> None:
             with pytest.raises(UnsupportedError, match=f"procedure must be one of .*, was '{procedure}'"):
                 await runtime.call(procedure, b"")
         with pytest.raises(InvalidRequestError):
-            async for _ in runtime.stream(b"\xff"):
-                pass
+            await runtime.stream(b"\xff", collect([]))
         assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
 
     with_runtime(repository, use)
 
 
-def test_a_stream_answers_whole_or_in_parts_and_may_be_closed_early(repository: Path) -> None:
+def collect(messages: list[bytes]) -> Callable[[bytes], Coroutine[Any, Any, None]]:
+    """Return a function that takes the messages of a stream."""
+
+    async def send(message: bytes) -> None:
+        messages.append(message)
+
+    return send
+
+
+def test_a_stream_answers_whole_or_in_parts_and_may_be_left_early(repository: Path) -> None:
     async def use(runtime: Runtime) -> None:
-        whole = [pb.ModelStreamInferResponse.FromString(one) async for one in runtime.stream(infer_request())]
-        assert [one.infer_response.raw_output_contents[0] for one in whole] == [
+        whole: list[bytes] = []
+        await runtime.stream(infer_request(), collect(whole))
+        (reply,) = map(pb.ModelStreamInferResponse.FromString, whole)
+        assert reply.infer_response.raw_output_contents[0] == (
             output_of(await runtime.infer(infer_request())).tobytes()
-        ]
+        )
 
         request = pb.ModelInferRequest.FromString(infer_request(LONG, "tiny.attention", "attention.0"))
         request.parameters["parts"].bool_param = True
-        parts = [one async for one in runtime.stream(request.SerializeToString())]
+        parts: list[bytes] = []
+        await runtime.stream(request.SerializeToString(), collect(parts))
         assert len(parts) > 1
 
-        stream = runtime.stream(request.SerializeToString())
-        assert await anext(stream) == parts[0]
+        first = asyncio.get_running_loop().create_future()
+
+        async def stand_still(message: bytes) -> None:
+            first.set_result(message)
+            await asyncio.Event().wait()
+
+        stream = asyncio.ensure_future(runtime.stream(request.SerializeToString(), stand_still))
+        assert await first == parts[0]
         assert runtime.lifecycle.accepted == 1
-        await stream.aclose()
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
         assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
 
     with_runtime(repository, use, max_reply_bytes=2**20)

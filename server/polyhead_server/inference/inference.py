@@ -7,10 +7,10 @@ worker thread, so that the event loop never waits for a large message.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.parts import PartWriter
@@ -22,6 +22,7 @@ from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
 
+Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 R = TypeVar("R")
 
 
@@ -59,18 +60,17 @@ class Inference:
             reply = await self._compute(payload, account, held, streamed=False)
             return await self._write(reply.plan.effort, account, write_reply, reply)
 
-    async def stream(self, payload: bytes, deadline: float, held: Reservation) -> AsyncGenerator[bytes]:
+    async def stream(self, payload: bytes, send: Send, deadline: float, held: Reservation) -> None:
         """Answer one request of a stream, with one reply or in parts, as the request asks.
 
-        A part is made when it is asked for, and what only earlier parts need has been freed by then.
+        A part is made when the one before has been sent, and what only earlier parts need has been freed by
+        then.
 
         Args:
             payload: A `ModelInferRequest`.
+            send: Sends a `ModelStreamInferResponse`.
             deadline: When the caller stops waiting, in the event loop's time.
             held: Takes what is computed and written.
-
-        Yields:
-            `ModelStreamInferResponse` messages.
 
         Raises:
             RequestError: The request is rejected; the message is for its caller.
@@ -86,9 +86,9 @@ class Inference:
                 for part in reply.parts:
                     message = await self._write(writer.effort(part), account, writer.write, part)
                     if part.number < reply.parts.count - 1:
-                        yield message
+                        await send(message)
                         del message  # before the next is made
-        yield message
+        await send(message)
 
     def forget(self, _model: Model) -> None:
         """Free what refers to a model that is out of service."""

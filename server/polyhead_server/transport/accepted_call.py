@@ -324,6 +324,7 @@ class StreamCall(AcceptedCall):
         "_to_send",
         "_to_write",
         "_unsent",
+        "_writing",
     )
 
     def __init__(
@@ -345,11 +346,14 @@ class StreamCall(AcceptedCall):
         """For all that follows."""
         self._room = MAX_IN_PROGRESS
         """How many more requests may be read."""
-        self._to_send: deque[tuple[Any, Callable[[Any], None]]] = deque()
-        """Operations, with their tags, that wait for those before."""
+        self._to_send: deque[bytes | tuple[Any, Callable[[Any], None]]] = deque()
+        """Messages, and what ends the call with its tag, that wait for those before."""
         self._sending = False
+        """Something is being sent."""
         self._unsent = 0
         """Bytes of the messages that have not been sent."""
+        self._writing: weakref.ref[Callable[[Any], None]] | None = None
+        """The tag of the message that is being sent."""
 
     # ---- What handlers see -------------------------------------------------------------------------
 
@@ -383,22 +387,18 @@ class StreamCall(AcceptedCall):
         """
         if self._ended or self._left or self._queue.closed:
             raise asyncio.CancelledError
-        size = len(message)
         with self._lock:
-            self._unsent += size
-        try:
-            self._start_sending(
-                (*self._head(), cygrpc.SendMessageOperation(message, 0)), partial(self._written, size)
-            )
-        except Exception:
-            self._end()
-            raise
+            self._unsent += len(message)
+            self._to_send.append(message)
+            begins, self._sending = not self._sending, True
+            writable = None
+            if not self._is_writable():
+                writable = self._to_write = self._queue.loop.create_future()
         del message
-        with self._lock:
-            if self._is_writable():
-                return
-            writable = self._to_write = self._queue.loop.create_future()
-        await writable
+        if begins:
+            self._send_next()
+        if writable is not None:
+            await writable
 
     # ---- In the polling thread ---------------------------------------------------------------------
 
@@ -421,26 +421,40 @@ class StreamCall(AcceptedCall):
     def _lose(self, error: Exception) -> None:
         self._queue.hand_over(partial(self._arrive, error))
 
+    def end_if_lost(self) -> None:
+        """Answer the call if a request is lost. End it if word of a sent reply is: no other would be sent."""
+        super().end_if_lost()
+        self._queue.hand_over(self._end_if_stuck)  # which may be about to return from sending, with the tag
+
     def _written(self, size: int, _event: Any) -> None:
         """Send what waits behind a message that has been sent, or cannot be."""
-        behind = None
+        self._writing = None
         with self._lock:
             self._unsent -= size
-            if self._closed:
-                self._to_send.clear()
-            if self._to_send:
-                behind = self._to_send.popleft()
-            else:
-                self._sending = False
             if self._to_write is not None and self._is_writable():
                 self._queue.hand_over(partial(_wake, self._to_write))
                 self._to_write = None
-        if behind is not None:
-            try:
-                super()._start_sending(*behind)
-            except Exception:
-                self._queue.hand_over(self._end)
-                raise
+        self._send_next()
+
+    def _send_next(self) -> None:
+        """Send what waits the longest. In either thread, but only in one at a time."""
+        with self._lock:
+            if self._closed or self._queue.closed:
+                self._to_send.clear()
+            if not self._to_send:
+                self._sending = False
+                return
+            following = self._to_send.popleft()
+        try:
+            if isinstance(following, bytes):
+                tag = partial(self._written, len(following))
+                self._writing = weakref.ref(tag)
+                super()._start_sending((*self._head(), cygrpc.SendMessageOperation(following, 0)), tag)
+            else:
+                super()._start_sending(*following)
+        except Exception:
+            self._call.cancel()  # nothing would be sent after it
+            raise
 
     def _close(self, event: Any) -> None:
         self._closed = True  # nothing may be sent or read once the queue knows
@@ -451,6 +465,11 @@ class StreamCall(AcceptedCall):
 
     def _is_writable(self) -> bool:
         return self._unsent < LARGE and len(self._to_send) < MAX_IN_PROGRESS
+
+    def _end_if_stuck(self) -> None:
+        """End the call if it waits for a message to be sent, and word of that is lost."""
+        if self._writing is not None and self._writing() is None:
+            self._call.cancel()
 
     def _arrive(self, request: Any) -> None:
         self._requests.append(request)
@@ -478,11 +497,11 @@ class StreamCall(AcceptedCall):
     def _start_sending(self, operations: Any, tag: Callable[[Any], None]) -> None:
         """Send now, or behind what is being sent."""
         with self._lock:
+            self._to_send.append((operations, tag))
             if self._sending:
-                self._to_send.append((operations, tag))
                 return
             self._sending = True
-        super()._start_sending(operations, tag)
+        self._send_next()
 
 
 class _RequestsAhead(StreamRequests):

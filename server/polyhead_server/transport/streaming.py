@@ -7,7 +7,8 @@ have been read and not answered, so that a slow reader holds up its own stream o
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import TypeAlias
 
 import grpc
@@ -75,9 +76,12 @@ class InferStream:
         self._requests = requests
         self._context = context
         self._deadline = caller_deadline(context)
-        self._tasks: deque[Task] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: deque[tuple[Task, float]] = deque()
+        """Each with the time at which it is cut off; later ones not before."""
+        self._timer: asyncio.TimerHandle | None = None
         self._last: Task | None = None
-        self._failed: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
+        self._failed: asyncio.Future[Task] = self._loop.create_future()
         """Done when the stream cannot go on."""
 
     async def run(self) -> None:
@@ -100,7 +104,9 @@ class InferStream:
             if not all_read:
                 raise DrainingError
         finally:
-            unfinished = (reading, draining, *self._tasks)
+            if self._timer is not None:
+                self._timer.cancel()
+            unfinished = (reading, draining, *(task for task, _ in self._tasks))
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
@@ -108,14 +114,27 @@ class InferStream:
     async def _read(self) -> None:
         """Begin to answer one request after the other."""
         async for payload in self._requests:
-            self._last = asyncio.create_task(self._answer(payload, ReplySlot(self._last)))
+            deadline = self._runtime.deadline(self._deadline)
+            task = self._loop.create_task(self._answer(payload, deadline, ReplySlot(self._last)))
             del payload  # it belongs to the task: the next request may be long in coming
-            self._last.add_done_callback(self._ended)
-            self._tasks.append(self._last)
-            while self._tasks and self._tasks[0].done():
+            task.add_done_callback(self._ended)
+            self._last = task
+            self._tasks.append((task, deadline + _GRACE_SECONDS))
+            if self._timer is None:
+                self._cut_off()
+            while self._tasks and self._tasks[0][0].done():
                 self._tasks.popleft()
             if len(self._tasks) >= MAX_IN_PROGRESS:
-                await self._wait_for(self._tasks[0])
+                await self._wait_for(self._tasks[0][0])
+
+    def _cut_off(self) -> None:
+        """Cancel the tasks that are long overdue, and come back for the next: one timer for all."""
+        self._timer = None
+        for task, time in self._tasks:
+            if not task.done() and self._loop.time() < time:
+                self._timer = self._loop.call_at(time, self._cut_off)
+                return
+            task.cancel()
 
     def _ended(self, task: Task) -> None:
         self._requests.answered()
@@ -131,34 +150,25 @@ class InferStream:
         await asyncio.wait((task, self._failed), return_when=asyncio.FIRST_COMPLETED)
         self._check()
 
-    async def _answer(self, payload: bytes, slot: ReplySlot) -> None:
+    async def _answer(self, payload: bytes, deadline: float, slot: ReplySlot) -> None:
         """Answer one request. An exception ends the stream, after the replies before it."""
         with self._observed(self._context):
-            deadline = self._runtime.deadline(self._deadline)
-            timer = _cancel_at(deadline + _GRACE_SECONDS)
             self._requests.in_progress += 1
             try:
-                await self._write_replies(payload, deadline, slot)
+                await self._runtime.stream(payload, partial(self._write, slot), deadline=deadline)
             except Exception as error:
                 if isinstance(error, DrainingError) or self._wants_status():
                     await slot.wait()
                     await abort(self._context, error)  # in this task, where the request's record is
-                await self._write(failed_reply(reject(self._context, error), payload), slot)
+                await self._write(slot, failed_reply(reject(self._context, error), payload))
             finally:
                 self._requests.in_progress -= 1
-                timer.cancel()
 
     def _wants_status(self) -> bool:
         """Return whether an error is to end the stream with a status, as Triton's clients may ask."""
         return WANTS_STATUS in (self._context.invocation_metadata() or ())
 
-    async def _write_replies(self, payload: bytes, deadline: float, slot: ReplySlot) -> None:
-        async with aclosing(self._runtime.stream(payload, deadline=deadline)) as replies:
-            async for reply in replies:
-                await self._write(reply, slot)  # which returns when gRPC's flow control lets it
-                del reply  # hold one part at a time
-
-    async def _write(self, reply: bytes, slot: ReplySlot) -> None:
+    async def _write(self, slot: ReplySlot, reply: bytes) -> None:
         self._requests.in_progress -= 1  # it waits for its reader now
         try:
             await slot.wait()
@@ -169,13 +179,6 @@ class InferStream:
 
 def _has_failed(task: Task) -> bool:
     return task.cancelled() or task.exception() is not None
-
-
-def _cancel_at(time: float) -> asyncio.TimerHandle:
-    """Cancel the current task at a time, unless the caller cancels the timer before."""
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - only tasks call this
-    return asyncio.get_running_loop().call_at(time, task.cancel)
 
 
 async def send(context: StreamContext, message: bytes) -> None:

@@ -424,7 +424,12 @@ class Local:
                 if not streamed:
                     reply = await self.inference.answer(payload, deadline, held)
                     return [pb.ModelInferResponse.FromString(reply)]
-                messages = [one async for one in self.inference.stream(payload, deadline, held)]
+                messages: list[bytes] = []
+
+                async def send(message: bytes) -> None:
+                    messages.append(message)
+
+                await self.inference.stream(payload, send, deadline, held)
                 return [pb.ModelStreamInferResponse.FromString(one).infer_response for one in messages]
 
         before = self.threads.hops

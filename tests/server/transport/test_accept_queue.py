@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from tests.server.transport.conftest import accept_threads
 
 from polyhead_server import Settings
@@ -291,17 +292,64 @@ def test_a_stream_that_fails_ends_after_the_replies_before(last: bytes, code: An
     class InTurn(Echo):
         async def answer_stream(self, requests: StreamRequests, context: StreamContext) -> None:
             async for request in requests:
+                if request == last:  # else the client's next write may fail before it knows the status
+                    await reached(lambda: context.has_come)  # type: ignore[attr-defined]
                 await context.write(await self.answer(request, context))
                 requests.answered()
 
     async def use(echo: Echo) -> None:
-        stream = echo.stream(iter([*numbers(100), last, b"behind"]), timeout=60)
-        for number in numbers(100):
+        stream = echo.stream(timeout=60)
+        for request in (*numbers(20), last, b"behind"):
+            await stream.write(request)
+        for number in numbers(20):
             assert await stream.read() == number
         assert await stream.code() is code
         await reached(lambda: not echo.queue.calls)
 
     asyncio.run(InTurn().run(use))
+
+
+def test_a_stream_ends_if_word_of_a_reply_that_was_sent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_full = True
+
+    class CompletionQueue(cygrpc.CompletionQueue):  # type: ignore[misc]
+        def poll(self, deadline: float | None = None) -> Any:
+            event = super().poll(deadline)
+            operations = getattr(event, "batch_operations", ())
+            if is_full and any(one.type() == cygrpc.OperationType.send_message for one in operations):
+                raise MemoryError
+            return event
+
+    monkeypatch.setattr(cygrpc, "CompletionQueue", CompletionQueue)
+
+    async def use(echo: Echo) -> None:
+        nonlocal is_full
+        with pytest.raises(grpc.aio.AioRpcError):
+            await all_of(echo.stream(iter(numbers(100)), timeout=60))
+        await reached(lambda: not echo.queue.calls and not echo.queue.running)
+        is_full = False
+        assert await all_of(echo.stream(iter(numbers(100)), timeout=60)) == numbers(100)
+
+    asyncio.run(Echo().run(use))
+
+
+@pytest.mark.parametrize("size", [1, 9_000, 70_000])
+def test_replies_that_are_sent_together_all_arrive(size: int) -> None:
+    async def use(echo: Echo) -> None:
+        requests = [number.ljust(size) for number in numbers(300)]
+        stream = echo.stream(timeout=60)
+        writing = asyncio.ensure_future(write_all(stream, requests))
+        await reached(lambda: echo.taken >= 32)  # nothing is read: some wait for flow control
+        assert [await stream.read() for _ in requests] == requests
+        await writing
+        assert await stream.code() is grpc.StatusCode.OK
+
+    async def write_all(stream: Any, requests: list[bytes]) -> None:
+        for request in requests:
+            await stream.write(request)
+        await stream.done_writing()
+
+    asyncio.run(Echo().run(use))
 
 
 def test_who_leaves_a_stream_ends_the_work_for_it() -> None:
