@@ -3,7 +3,8 @@
 `grpc.aio` accepts one call for each turn of the event loop, and reads one message of a stream, so that few
 requests are known at a time and batches stay small. Here many accepts are outstanding. A thread polls the
 queue and reads the requests; the event loop gets whole ones, all that have come at once. While it answers
-them, the thread waits, because the two would only take the interpreter's lock from each other. The server's
+unary calls, the thread waits, because the two would only take the interpreter's lock from each other. Streams
+do not wait: each of their replies is sent when the thread hears that the one before has gone. The server's
 other methods stay with `grpc.aio`.
 
 Only this module and `accepted_call.py` use private names of grpcio, those on which its threaded server is
@@ -89,6 +90,8 @@ class AcceptQueue:
         self._core.register_completion_queue(self._completions)
         self._thread = Thread(target=self._poll, name="accept", daemon=True)
         self._arrived: list[Callable[[], None]] = []
+        """Steps for the event loop. Only the polling thread changes it."""
+        self._waits = False
         self._go_on = Semaphore(0)
         # A tag for each accept. Nothing but gRPC holds one that is outstanding.
         self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
@@ -160,13 +163,14 @@ class AcceptQueue:
         return True
 
     def _wake_loop(self) -> None:
-        """Let the event loop take all steps, and wait until it has answered what is small."""
+        """Let the event loop take all steps. Wait until it has answered the small calls among them."""
+        steps, self._arrived = self._arrived, []
+        waits, self._waits = self._waits, False
         try:
-            self.loop.call_soon_threadsafe(self._take_steps)
+            self.loop.call_soon_threadsafe(self._take_steps, steps, waits)
         except RuntimeError:  # it has been closed
-            self._arrived.clear()
             return
-        if not self.closed:
+        if waits and not self.closed:
             self._go_on.acquire()
 
     def _recover(self) -> None:
@@ -216,9 +220,15 @@ class AcceptQueue:
         if self._withheld:
             self._request(self._withheld.pop())
 
-    def hand_over(self, step: Callable[[], None]) -> None:
-        """Let the event loop take a step, after those before it."""
+    def hand_over(self, step: Callable[[], None], *, waits: bool = False) -> None:
+        """Let the event loop take a step, after those before it.
+
+        Args:
+            step: What to call.
+            waits: Whether the polling thread waits meanwhile.
+        """
         self._arrived.append(step)
+        self._waits |= waits
 
     def _tell_if_idle(self) -> None:
         if not self._outstanding and not self.calls:
@@ -227,14 +237,14 @@ class AcceptQueue:
 
     # ---- On the event loop -------------------------------------------------------------------------
 
-    def _take_steps(self) -> None:
-        steps, self._arrived = self._arrived, []
+    def _take_steps(self, steps: Sequence[Callable[[], None]], waits: bool) -> None:
         for step in steps:
             try:
                 step()
             except Exception:
                 LOGGER.exception("a call failed")
-        self._let_go_on(_TURNS_TO_ANSWER)
+        if waits:
+            self._let_go_on(_TURNS_TO_ANSWER)
 
     def _let_go_on(self, turns: int) -> None:
         """Let the polling thread go on after some turns of the event loop."""

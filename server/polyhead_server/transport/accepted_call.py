@@ -261,7 +261,7 @@ class UnaryCall(AcceptedCall):
         self._reading = None
         self._reader.finish(self._fail_read)
         self._request = event.batch_operations[0].message()
-        self._queue.hand_over(self._start)
+        self._queue.hand_over(self._start, waits=True)
 
     def _lose(self, error: Exception) -> None:
         self._reader.finish(self._fail_read)
