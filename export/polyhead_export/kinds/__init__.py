@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from polyhead_export.errors import ExportError
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.fast import FastGraph
+from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
 
-KINDS: Mapping[str, type[GraphKind]] = {kind.name: kind for kind in (FastGraph, AttentionGraph)}
+KINDS: Mapping[str, type[GraphKind]] = {kind.name: kind for kind in (FastGraph, AttentionGraph, RowsGraph)}
 """Every kind by its name, in the order of their files in a version."""
 
 ALWAYS = (FastGraph.name, AttentionGraph.name)
