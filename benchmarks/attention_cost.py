@@ -1,7 +1,7 @@
 """`make attention-cost`: what the graphs that show attention cost, against those that they are beside.
 
-A trained MiniLM with all graphs, and again with the attention of its last layer only. They run in turn in this
-process, with all threads; a ratio is the median over runs of the same turn.
+A trained MiniLM with all graphs, and again with the attention of its last layer only. They run in
+turn, with all threads; a ratio is the median over runs of the same turn.
 """
 
 import argparse
