@@ -155,8 +155,8 @@ def rejected(probed: Running, model: str, inputs: Mapping[str, Any], **options: 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([[0, 7], [0, 1], [0, 1]], "rows[0, 1] must be between 0 and 6, was 7"),
-        ([[0, 1], [-1, 1], [0, 1]], "rows[1, 0] must be between 0 and 6, was -1"),
+        ([[0, 7], [0, 1], [0, 1]], "rows[0, 1] must be between 0 and T-1 (6), was 7"),
+        ([[0, 1], [-1, 1], [0, 1]], "rows[1, 0] must be between 0 and T-1 (6), was -1"),
         ([[0, 1], [0, 1], [4, 4]], "rows[2] must name each row once, has 4 more than once"),
         (
             [range(8)] * 3,
@@ -174,7 +174,7 @@ def test_rows_that_are_not_there(probed: Running, rows: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([[4]], "rows[0, 0] must be between 0 and 3, was 4"),
+        ([[4]], "rows[0, 0] must be between 0 and T-1 (3), was 4"),
         ([[1, 1]], "rows[0] must name each row once, has 1 more than once"),
         ([range(5)], "rows must have at most T (4) rows of a sequence, had 5"),
     ],
