@@ -1,4 +1,8 @@
-"""Measures of attention: what each head attends to, as numbers small enough to send.
+"""Measures of attention, computed where the weights are, so that what leaves is small.
 
-Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, S scores.
+docs/attention.md says how to read them. Every function takes the weights of one layer, [B, H, T, T], which are
+zero where a query does not see a key, padding included. Each is made of operations that onnxruntime has, without
+shapes that depend on data.
+
+Shape letters: B batch, T tokens, H heads, L layers, P patterns, S scores.
 """
