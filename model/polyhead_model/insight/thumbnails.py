@@ -21,7 +21,9 @@ def blocks(lengths: Tensor, tokens: int) -> Tensor:
     position = torch.arange(tokens, device=lengths.device)
     length = lengths[:, None].to(torch.int64)
     block = torch.where(length <= SIDE, position, position * SIDE // length.clamp(min=1))  # (B, T)
-    member = (block[:, :, None] == torch.arange(SIDE, device=lengths.device)) & (position < length)[:, :, None]
+    member = (block[:, :, None] == torch.arange(SIDE, device=lengths.device)) & (position < length)[
+        :, :, None
+    ]
     return member / member.sum(1, keepdim=True).clamp(min=1)
 
 
