@@ -47,6 +47,8 @@ class GraphKind:
 
     name: ClassVar[str]
     file: ClassVar[str]
+    masks_by_bias: ClassVar[bool] = False
+    """Explicit attention is masked before the softmax alone, which is cheaper; see `ForwardPass.weights`."""
     attention_layers: tuple[int, ...] | None = None
     """The layers whose attention the export is asked for, ascending; None = all."""
     token_classes: tuple[TokenClass, ...] = ()
