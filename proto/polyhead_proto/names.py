@@ -32,14 +32,26 @@ TOKENS = "tokens"
 ATTENTION = "attention"
 """The role of outputs of attention weights, [B, H, T, T]."""
 
+ATTENTION_ROWS = "attention_rows"
+"""The role of outputs of attention weights of chosen queries, [B, L, H, R, T]."""
+
+ROWS = "rows"
+"""The role of inputs of the queries whose weights are asked for, [B, R]: different ones in each sequence."""
+
 HEADS = "heads"
-"""The parameter of an attention output that selects heads, such as `0,3` or `0:4`."""
+"""The parameter of an output with an axis of heads that selects from it, such as `0,3` or `0:4`."""
+
+LAYERS = "layers"
+"""The parameter of an output with an axis of layers that selects from it, likewise, by their numbers."""
+
+TOP = "top"
+"""The parameter of an output of the strongest keys: how many of them."""
 
 QUERIES = "queries"
 """The parameter of an attention output that selects query positions, likewise."""
 
 DTYPE = "dtype"
-"""The parameter of an attention output that sets its datatype: FP32, FP16 or UINT8."""
+"""The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for attention weights."""
 
 TRUNCATE = "truncate"
 """The parameter of a request: whether to truncate texts that are too long."""
