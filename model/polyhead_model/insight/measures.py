@@ -13,7 +13,7 @@ from polyhead_model.insight.patterns import Patterns
 from polyhead_model.insight.rollout import roll_out
 from polyhead_model.insight.scores import RowSums, head_scores, row_sums
 from polyhead_model.insight.thumbnails import blocks, thumbnails
-from polyhead_model.insight.top_keys import TopKeys, top_keys
+from polyhead_model.insight.top_keys import TopKeys, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
 
 
@@ -57,6 +57,7 @@ def measure(
     """
     size = attention[0].shape[2]
     valid = valid_tokens(lengths, size)
+    strongest: list[tuple[Tensor, Tensor]] = []
     sums: list[RowSums] = []
     rollout = torch.eye(size, device=lengths.device)
     mixed = torch.zeros_like(attention[0][:, 0])
@@ -64,7 +65,10 @@ def measure(
     equal = torch.full_like(head_mix, 1 / head_mix.shape[2])
     mixes = torch.stack((equal, head_mix), 2)  # (B, L, 2, H)
     for layer, (weights, its_norms, its_logits) in enumerate(zip(attention, norms, logits, strict=True)):
-        sums.append(row_sums(weights, its_norms, patterns, its_logits))
+        strongest.append(strongest_keys(weights))
+        its_weights, its_keys = strongest[-1]
+        largest = its_weights[..., 0], its_keys[..., 0]
+        sums.append(row_sums(weights, its_norms, patterns, largest, its_logits))
         # One pass over the weights for two sums over the heads.
         mean, mix = (mixes[:, layer] @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
         rollout = roll_out(mean, rollout)
@@ -78,7 +82,7 @@ def measure(
         weighted_scores=weighted,
         rollout=rollout * tokens,
         mixed=mixed * tokens,
-        top=top_keys(attention, valid),
+        top=top_keys(strongest, valid),
         thumbnails=thumbnails(attention, blocks(lengths, size)),
         value_norms=torch.stack(list(norms), 1),
     )

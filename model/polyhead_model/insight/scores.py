@@ -33,11 +33,11 @@ class RowSums(NamedTuple):
     Small next to the weights: [B, H, T] each, or [B, H, T, 2] where there are two, but for the last two.
     """
 
-    largest_logit: Tensor
     largest: Tensor
     """The largest weight of each row."""
+    its_logit: Tensor
     largest_moved: Tensor
-    """The same of `norm_weighted`."""
+    """The largest weight of each row of `norm_weighted`."""
     of_logits: Tensor
     """Σ A logits and Σ A n logits."""
     of_norms: Tensor
@@ -48,13 +48,20 @@ class RowSums(NamedTuple):
     """[B, H, P + 1]: the same of `norm_weighted`."""
 
 
-def row_sums(attention: Tensor, norms: Tensor, patterns: Patterns, logits: Tensor | None = None) -> RowSums:
+def row_sums(
+    attention: Tensor,
+    norms: Tensor,
+    patterns: Patterns,
+    largest: tuple[Tensor, Tensor],
+    logits: Tensor | None = None,
+) -> RowSums:
     """Reduce the weights of one layer to what `head_scores` needs.
 
     Args:
         attention: [B, H, T, T].
         norms: ‖v W_O‖ [B, H, T]; finite in padding.
         patterns: Of the same sequences.
+        largest: The largest weight of each row and its key, [B, H, T] each.
         logits: The finite numbers [B, H, T, T] that `attention` is the softmax of, which saves a logarithm of
             every weight; None = they are not known.
     """
@@ -63,8 +70,8 @@ def row_sums(attention: Tensor, norms: Tensor, patterns: Patterns, logits: Tenso
     weighted = norm_weighted(attention, norms, of_norms[..., :1])
     pairs = patterns.pairs.flatten(1, 2)
     return RowSums(
-        largest_logit=logits.amax(3),
-        largest=attention.amax(3),
+        largest=largest[0],
+        its_logit=logits.gather(3, largest[1][..., None])[..., 0],
         largest_moved=weighted.amax(3),
         of_logits=(attention * logits) @ torch.stack((torch.ones_like(norms), norms), 3),
         of_norms=of_norms,
@@ -94,7 +101,7 @@ def head_scores(sums: RowSums, patterns: Patterns) -> tuple[Tensor, Tensor]:
         The scores of the attention and those of `norm_weighted`, [B, L, H, S] each, in the order of
         `score_names`; NaN where no query counts.
     """
-    shift = sums.largest_logit - sums.largest.clamp(min=_TINY).log()
+    shift = sums.its_logit - sums.largest.clamp(min=_TINY).log()
     plain, times_norm = sums.of_logits.unbind(-1)
     moved, times_log = sums.of_norms.unbind(-1)
     some = moved.clamp(min=_TINY)
@@ -114,6 +121,6 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def _join(on_pairs: Tensor, entropies: Tensor, confidence: Tensor) -> Tensor:
-    positions, rest = len(POSITIONS), on_pairs.shape[-1] - len(POSITIONS) - 1
-    at, classes, distance = on_pairs.split((positions, rest, 1), -1)
-    return torch.cat((at, entropies, confidence[..., :1], distance, classes), -1)
+    count = len(POSITIONS)
+    positions, rest, distance = on_pairs[..., :count], on_pairs[..., count:-1], on_pairs[..., -1:]
+    return torch.cat((positions, entropies, confidence[..., :1], distance, rest), -1)

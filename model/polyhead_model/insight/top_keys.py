@@ -22,18 +22,25 @@ class TopKeys(NamedTuple):
     """[B, L, H, T]: the weight on all other keys. Without it, a row cut short looks like a whole one."""
 
 
-def top_keys(attention: Sequence[Tensor], valid: Tensor) -> TopKeys:
-    """Return the strongest keys of each query; of equal ones, any.
+def strongest_keys(attention: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest weights of each row of attention [B, H, T, T] and their keys, [B, H, T, ≤ TOP] each.
+
+    Of equal weights, any; also those of 0.
+    """
+    weights, keys = attention.topk(torch.sym_min(attention.shape[3], TOP), dim=3)  # type: ignore[no-untyped-call]
+    return weights, keys
+
+
+def top_keys(layers: Sequence[tuple[Tensor, Tensor]], valid: Tensor) -> TopKeys:
+    """Return the strongest keys of each query.
 
     Args:
-        attention: [B, H, T, T] of each layer.
+        layers: The result of `strongest_keys` for each layer.
         valid: Boolean [B, T], True = token; the rows of padding have no keys.
     """
-    kept = torch.sym_min(valid.shape[1], TOP)  # type: ignore[no-untyped-call]
-    layers = [each.topk(kept, dim=3) for each in attention]
     weights, keys = (torch.stack(each, 1) for each in zip(*layers, strict=True))
-    weights = torch.where(valid[:, None, None, :, None], weights, 0)
-    keys = torch.where(weights > 0, keys, -1).to(torch.int32)
+    weights = weights * valid[:, None, None, :, None].float()
+    keys = torch.where(weights > 0, keys.to(torch.int32), -1)
     residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(-1), 0).clamp(min=0)
-    missing = TOP - kept
+    missing = TOP - weights.shape[-1]
     return TopKeys(F.pad(keys, (0, missing), value=-1), F.pad(weights, (0, missing)), residual)
