@@ -132,8 +132,9 @@ class Signature:
     def working_bytes(self, batch: int, tokens: int, sizes: Mapping[str, int] | None = None) -> int:
         """Estimate the memory of a run of this size beyond the weights, in bytes.
 
-        Counts every output, asked for or not, as onnxruntime computes them all; one layer's scores and
-        weights, (B, H, T, T) each; and eight (B, T, D) values. Without `sizes`, all axes that vary are T.
+        Counts every output, asked for or not, as onnxruntime computes them all; the values [B, T, T] that the
+        manifest says, else one layer's scores and weights; and eight [B, T, D] values. Without `sizes`, all
+        axes that vary are T.
         """
         outputs = 0
         for letters, fixed in self._output_bytes.items():
@@ -141,7 +142,9 @@ class Signature:
                 tokens ** len(letters) if sizes is None else math.prod(sizes[letter] for letter in letters)
             )
         sizes = self.manifest.sizes
-        inside = tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1))
+        maps = self.manifest.graphs[self.graph].maps
+        maps = 2 * sizes.get("H", 1) if maps is None else maps
+        inside = tokens * (maps * tokens + 8 * sizes.get("D", 1))
         return batch * (outputs + 4 * inside)
 
     @cached_property
