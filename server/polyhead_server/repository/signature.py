@@ -132,8 +132,9 @@ class Signature:
     def working_bytes(self, batch: int, tokens: int, sizes: Mapping[str, int] | None = None) -> int:
         """Estimate the memory of a run of this size beyond the weights, in bytes.
 
-        Counts every output, asked for or not, as onnxruntime computes them all; one layer's scores and
-        weights, (B, H, T, T) each; and eight (B, T, D) values. Without `sizes`, all axes that vary are T.
+        Counts every output, asked for or not, as onnxruntime computes them all; the values [B, T, T] that the
+        manifest says, else one layer's scores and weights; and eight [B, T, D] values. Without `sizes`, all
+        axes that vary are T.
         """
         if sizes is None:
             outputs = sum(fixed * tokens ** len(letters) for letters, fixed in self._output_bytes.items())
@@ -143,7 +144,9 @@ class Signature:
                 for letters, fixed in self._output_bytes.items()
             )
         heads, width = self.manifest.sizes.get("H", 1), self.manifest.sizes.get("D", 1)
-        inside = tokens * (2 * heads * tokens + 8 * width)
+        maps = self.manifest.graphs[self.graph].maps
+        maps = 2 * heads if maps is None else maps
+        inside = tokens * (maps * tokens + 8 * width)
         return batch * (outputs + 4 * inside)
 
     @cached_property

@@ -1,0 +1,126 @@
+"""Scores of heads: one number for each thing that a head may be doing.
+
+Shape letters: B batch, T tokens, H heads, P patterns, S scores.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyhead_model.insight.norm_weighted import norm_weighted
+from polyhead_model.insight.patterns import POSITIONS, Patterns, pattern_names
+
+SHAPES = ("entropy", "normalised_entropy", "confidence", "distance")
+"""Scores of the shape of the rows, whatever they attend to."""
+
+
+def score_names(*, tokens: bool, classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the scores, in order.
+
+    Args:
+        tokens: Whether the encoder takes token ids.
+        classes: The names of the classes that its tokens are marked with.
+    """
+    patterns = pattern_names(tokens=tokens, classes=classes)
+    return (*POSITIONS, *SHAPES, *patterns[len(POSITIONS) :])
+
+
+class RowSums(NamedTuple):
+    """What the scores of a layer are made of, each read from its weights in one pass.
+
+    Small next to the weights: [B, H, T] each, or [B, H, T, 2] where there are two, but for the last two.
+    """
+
+    largest: Tensor
+    """The largest weight of each row."""
+    its_logit: Tensor
+    largest_moved: Tensor
+    """The largest weight of each row of `norm_weighted`."""
+    of_logits: Tensor
+    """Σ A logits and Σ A n logits."""
+    of_norms: Tensor
+    """Σ A n and Σ A n ln n."""
+    on_pairs: Tensor
+    """[B, H, P + 1]: the sums over the pairs of each pattern."""
+    moved_on_pairs: Tensor
+    """[B, H, P + 1]: the same of `norm_weighted`."""
+
+
+def row_sums(
+    attention: Tensor,
+    norms: Tensor,
+    patterns: Patterns,
+    largest: tuple[Tensor, Tensor],
+    logits: Tensor | None = None,
+) -> RowSums:
+    """Reduce the weights of one layer to what `head_scores` needs.
+
+    Args:
+        attention: [B, H, T, T].
+        norms: ‖v W_O‖ [B, H, T]; finite in padding.
+        patterns: Of the same sequences.
+        largest: The largest weight of each row and its key, [B, H, T] each.
+        logits: The finite numbers [B, H, T, T] that `attention` is the softmax of, which saves a logarithm of
+            every weight; None = they are not known.
+    """
+    logits = attention.clamp(min=_TINY).log() if logits is None else logits
+    of_norms = attention @ torch.stack((norms, norms * norms.clamp(min=_TINY).log()), 3)
+    weighted = norm_weighted(attention, norms, of_norms[..., :1])
+    pairs = patterns.pairs.flatten(1, 2)
+    return RowSums(
+        largest=largest[0],
+        its_logit=logits.gather(3, largest[1][..., None])[..., 0],
+        largest_moved=weighted.amax(3),
+        of_logits=(attention * logits) @ torch.stack((torch.ones_like(norms), norms), 3),
+        of_norms=of_norms,
+        on_pairs=attention.flatten(2) @ pairs,
+        moved_on_pairs=weighted.flatten(2) @ pairs,
+    )
+
+
+def head_scores(sums: RowSums, patterns: Patterns) -> tuple[Tensor, Tensor]:
+    """Score heads: means over the queries, each of which counts the same.
+
+    * A pattern's score is the weight on its keys, over the queries that see one of them. So a perfect head
+      has 1, where TransformerLens and Clark et al. divide by all queries.
+    * entropy: −Σ A ln A in nats (Clark et al. 2019); normalised_entropy divides each row by the logarithm of
+      the number of keys that it sees, its maximum.
+    * confidence: the largest weight of each row (Voita et al. 2019, "Analyzing Multi-Head Self-Attention").
+    * distance: Σ A |q − k| in tokens (Vig & Belinkov 2019, "Analyzing the Structure of Attention").
+
+    ln A = logits − c with one c for a row. So −Σ A ln A = c − Σ A logits, and with r = Σ A n, the entropy of
+    A n / r is ln r + c − (Σ A n logits + Σ A n ln n) / r.
+
+    Args:
+        sums: Of all layers, stacked: [B, L, …].
+        patterns: Of the same sequences.
+
+    Returns:
+        The scores of the attention and those of `norm_weighted`, [B, L, H, S] each, in the order of
+        `score_names`; NaN where no query counts.
+    """
+    shift = sums.its_logit - sums.largest.clamp(min=_TINY).log()
+    plain, times_norm = sums.of_logits.unbind(-1)
+    moved, times_log = sums.of_norms.unbind(-1)
+    some = moved.clamp(min=_TINY)
+    entropy = some.log() + shift - (times_norm + times_log) / some
+    rows = patterns.rows[:, None]
+    return (
+        _join(sums.on_pairs, (shift - plain) @ rows, sums.largest @ rows),
+        _join(
+            sums.moved_on_pairs,
+            torch.where(moved > 0, entropy, 0) @ rows,
+            sums.largest_moved @ rows,
+        ),
+    )
+
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def _join(on_pairs: Tensor, entropies: Tensor, confidence: Tensor) -> Tensor:
+    count = len(POSITIONS)
+    positions, rest, distance = on_pairs[..., :count], on_pairs[..., count:-1], on_pairs[..., -1:]
+    return torch.cat((positions, entropies, confidence[..., :1], distance, rest), -1)
