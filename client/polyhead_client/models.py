@@ -60,7 +60,7 @@ class TensorInfo:
         return None if size < 0 else size
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInfo:
     """A served model: the fast graph of a family (`NAME`) or another graph (`NAME.attention`, …).
 
@@ -103,11 +103,9 @@ class ModelInfo:
 
     def with_role(self, role: str) -> tuple[TensorInfo, ...]:
         """Return the outputs that have a role, and axes."""
-        return tuple(
-            tensor for tensor in self.outputs.values() if tensor.role == role and len(tensor.axes) > 1
-        )
+        return self._by_role.get(role, ())
 
-    @property
+    @cached_property
     def attention_layers(self) -> tuple[int, ...]:
         """The layers whose attention weights this graph returns, in order."""
         return tuple(sorted(layer for tensor in self.with_role(ATTENTION) for layer in tensor.layers))
@@ -177,6 +175,14 @@ class ModelInfo:
     def max_stream_reply_bytes(self) -> int | None:
         """The largest reply that the server streams in parts; None if it does not."""
         return self._number(Property.MAX_STREAM_REPLY_BYTES)
+
+    @cached_property
+    def _by_role(self) -> Mapping[str, tuple[TensorInfo, ...]]:
+        found: dict[str, tuple[TensorInfo, ...]] = {}
+        for tensor in self.outputs.values():
+            if len(tensor.axes) > 1:
+                found[tensor.role] = (*found.get(tensor.role, ()), tensor)
+        return found
 
     def _number(self, key: Property) -> int | None:
         value = self.properties.get(key, "")

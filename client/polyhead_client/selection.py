@@ -6,7 +6,7 @@ H heads, L layers, R rows asked for.
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any, TypeAlias, get_args
@@ -56,6 +56,9 @@ _ARGUMENTS = MappingProxyType(
     }
 )
 """The argument that asks for outputs of a role."""
+
+_MOST_SELECTIONS = 256
+"""The selections that are kept, because a program asks for few different ones again and again."""
 
 _WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS})
 """The roles of attention weights, which may come in any `Precision`."""
@@ -136,7 +139,7 @@ class RequestedOutputs:
         return [output.sequence_bytes for output in self.outputs if output.sequence_bytes[0]]
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, unsafe_hash=True)  # to freeze it would take time in every call
 class OutputOptions:
     """The arguments of `encode` that choose outputs; see there.
 
@@ -148,7 +151,7 @@ class OutputOptions:
     output: bool = True
     pooled: bool | None = None
     tokens: bool | None = None
-    attention: Sequence[int] | bool = False
+    attention: tuple[int, ...] | bool = False
     """Layers; True means all."""
     weighted: bool = False
     value_norms: bool = False
@@ -161,7 +164,7 @@ class OutputOptions:
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     dtype: Precision | None = None
-    roles: frozenset[str] = field(init=False)
+    roles: frozenset[str] = field(init=False, compare=False)
     """The roles of all outputs but those that every graph has."""
 
     def __post_init__(self) -> None:
@@ -208,6 +211,7 @@ def gives(info: ModelInfo, roles: Collection[str], options: OutputOptions) -> bo
     return all(info.with_role(role) and _missing_layer(info, role, options) is None for role in roles)
 
 
+@lru_cache(_MOST_SELECTIONS)
 def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
     """Choose outputs of a model.
 
@@ -237,7 +241,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
     for role in sorted(roles):
         of_role, layers = info.with_role(role), _layers(info, role, options)
         if len(set(layers)) < len(layers):
-            raise InvalidRequest(f"attention must name each layer once, was {options.attention}")
+            raise InvalidRequest(f"attention must name each layer once, was {list(layers)}")
         if role == ATTENTION:  # an output for each layer
             by_layer = {tensor.layers[0]: tensor for tensor in of_role if tensor.layers}
             outputs += [_selected(by_layer[layer], options, (layer,)) for layer in layers]
@@ -360,7 +364,7 @@ def _listed(layers: Sequence[int]) -> str:
     return ", ".join(map(str, layers))
 
 
-def read_layers(value: bool | int | Sequence[int] | None) -> Sequence[int] | bool:
+def read_layers(value: bool | int | Sequence[int] | None) -> tuple[int, ...] | bool:
     """Read the argument `attention`: layers, True for all, or False or None for none.
 
     Raises:
@@ -373,7 +377,7 @@ def read_layers(value: bool | int | Sequence[int] | None) -> Sequence[int] | boo
         raise InvalidRequest(f"attention must be True or layer numbers, was {value!r}")
     if not len(asked):
         raise InvalidRequest("attention must name at least one layer, was empty")
-    return [int(layer) for layer in asked]
+    return tuple(int(layer) for layer in asked)
 
 
 def read_indices(name: str, value: Indices | None) -> tuple[int, ...] | None:

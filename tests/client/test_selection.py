@@ -84,7 +84,7 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ({"attention": -12}, "was -12"),
         ({"attention": []}, "attention must name at least one layer, was empty"),
         ({"attention": [1, 1]}, "attention must name each layer once, was [1, 1]"),
-        ({"attention": [10, -1]}, "attention must name each layer once, was [10, -1]"),
+        ({"attention": [10, -1]}, "attention must name each layer once, was [10, 10]"),
         ({"attention": "5"}, "attention must be True or layer numbers, was '5'"),
         ({"attention": [0.5]}, "attention must be True or layer numbers, was [0.5]"),
         ({"attention": [True]}, "attention must be True or layer numbers, was [True]"),
