@@ -1,6 +1,8 @@
 """What polyhead's own graphs give, against plain NumPy on the attention of the attention graph."""
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from polyhead_client import Client, InvalidRequest, norm_weighted
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
 
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 L, H, TOP = 2, 2, 3
 TEXTS = ["the cat sat on the mat", "a dog", "the big dog ran, the big dog ran"]
 RANDOM = np.random.default_rng(2)
@@ -143,6 +146,17 @@ def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -
     assert silenced.pooled is not None
     changed = np.abs(silenced.pooled - plain.pooled).max(1) > 1e-3
     assert changed.tolist() == [False, True, False]
+
+
+def test_the_page_shows_what_works(address: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+
+    exec(code.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
+
+    names["client"].close()
+    assert names["result"].scores["previous"].shape == (L, H)
+    assert names["result"].top.keys.shape == (L, H, 8, 3)
 
 
 def test_bertviz_gets_what_it_needs(client: Client) -> None:
