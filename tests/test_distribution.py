@@ -77,7 +77,7 @@ def tracked(folder: str) -> set[str]:
     return {name.removeprefix(f"{folder}/") for name in listed}
 
 
-@pytest.mark.parametrize("folder", ["model", "export", "proto", "server", "client", "load"])
+@pytest.mark.parametrize("folder", ["model", "export", "proto", "server", "client", "load", "view"])
 def test_the_wheel_has_every_file_of_a_package(wheel: Path, folder: str) -> None:
     inside = {name for name in contents(wheel) if name.startswith(f"polyhead_{folder}/")}
 

@@ -16,6 +16,7 @@ ARROWS = {
     "server": {"proto"},
     "client": {"proto"},
     "load": {"client", "model", "proto"},
+    "view": {"client", "proto"},
 }
 
 MODULES = {
@@ -27,6 +28,7 @@ FOREIGN = {
     "server": {"torch", "transformers", "safetensors"},
     "client": {"torch", "onnx", "onnxruntime"},
     "load": {"torch", "onnx", "onnxruntime"},
+    "view": {"torch", "onnx", "onnxruntime"},
     "proto": {"grpc", "onnx", "torch"},
     "model": {"onnx", "onnxruntime", "grpc"},
     "export": {"grpc"},

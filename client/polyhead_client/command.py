@@ -14,13 +14,13 @@ from cyclopts.config import Env
 
 GROUP = "polyhead.commands"
 
-# The extra that the commands of a module need; other commands need none.
+# The extra that the commands of a package need; other commands need none.
 _EXTRAS = {
-    "polyhead_client.view": "view",
     "polyhead_export": "export",
     "polyhead_load": "load",
     "polyhead_model": "export",
     "polyhead_server": "server",
+    "polyhead_view": "view",
 }
 
 
@@ -108,7 +108,7 @@ def _missing_extra(called: EntryPoint | None, error: ImportError) -> str | None:
         cause = cause.__cause__
     if called is None or cause is None or (cause.name or "").startswith("polyhead_"):
         return None
-    return _EXTRAS.get(called.module) or _EXTRAS.get(called.module.partition(".")[0])
+    return _EXTRAS.get(called.module.partition(".")[0])
 
 
 def _is_expected(error: Exception) -> bool:

@@ -20,6 +20,12 @@ LENGTHS = "lengths"
 MASK = "mask"
 """The input of an attention mask, [B, T, T]; True = may attend."""
 
+HEAD_MASK = "head_mask"
+"""The input of a factor on what each head adds, [B, L, H]: 1 keeps a head, 0 silences it; and its role."""
+
+HEAD_MIX = "head_mix"
+"""The input of the weights of heads in `mixed`, [B, L, H]; and its role."""
+
 OUTPUT = "output"
 """The output of the encoder's vectors, [B, T, D]."""
 
@@ -37,6 +43,30 @@ ATTENTION_ROWS = "attention_rows"
 
 ROWS = "rows"
 """The role of inputs of the queries whose weights are asked for, [B, R]: different ones in each sequence."""
+
+VALUE_NORMS = "value_norms"
+"""The role of outputs of the norm of each head's value behind the output projection, [B, L, H, T]."""
+
+HEAD_SCORES = "head_scores"
+"""The role of outputs of scores of each head, [B, L, H, S]."""
+
+WEIGHTED_SCORES = "weighted_scores"
+"""The role of outputs of the same scores of norm-weighted attention."""
+
+ROLLOUT = "rollout"
+"""The role of outputs of attention rollout, [B, T, T]."""
+
+MIXED = "mixed"
+"""The role of outputs of the attention of all heads, summed with the weights `head_mix`, [B, T, T]."""
+
+TOP_KEYS = "top_keys"
+"""The role of outputs of the strongest keys of each query, [B, L, H, T, Top]; -1 where there are fewer."""
+
+TOP_WEIGHTS = "top_weights"
+"""The role of outputs of their weights."""
+
+THUMBNAILS = "thumbnails"
+"""The role of outputs of a small picture of each head, [B, L, H, Side, Side]."""
 
 HEADS = "heads"
 """The parameter of an output with an axis of heads that selects from it, such as `0,3` or `0:4`."""

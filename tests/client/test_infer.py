@@ -72,7 +72,7 @@ def test_json_is_complete(capsys: Captured) -> None:
     assert answer["timings_ns"].keys() == {"total", "parse", "tokenise", "queue", "compute", "serialise"}
     assert answer["timings_ns"]["compute"] == 3000
     first, second = answer["sequences"]
-    assert first.keys() == {"text", "length", "tokens", "output_shape", "pooled", "attention"}
+    assert first.keys() == {"text", "length", "tokens", "output_shape", "pooled", "attention", "scores"}
     assert (first["text"], first["length"], first["output_shape"]) == ("the cat", 4, [4, 4])
     assert first["tokens"] == ["[CLS]", "the", "cat", "[SEP]"]
     assert first["pooled"] == [16.0] * 4
@@ -82,8 +82,47 @@ def test_json_is_complete(capsys: Captured) -> None:
     assert (edge["query"], edge["key"], edge["query_token"]) == (1, 1, "dog")
 
 
-def test_json_without_attention_says_null(capsys: Captured) -> None:
-    assert as_json(capsys, "the cat")["sequences"][0]["attention"] is None
+def test_json_without_attention_and_scores_says_null(capsys: Captured) -> None:
+    (sequence,) = as_json(capsys, "the cat")["sequences"]
+
+    assert (sequence["attention"], sequence["scores"]) == (None, None)
+
+
+@pytest.fixture
+def insight(fake: "FakeServer") -> None:
+    fake.graphs = ["", "attention", "insight"]
+
+
+@pytest.mark.usefixtures("insight")
+def test_a_score_of_all_heads_is_a_table(capsys: Captured) -> None:
+    assert main(["infer", "the cat", "a dog", "--scores", "entropy", "--heads", "2,0"]) == 0
+
+    told = capsys.readouterr().out
+    assert told.count("entropy of each head") == 2
+    assert re.search(r"layer +2 +0 *\n", told)
+    assert len(re.findall(r"(?m)^ +[01] +\d\.\d\d +\d\.\d\d *$", told)) == 4
+
+
+@pytest.mark.usefixtures("insight")
+def test_scores_are_written(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "all.npz"
+    one, all_ = (
+        as_json(capsys, "the cat", "--scores", name, "--npz", str(path))["sequences"][0]["scores"]
+        for name in ("entropy", "all")
+    )
+
+    assert list(all_) == ["previous", "entropy", "confidence"]
+    assert one == {"entropy": all_["entropy"]}
+    assert {layer: len(row) for layer, row in all_["entropy"].items()} == {"0": 3, "1": 3}
+    with np.load(path) as arrays:
+        np.testing.assert_allclose(arrays["scores.entropy"][0, 1], all_["entropy"]["1"])
+        np.testing.assert_array_equal(arrays["weighted_scores.entropy"], -arrays["scores.entropy"])
+
+
+@pytest.mark.usefixtures("insight")
+def test_an_unknown_score_is_told(capsys: Captured) -> None:
+    assert main(["infer", "the cat", "--scores", "fame"]) == 1
+    assert "score must be one of previous, entropy, confidence, was 'fame'" in capsys.readouterr().err
 
 
 def test_sentences_come_from_the_standard_input(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +214,10 @@ def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
             ["a", "--attention", "0", "--heads", "1:x"],
             "--heads must be indices such as 5, 0,3 or 0:4, was '1:x'",
         ),
-        (["a", "--attention", "2"], "attention must be layers between 0 and 1 of words.attention"),
+        (
+            ["a", "--attention", "2"],
+            "attention must be layers that words.attention has (0, 1; in attention, -1 is the last), was",
+        ),
         (["a", "--npz", "x.zip"], "--npz must be a file that ends with .npz, was x.zip"),
         (["a", "--model", "nothing"], "no model 'nothing', there are ['vectors', 'words']"),
         (["a", "--address", "127.0.0.1:1"], "127.0.0.1:1 is unavailable: "),
