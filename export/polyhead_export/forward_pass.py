@@ -105,6 +105,7 @@ def run_forward(
         lengths,
         mask=mask,
         token_type_ids=inputs.get("token_type_ids"),
+        head_mask=inputs.get("head_mask"),
         attend=attend,
     )
     output, pooled = result.output, result.pooled

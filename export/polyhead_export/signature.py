@@ -142,6 +142,17 @@ def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, .
         inputs.append(
             ManifestTensor(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True)
         )
+    if config.head_mask_input:
+        inputs.append(
+            ManifestTensor(
+                name="head_mask",
+                datatype="FP32",
+                axes=("B", "L", "H"),
+                role="head_mask",
+                fill=1.0,
+                range=(0.0, 1.0),
+            )
+        )
     return (*inputs, *kind.inputs(config))
 
 
