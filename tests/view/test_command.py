@@ -60,11 +60,11 @@ def test_similarity_shows_the_pairs_that_add_most(real_server: str, capsys: Capt
     texts = ["the cat sat on the mat .", "the cat [b]ran[/b] ."]
 
     assert main(["similarity", *texts, "--model", "tiny-tokens", "--address", real_server]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     words = ["similarity", *texts, "--model", "tiny-tokens", "--top", "2", "--out", str(out)]
     assert main([*words, "--address", real_server]) == 0
 
-    lines = told.splitlines()
+    lines = printed.splitlines()
     assert re.match(r"cosine -?0\.\d{4}, the sum over 117 pairs of tokens", lines[0])
     rows = [
         line.split() for line in lines if re.search(r"\d\.\d{4}$", line.rstrip()) and "cosine" not in line

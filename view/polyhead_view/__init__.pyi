@@ -1,4 +1,6 @@
 from .figures import save as save
+from .heads.pictures import draw_redundancy as draw_redundancy
+from .heads.pictures import draw_score_maps as draw_score_maps
 from .heads.survey import HeadSurvey as HeadSurvey
 from .heads.survey import survey_heads as survey_heads
 from .plots import draw_heads as draw_heads

@@ -38,15 +38,15 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_table_has_the_roles_of_every_head(corpus: Path, capsys: Captured) -> None:
     assert main(["heads", str(corpus)]) == 0
 
-    told = capsys.readouterr()
-    assert "made, version 1" in told.out
-    assert "4 texts, 19 tokens" in told.out
-    assert "previous token 0.90 ± 0.00" in told.out
-    assert "(previous token 0.45 ± 0.00)" in told.out, "of norm-weighted attention"
+    printed = capsys.readouterr()
+    assert "made, version 1" in printed.out
+    assert "4 texts, 19 tokens" in printed.out
+    assert "previous token 0.90 ± 0.00" in printed.out
+    assert "(previous token 0.45 ± 0.00)" in printed.out, "of norm-weighted attention"
     assert ["previous", "token", "previous", "≥", "0.5", "1", "0"] in [
-        line.split() for line in told.out.splitlines()
+        line.split() for line in printed.out.splitlines()
     ]
-    assert "2.1 and 2.2 (1.00)" in told.out
+    assert "2.1 and 2.2 (1.00)" in printed.out
 
 
 def test_json_csv_and_page_are_written(corpus: Path, capsys: Captured, tmp_path: Path) -> None:

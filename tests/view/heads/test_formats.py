@@ -32,27 +32,27 @@ def test_csv_has_a_row_for_each_head_and_kind_of_attention() -> None:
 def test_json_has_rules_heads_and_correlations() -> None:
     found = survey()
 
-    told = json.loads(as_json(found))
+    printed = json.loads(as_json(found))
 
-    assert (told["format"], told["model"], told["texts"], told["tokens"]) == (1, "made", 4, 19)
-    assert [rule["score"] for rule in told["rules"]] == [
+    assert (printed["format"], printed["model"], printed["texts"], printed["tokens"]) == (1, "made", 4, 19)
+    assert [rule["score"] for rule in printed["rules"]] == [
         "previous",
         "next",
         "duplicate",
         "normalised_entropy",
     ]
-    assert [(head["layer"], head["head"]) for head in told["heads"]] == list(product(LAYERS, range(HEADS)))
-    first = told["heads"][0]
+    assert [(head["layer"], head["head"]) for head in printed["heads"]] == list(product(LAYERS, range(HEADS)))
+    first = printed["heads"][0]
     assert first["raw"]["roles"] == ["previous token"]
     assert first["raw"]["scores"]["duplicate"]["sd"] is None
     assert first["weighted"]["scores"]["previous"]["mean"] == pytest.approx(0.45)
     assert found.raw.redundancy is not None
     np.testing.assert_allclose(
-        told["redundancy"]["raw"]["correlation"], found.raw.redundancy.correlation, rtol=1e-5, atol=1e-9
+        printed["redundancy"]["raw"]["correlation"], found.raw.redundancy.correlation, rtol=1e-5, atol=1e-9
     )
 
 
 def test_what_is_not_known_is_null() -> None:
-    told = json.loads(as_json(survey(["a b c d e f g h i"])))
+    printed = json.loads(as_json(survey(["a b c d e f g h i"])))
 
-    assert told["redundancy"] == {"raw": None, "weighted": None}
+    assert printed["redundancy"] == {"raw": None, "weighted": None}

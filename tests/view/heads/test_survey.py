@@ -55,6 +55,32 @@ def test_maps_are_compared_where_thumbnails_show_every_token() -> None:
     assert head_name(found, 4) == "2.1"
 
 
+def test_the_insight_graph_gives_what_its_attention_gives(insight_server: str) -> None:
+    """Against all weights, which the attention graph returns."""
+    texts = ["the cat sat on the mat .", "a big dog ran !", "i saw that , yesterday", "the the cat cat", "dog"]
+    with Client(insight_server) as client:
+        found = survey_heads(client, texts)
+        encodings = [client.encode(text, attention=True, value_norms=True) for text in texts]
+
+    raw, weighted, previous = [], [], []
+    for encoding in encodings:
+        assert encoding.attention is not None
+        assert encoding.value_norms is not None
+        maps = np.stack(list(encoding.attention.values())).astype(np.float64)
+        norms_of_text = np.stack(list(encoding.value_norms.values()))
+        raw.append(np.corrcoef(maps.reshape(found.heads * len(maps), -1)))
+        weighted.append(np.corrcoef((maps * norms_of_text[:, :, None]).reshape(found.heads * len(maps), -1)))
+        previous.append(maps.diagonal(-1, 2, 3).mean(-1))
+    assert (found.model, found.texts) == ("tiny-tokens", len(texts))
+    assert found.tokens == sum(len(encoding.tokens or ()) for encoding in encodings)
+    at = found.scores.index("previous")
+    np.testing.assert_allclose(found.raw.scores.mean[..., at], np.mean(previous, 0), atol=1e-5)
+    np.testing.assert_allclose(found.raw.scores.sd[..., at], np.std(previous, 0, ddof=1), atol=1e-5)
+    for kind, exact in ((found.raw, raw), (found.weighted, weighted)):
+        assert kind.redundancy is not None
+        np.testing.assert_allclose(kind.redundancy.correlation, np.mean(exact, 0), atol=0.02)
+
+
 def test_without_a_short_text_redundancy_is_not_known() -> None:
     found = survey(["a b c d e f g h i"])
 

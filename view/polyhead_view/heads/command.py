@@ -79,9 +79,9 @@ def heads(
         except InvalidRequest as error:
             raise InvalidRequest(corpus.located(str(error))) from error
     if csv is not None:
-        csv.write_text(as_csv(survey))
+        csv.write_text(as_csv(survey), encoding="utf-8")
     if html is not None:
-        html.write_text(as_page(survey, textfile.name))
+        html.write_text(as_page(survey, textfile.name), encoding="utf-8")
     if as_json:
         sys.stdout.write(survey_as_json(survey) + "\n")
     else:
