@@ -135,7 +135,7 @@ def test_its_commands_work(installed: Path, minilm_address: str, tmp_path: Path)
 
 
 @pytest.mark.skipif("POLYHEAD_TEST_INSTALLED" in os.environ, reason="has the client's libraries alone")
-@pytest.mark.parametrize("extra", ["export", "server", "load"])
+@pytest.mark.parametrize("extra", ["export", "server", "load", "view"])
 def test_what_extras_are_for_can_be_imported(installed: Path, extra: str, tmp_path: Path) -> None:
     package = f"polyhead_{extra}"
     code = (

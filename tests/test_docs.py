@@ -1,4 +1,4 @@
-"""What docs/encoders.md and docs/your-own-encoder.md show works, and what they quote is said."""
+"""What docs/encoders.md, docs/view.md and docs/your-own-encoder.md show works, and what they quote is said."""
 
 import ast
 import re
@@ -14,6 +14,7 @@ from tests.servers import quick_settings, serving
 
 ROOT = Path(__file__).parent.parent
 ENCODERS = (ROOT / "docs" / "encoders.md").read_text()
+VIEW = (ROOT / "docs" / "view.md").read_text()
 OWN = (ROOT / "docs" / "your-own-encoder.md").read_text()
 ADDRESS = "127.0.0.1:8001"
 
@@ -51,6 +52,15 @@ def test_your_own_encoder(
     shutil.copy(minilm_checkpoint / "tokenizer.json", tmp_path)
     exec(text, names)
     assert (tmp_path / "models" / "mine-of-text" / "1" / "tokenizer.json").is_file()
+
+
+def test_view(minilm_address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = python(VIEW)
+
+    exec(code.replace(ADDRESS, minilm_address), {})
+
+    assert (tmp_path / "pair.png").stat().st_size > 10_000
 
 
 def test_bertviz(minilm_address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def test_commands_are_understood(
 ) -> None:
     words = shlex.split(command)[1:]
     words = [str(minilm_checkpoint) if word == "./all-MiniLM-L6-v2" else word for word in words]
-    if words[0] in {"infer", "view"}:
+    if words[0] in {"infer", "similarity", "view"}:
         words += ["--address", minilm_address]
     if words[0] == "load":
         words[words.index("1m")] = "2s"

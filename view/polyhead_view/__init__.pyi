@@ -1,2 +1,13 @@
+from .figures import save as save
+from .heads.pictures import draw_redundancy as draw_redundancy
+from .heads.pictures import draw_score_maps as draw_score_maps
+from .heads.survey import HeadSurvey as HeadSurvey
+from .heads.survey import survey_heads as survey_heads
 from .plots import draw_heads as draw_heads
-from .plots import save as save
+from .plots import draw_pair as draw_pair
+from .plots import draw_rollout as draw_rollout
+from .plots import draw_scores as draw_scores
+from .plots import draw_similarity as draw_similarity
+from .similarity import Similarity as Similarity
+from .similarity import TokenPair as TokenPair
+from .similarity import explain_similarity as explain_similarity
