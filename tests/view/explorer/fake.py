@@ -1,0 +1,123 @@
+"""A client without a server: encoders of any size with made-up attention, for the explorer's tests."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from polyhead_client import (
+    AsyncClient,
+    InvalidRequest,
+    ModelInfo,
+    PolyheadError,
+    ServedModel,
+    TensorInfo,
+    Timings,
+)
+from polyhead_view.explorer.frames import thumbnails
+
+NAMES = ("previous", "next", "current", "first", "entropy", "normalised_entropy", "confidence", "distance")
+D = 8
+
+
+class FakeClient:
+    """Answers as `AsyncClient` does; raises `error` instead, and while `held` waits until it is cancelled."""
+
+    def __init__(self, *, layers: int = 2, heads: int = 3, max_tokens: int = 512) -> None:
+        self.layers, self.heads, self.max_tokens = layers, heads, max_tokens
+        self.graphs = {"words": ["attention", "insight"], "vectors": ["attention"]}
+        self.head_mask = True
+        self.error: PolyheadError | None = None
+        self.held = False
+        self.calls: list[dict[str, Any]] = []
+        self.waiting = 0
+        self.reached = asyncio.Event()
+        self.state = "READY"
+
+    def as_client(self) -> AsyncClient:
+        return cast(AsyncClient, self)
+
+    async def models(self) -> list[ServedModel]:
+        await self._answer()
+        names = [
+            name
+            for family, graphs in self.graphs.items()
+            for name in (family, *(f"{family}.{graph}" for graph in graphs))
+        ]
+        return [ServedModel(name=name, version="1", state=self.state, reason="") for name in names]
+
+    async def model(self, name: str) -> ModelInfo:
+        await self._answer()
+        inputs = ["text"] if name.startswith("words") else ["x"]
+        inputs += ["head_mask"] if self.head_mask else []
+        return ModelInfo(
+            name=name,
+            versions=("1",),
+            platform="fake",
+            inputs={one: TensorInfo(name=one, datatype="BYTES", shape=(-1,)) for one in inputs},
+            outputs={},
+            properties={
+                "layers": str(self.layers),
+                "heads": str(self.heads),
+                "models": ",".join([name, *(f"{name}.{graph}" for graph in self.graphs[name])]),
+            },
+        )
+
+    async def encode(self, text: str, **wanted: Any) -> Any:
+        self.calls.append({"text": text, **wanted})
+        await self._answer()
+        tokens = ["[CLS]", *text.split(), "[SEP]"]
+        if len(tokens) > self.max_tokens:
+            if not wanted.get("truncate"):
+                raise InvalidRequest(f"text has {len(tokens)} tokens, more than {self.max_tokens}")
+            tokens = tokens[: self.max_tokens]
+        T, L, H = len(tokens), self.layers, self.heads
+        kept = np.asarray(wanted.get("head_mask", np.ones((L, H))))
+        output = np.array([[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32)
+        scores = None
+        if wanted.get("scores"):
+            values = np.random.default_rng(T).random((2, L, H, len(NAMES)), np.float32)
+            values[..., 0, 1] = np.nan
+            scores = SimpleNamespace(
+                names=NAMES,
+                layers=tuple(range(L)),
+                values=values[0],
+                weighted=SimpleNamespace(values=values[1]),
+            )
+        layers = range(L) if wanted.get("attention") is True else wanted.get("attention") or []
+        heads = wanted.get("heads") or range(H)
+        drawn = (
+            [[_weights(T, layer, head) for head in range(H)] for layer in range(L)]
+            if wanted.get("thumbnails")
+            else []
+        )
+        return SimpleNamespace(
+            model=wanted["model"],
+            tokens=tokens,
+            timings=Timings(total_ns=2_000_000, compute_ns=1_000_000),
+            output=output,
+            pooled=output.mean(axis=0),
+            attention={layer: np.stack([_weights(T, layer, head) for head in heads]) for layer in layers},
+            scores=scores,
+            thumbnails=np.stack([thumbnails(np.stack(maps)) for maps in drawn]) if drawn else None,
+            rollout=_weights(T, 0, 0) if wanted.get("rollout") else None,
+        )
+
+    async def _answer(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.held:
+            self.waiting += 1
+            self.reached.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.waiting -= 1
+
+
+def _weights(T: int, layer: int, head: int) -> Any:
+    """Attention [T, T] around a diagonal, which differs between heads."""
+    query, key = np.ogrid[:T, :T]
+    raw = np.exp(-np.abs(query - key + head - layer) / (1 + (layer + head) % 5)) + 0.3 * (key == 0)
+    return np.asarray(raw / raw.sum(axis=-1, keepdims=True), np.float32)
