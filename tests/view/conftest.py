@@ -1,5 +1,5 @@
-"""The client's fake server, which the commands call, too."""
+"""The servers of the client's tests, which pictures are fetched from, too."""
 
-from tests.client.conftest import fake
+from tests.client.conftest import fake, real_server
 
-__all__ = ["fake"]
+__all__ = ["fake", "real_server"]

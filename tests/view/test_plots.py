@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from polyhead_client import Encoding, Timings
-from polyhead_view import draw_heads, save
+from polyhead_view import draw_heads, draw_pair, draw_scores, save
 
 
 def encoding(count: int, tokens: Sequence[str] | None, *, size: int = 4, **changes: Any) -> Encoding:
@@ -98,3 +99,75 @@ def test_what_is_not_there_cannot_be_drawn() -> None:
         draw_heads(encoding(1, None), layer=4)
     with pytest.raises(ValueError, match="encoding must be of one sequence, was of a batch"):
         draw_heads(encoding(1, None, attention={5: [np.ones((1, 4, 4))]}), layer=5)
+
+
+def pair_maps(figure: Figure) -> list[Any]:
+    return [axis for axis in figure.axes if axis.images and axis.get_xticklabels()[0].get_rotation() == 90]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_two_inputs_side_by_side(shared: bool) -> None:
+    a = encoding(3, list("abcd"))
+    b = encoding(2, ["$x$", "y"], size=2, heads=(0, 2))
+    assert a.attention is not None
+    assert b.attention is not None
+
+    figure = draw_pair(a, b, layer=5, head=2, titles=("one", "$other$"), shared_scale=shared)
+
+    left, right = pair_maps(figure)
+    np.testing.assert_array_equal(left.images[0].get_array(), a.attention[5][2])
+    np.testing.assert_array_equal(right.images[0].get_array(), b.attention[5][1])
+    assert (left.get_title(), right.get_title()) == ("one", "$other$")
+    assert [text.get_text() for text in right.get_xticklabels()] == b.tokens
+    most = [float(a.attention[5][2].max()), float(b.attention[5][1].max())]
+    scales = [axis.images[0].get_clim() for axis in (left, right)]
+    assert scales == ([(0, max(most))] * 2 if shared else [(0, each) for each in most])
+
+
+def test_a_head_that_was_not_fetched_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError, match=r"head must be one of \[0, 2\], was 1"):
+        draw_pair(encoding(3, None), encoding(2, None, heads=(0, 2)), layer=5, head=1)
+
+
+def test_weights_of_many_tokens_are_coloured_by_their_square_root() -> None:
+    figure = draw_heads(encoding(2, None, size=100), layer=5)
+
+    assert all(axis.images[0].norm.gamma == 0.5 for axis in maps(figure))
+    assert figure.axes[-1].get_ylabel() == "weight, colours by its square root"
+
+
+def test_every_one_of_512_tokens_has_a_dot_of_its_own(tmp_path: Path) -> None:
+    save(draw_heads(encoding(12, None, size=512), layer=5), tmp_path / "heads.png")
+
+    height, width, _ = imread(tmp_path / "heads.png").shape
+    assert width > 6 * 512
+    assert height > 2 * 512
+    assert width < 5000
+
+
+def test_scores_are_a_map_of_layers_and_heads() -> None:
+    values = np.array([[0.25, 1, np.nan], [0, 0.5, 2]])
+
+    axis, _ = draw_scores(values, title="$entropy$", layers=[3, 5]).axes
+
+    np.testing.assert_array_equal(axis.images[0].get_array(), values)
+    assert axis.images[0].get_clim() == (0, 2)
+    assert [text.get_text() for text in axis.texts] == ["0.25", "1.00", "0.00", "0.50", "2.00"]
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["3", "5"]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["0", "1", "2"]
+
+
+def test_scores_of_many_heads_have_no_numbers(tmp_path: Path) -> None:
+    figure = draw_scores(np.full((96, 96), np.nan), title="none", limits=(0, 1))
+    save(figure, tmp_path / "scores.png")
+
+    assert not figure.axes[0].texts
+    assert figure.axes[0].images[0].get_clim() == (0, 1)
+
+
+@pytest.mark.parametrize("values", [np.ones(3), np.ones((0, 3)), np.ones((1, 2, 3))])
+def test_scores_of_another_shape_are_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match=r"values must be \[L, H\], was \["):
+        draw_scores(values, title="entropy")
+    with pytest.raises(ValueError, match="layers must be 2 numbers"):
+        draw_scores(np.ones((2, 3)), title="entropy", layers=[1])

@@ -43,7 +43,8 @@ def view(
     truncate
         Truncate a sentence that is too long, instead of rejecting it.
     """
-    from polyhead_view.plots import draw_heads, kinds, save
+    from polyhead_view.figures import kinds, save
+    from polyhead_view.plots import draw_heads
 
     if out.suffix.removeprefix(".").lower() not in kinds():
         raise InvalidRequest(f"--out must end with one of {', '.join(sorted(kinds()))}, was {out}")

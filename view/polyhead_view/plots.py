@@ -1,96 +1,242 @@
-"""Draw attention as heat maps, one for each head.
+"""Draw what an encoder returns: attention, head scores, rollout and similarity.
 
-Shape letters: T tokens, H heads.
+Queries are rows, keys are columns. Shape letters: T tokens, H heads, L layers.
 """
 
 import math
-import warnings
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib.axis import Axis
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from polyhead_client.encoding import Encoding
+from polyhead_client import Encoding
+from polyhead_view.figures import FONT_SIZE, add_bar, draw_map, label, margin, names, side, weight_scale
+from polyhead_view.similarity import Similarity
 
 _MOST_IN_A_ROW = 12
-_FONT_SIZE = 7.5
-_PITCH = 0.125
-"""The least distance of two tick labels, in inches."""
-_CHARACTER = 0.065
-"""The width of a character of a label, in inches."""
-_LEAST_SIDE, _MOST_SIDE = 1.4, 8.0
-"""The limits for the side of a heat map, in inches."""
+_WIDEST = 24.0
+"""The width of a row of maps, in inches."""
+_MOST_SIDE = 4.0
+"""The side of one of several maps, in inches: at 150 dots an inch each of 512 tokens has a dot of its own."""
+_KEY, _QUERY = "key: the token that is attended to", "query: the token that attends"
+_BAR_COLOUR = "#4c6a92"
 
 
 def draw_heads(encoding: Encoding, *, layer: int, columns: int | None = None) -> Figure:
     """Draw the attention weights of one sequence: a heat map for each head.
 
-    Queries are rows, keys are columns. All maps share one colour scale, from 0 to the largest weight.
+    All maps share one colour scale, from 0 to the largest weight.
 
     Args:
         encoding: The encoding of a single sequence, with the attention of `layer`.
         layer: The layer to draw.
-        columns: Heat maps per row; None means one row for up to 12 heads, and rows of equal length for more.
+        columns: Heat maps per row; None means one row where up to 12 heads fit, and otherwise rows of equal
+            length.
 
     Raises:
         ValueError: The encoding has no such attention, or is that of a batch.
     """
+    weights = _attention(encoding, layer)
+    heads, _, keys = weights.shape
+    width = side(keys) if heads == 1 else side(keys, _MOST_SIDE)
+    if columns is None:
+        fitting = max(1, min(_MOST_IN_A_ROW, int(_WIDEST / width)))
+        columns = math.ceil(heads / math.ceil(heads / fitting))
+    columns = min(columns, heads)
+    rows = math.ceil(heads / columns)
+
+    labels, queries = _labels(encoding, keys)
+    height = width * len(queries) / keys
+    room = margin(labels)
+    size = (columns * (width + 0.12) + room + 1.1, rows * (height + 0.3) + room + 0.75)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    scale = weight_scale(_most(weights), keys)
+    for axis, head, number in zip(axes.flat, weights, encoding.heads or range(heads), strict=False):
+        image = draw_map(axis, head, scale)
+        axis.set_box_aspect(height / width)
+        axis.set_title(f"head {number}", fontsize=FONT_SIZE, pad=3)
+        label(axis.xaxis, labels, width, rotation=90)
+        label(axis.yaxis, queries, height, rotation=0)
+    for axis in axes.flat[heads:]:
+        axis.set_visible(False)
+    figure.supxlabel(_KEY, fontsize=FONT_SIZE)
+    figure.supylabel(_QUERY, fontsize=FONT_SIZE)
+    add_bar(figure, image, axes, "weight")
+    _title(figure, encoding.model, encoding.version, f"attention weights of layer {layer}")
+    return figure
+
+
+def draw_pair(
+    a: Encoding,
+    b: Encoding,
+    *,
+    layer: int,
+    head: int,
+    titles: tuple[str, str] = ("", ""),
+    shared_scale: bool = True,
+) -> Figure:
+    """Draw one head for two encodings side by side: of two inputs, or raw and norm-weighted.
+
+    Args:
+        a: The encoding of a single sequence, with this head.
+        b: The other.
+        layer: The layer of the head.
+        head: Its number.
+        titles: What to write over the maps.
+        shared_scale: Whether both maps share one colour scale. Norm-weighted maps need one of their own.
+
+    Raises:
+        ValueError: An encoding has no such attention, or is that of a batch.
+    """
+    maps = [_head(encoding, layer, head) for encoding in (a, b)]
+    labels = [_labels(encoding, weights.shape[1]) for encoding, weights in zip((a, b), maps, strict=True)]
+    widths = [side(weights.shape[1], 6.0) for weights in maps]
+    heights = [width * len(weights) / weights.shape[1] for width, weights in zip(widths, maps, strict=True)]
+    room = max(margin(keys) for keys, _ in labels)
+    size = (sum(widths) + 2 * room + 2.2, max(heights) + room + 1.0)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(1, 2, width_ratios=widths)
+    for axis, weights, title, width, height, (keys, queries) in zip(
+        axes, maps, titles, widths, heights, labels, strict=True
+    ):
+        most = _most(*maps) if shared_scale else _most(weights)
+        longest = max(len(keys) for keys, _ in labels) if shared_scale else len(keys)
+        image = draw_map(axis, weights, weight_scale(most, longest))
+        axis.set_box_aspect(height / width)
+        axis.set_title(title, fontsize=FONT_SIZE, pad=3, parse_math=False)
+        label(axis.xaxis, keys, width, rotation=90)
+        label(axis.yaxis, queries, height, rotation=0)
+        if not shared_scale:
+            add_bar(figure, image, axis, "weight")
+    if shared_scale:
+        add_bar(figure, image, axes, "weight")
+    figure.supxlabel(_KEY, fontsize=FONT_SIZE)
+    figure.supylabel(_QUERY, fontsize=FONT_SIZE)
+    _title(figure, a.model, a.version, f"head {head} of layer {layer}")
+    return figure
+
+
+def draw_scores(
+    values: NDArray[Any],
+    *,
+    title: str,
+    layers: Sequence[int] | None = None,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw a score of every head as a map: layers are rows, heads are columns.
+
+    Cells have their numbers where there are up to 24 heads; undefined ones are grey.
+
+    Args:
+        values: [L, H], such as `encoding.scores["entropy"]`.
+        title: What it is.
+        layers: The numbers of the layers; None means 0 to L - 1.
+        limits: The ends of the colour scale; None means from 0, or the least value below it, to the largest.
+
+    Raises:
+        ValueError: The shape is not [L, H], or does not fit `layers`.
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"values must be [L, H], was {list(values.shape)}")
+    rows = list(range(len(values)) if layers is None else layers)
+    if len(rows) != len(values):
+        raise ValueError(f"layers must be {len(values)} numbers, one for each row of values, was {rows}")
+    low, high = limits or (min(0.0, float(np.nanmin(values, initial=0.0))), _most(values))
+    numbered = values.shape[1] <= 24
+    cell = 0.36 if numbered else 0.16
+    figure = Figure(
+        figsize=(values.shape[1] * cell + 1.5, len(values) * min(cell, 0.26) + 1.0), layout="constrained"
+    )
+    axis = figure.subplots()
+    image = draw_map(axis, values, Normalize(low, high), colours="cividis")
+    if numbered:
+        middle = (low + high) / 2
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                colour = "black" if value > middle else "white"
+                axis.text(
+                    column, row, f"{value:.2f}", color=colour, size=FONT_SIZE - 1, ha="center", va="center"
+                )
+    label(axis.xaxis, [str(head) for head in range(values.shape[1])], values.shape[1] * cell, rotation=0)
+    label(axis.yaxis, [str(row) for row in rows], len(rows) * min(cell, 0.26), rotation=0)
+    axis.set_xlabel("head", fontsize=FONT_SIZE)
+    axis.set_ylabel("layer", fontsize=FONT_SIZE)
+    add_bar(figure, image, axis, "")
+    figure.suptitle(title, fontsize=FONT_SIZE + 1, parse_math=False)
+    return figure
+
+
+def draw_similarity(similarity: Similarity) -> Figure:
+    """Draw what each pair of tokens adds to the cosine of two texts, with the sums of each token.
+
+    Orange pairs add to the similarity, purple ones take from it. The bars are the sums of rows and columns.
+    """
+    values = similarity.contributions
+    rows, columns = (
+        names(tokens, count) for tokens, count in zip(similarity.tokens, values.shape, strict=True)
+    )
+    width, height = side(len(columns)), side(len(rows))
+    size = (width + margin(rows) + 2.2, height + margin(columns) + 1.6)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(
+        2, 2, sharex="col", sharey="row", width_ratios=(width, 0.6), height_ratios=(0.6, height)
+    )
+    most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
+    image = draw_map(axes[1, 0], values, Normalize(-most, most), colours="PuOr_r")
+    axes[0, 0].bar(range(len(columns)), values.sum(0), color=_BAR_COLOUR)
+    axes[1, 1].barh(range(len(rows)), values.sum(1), color=_BAR_COLOUR)
+    axes[0, 1].set_visible(False)
+    for axis in (axes[0, 0], axes[1, 1]):
+        axis.tick_params(labelsize=FONT_SIZE - 1, length=2, pad=1)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].tick_params(bottom=False)
+    axes[1, 1].tick_params(left=False)
+    label(axes[1, 0].xaxis, columns, width, rotation=90)
+    label(axes[1, 0].yaxis, rows, height, rotation=0)
+    add_bar(figure, image, axes[1, :], "contribution to the cosine")
+    _title(
+        figure,
+        similarity.model,
+        similarity.version,
+        f"cosine {similarity.cosine:.3f}, split over pairs of tokens",
+    )
+    return figure
+
+
+def _attention(encoding: Encoding, layer: int) -> NDArray[Any]:
+    """Return [H, T_query, T_key]."""
     if encoding.attention is None or layer not in encoding.attention:
         raise ValueError(f"layer must be one of {list(encoding.attention or ())}, was {layer}")
     weights = encoding.attention[layer]
     if not isinstance(weights, np.ndarray) or weights.ndim != 3:
         raise ValueError("encoding must be of one sequence, was of a batch")
-    heads, keys = len(weights), weights.shape[2]
-    if columns is None:
-        columns = math.ceil(heads / math.ceil(heads / _MOST_IN_A_ROW))
-    columns = min(columns, heads)
-    rows = math.ceil(heads / columns)
-
-    labels = [str(token) for token in encoding.tokens] if encoding.tokens else [str(at) for at in range(keys)]
-    queries = labels if encoding.queries is None else [labels[at] for at in encoding.queries]
-    width = min(max(keys * _PITCH, _LEAST_SIDE), _MOST_SIDE)
-    height = width * len(queries) / keys
-    margin = _CHARACTER * max(len(label) for label in labels)
-    size = (columns * (width + 0.12) + margin + 1.1, rows * (height + 0.3) + margin + 0.75)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    most = float(np.nanmax(weights, initial=0.0)) or 1.0
-    for axis, head, number in zip(axes.flat, weights, encoding.heads or range(heads), strict=False):
-        image = axis.imshow(head, cmap="viridis", vmin=0, vmax=most, interpolation="nearest")
-        axis.set_title(f"head {number}", fontsize=_FONT_SIZE, pad=3)
-        _label(axis.xaxis, labels, width, rotation=90)
-        _label(axis.yaxis, queries, height, rotation=0)
-    for axis in axes.flat[heads:]:
-        axis.set_visible(False)
-    figure.supxlabel("key: the token that is attended to", fontsize=_FONT_SIZE)
-    figure.supylabel("query: the token that attends", fontsize=_FONT_SIZE)
-    bar = figure.colorbar(image, ax=axes, pad=0.01)
-    bar.ax.tick_params(labelsize=_FONT_SIZE)
-    bar.set_label("weight", fontsize=_FONT_SIZE)
-    title = f"{encoding.model}, version {encoding.version}\nattention weights of layer {layer}"
-    figure.suptitle(title, fontsize=_FONT_SIZE + 1, parse_math=False)
-    return figure
+    return weights
 
 
-def kinds() -> Collection[str]:
-    """Return the suffixes, without the dot, of the supported image formats."""
-    return Figure().canvas.get_supported_filetypes().keys() - {"pgf"}  # it needs LaTeX
+def _head(encoding: Encoding, layer: int, head: int) -> NDArray[Any]:
+    weights = _attention(encoding, layer)
+    numbers = list(encoding.heads or range(len(weights)))
+    if head not in numbers:
+        raise ValueError(f"head must be one of {numbers}, was {head}")
+    found: NDArray[Any] = weights[numbers.index(head)]
+    return found
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write an image; the suffix of its name selects the format, one of `kinds`."""
-    with warnings.catch_warnings():
-        # Characters that the font lacks are drawn as boxes; a warning would not help.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(path, dpi=150)
+def _labels(encoding: Encoding, keys: int) -> tuple[list[str], list[str]]:
+    """Return the labels of the keys and of the queries."""
+    tokens = names(encoding.tokens, keys)  # type: ignore[arg-type]
+    return tokens, tokens if encoding.queries is None else [tokens[at] for at in encoding.queries]
 
 
-def _label(axis: Axis, labels: Sequence[str], inches: float, *, rotation: int) -> None:
-    """Label an axis with tokens: every one if there is room, otherwise every second, third, ..."""
-    step = max(1, math.ceil(len(labels) * _PITCH / max(inches, _PITCH) - 0.01))
-    axis.set_ticks(range(0, len(labels), step), labels[::step], rotation=rotation, fontsize=_FONT_SIZE)
-    axis.set_tick_params(length=2, pad=1)
-    for text in axis.get_ticklabels():
-        text.set_parse_math(False)  # "$" is a token, not mathematics
+def _most(*arrays: NDArray[Any]) -> float:
+    """Return the largest value, for the upper end of a scale."""
+    return max(float(np.nanmax(values, initial=0.0)) for values in arrays) or 1.0
+
+
+def _title(figure: Figure, model: str, version: str, what: str) -> None:
+    figure.suptitle(f"{model}, version {version}\n{what}", fontsize=FONT_SIZE + 1, parse_math=False)

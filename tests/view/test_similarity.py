@@ -1,0 +1,108 @@
+"""The split of a cosine over pairs of tokens."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from polyhead_client import Client, InvalidRequest
+from polyhead_view import draw_similarity, explain_similarity
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeServer
+
+A, B = "the cat sat on the mat .", "a big dog ran !"
+
+
+@pytest.fixture
+def client(real_server: str) -> Iterator[Client]:
+    with Client(real_server) as client:
+        yield client
+
+
+def test_contributions_sum_to_the_cosine(client: Client) -> None:
+    explained = explain_similarity(client, A, B, model="tiny-tokens")
+
+    pooled = client.encode([A, B], model="tiny-tokens").pooled
+    assert pooled is not None
+    assert explained.cosine == pytest.approx(float(pooled[0] @ pooled[1]), abs=1e-6)
+    assert explained.contributions.sum() == pytest.approx(explained.cosine, abs=1e-6)
+    assert explained.tokens == (["[CLS]", *A.split(), "[SEP]"], ["[CLS]", *B.split(), "[SEP]"])
+
+
+def test_a_contribution_is_that_of_two_rows_of_the_output(client: Client) -> None:
+    explained = explain_similarity(client, A, B, model="tiny-tokens")
+
+    a, b = client.encode([A, B], model="tiny-tokens").output
+    scale = len(a) * len(b) * np.linalg.norm(a.mean(0)) * np.linalg.norm(b.mean(0))
+    assert explained.contributions.shape == (len(a), len(b))
+    assert explained.contributions[3, 1] == pytest.approx(a[3] @ b[1] / scale, abs=1e-6)
+
+
+def test_a_text_is_as_similar_as_can_be_to_itself(client: Client) -> None:
+    explained = explain_similarity(client, A, A, model="tiny-tokens")
+
+    assert explained.contributions.sum() == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(explained.contributions, explained.contributions.T, atol=1e-7)
+
+
+def test_pairs_come_from_the_largest_contribution_to_the_smallest(client: Client) -> None:
+    explained = explain_similarity(client, A, B, model="tiny-tokens")
+
+    pairs = list(explained.pairs())
+    contributions = [pair.contribution for pair in pairs]
+    assert len(pairs) == explained.contributions.size
+    assert contributions == sorted(contributions, reverse=True)
+    assert all(explained.contributions[pair.a, pair.b] == pair.contribution for pair in pairs)
+
+
+def test_long_texts_are_truncated_on_request(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match=r"text\[1\] must be at most 16 tokens, was 22"):
+        explain_similarity(client, A, "the cat " * 10, model="tiny-tokens")
+
+    explained = explain_similarity(client, A, "the cat " * 10, model="tiny-tokens", truncate=True)
+
+    assert len(explained.tokens[1]) == 16
+
+
+@pytest.mark.parametrize(("pooling", "way"), [("cls", "words pools by cls"), ("", "words does not pool")])
+def test_other_ways_of_pooling_are_refused(fake: "FakeServer", pooling: str, way: str) -> None:
+    fake.properties["pooling"] = pooling
+
+    with Client(fake.target) as client, pytest.raises(InvalidRequest, match=f"pools by the mean; {way}"):
+        explain_similarity(client, "a cat", "a dog", model="words")
+
+
+@pytest.mark.parametrize("a", ["", "$x$ <b>猫</b>"])
+def test_any_text_can_be_compared_and_drawn(client: Client, a: str) -> None:
+    explained = explain_similarity(client, a, "the cat", model="tiny-tokens")
+
+    assert explained.contributions.sum() == pytest.approx(explained.cosine, abs=1e-6)
+    draw_similarity(explained)
+
+
+def test_the_picture_has_every_pair_and_the_sums_of_tokens(client: Client) -> None:
+    explained = explain_similarity(client, A, B, model="tiny-tokens")
+
+    figure = draw_similarity(explained)
+
+    (pairs,) = (axes for axes in figure.axes if axes.images)
+    image: Any = pairs.images[0]
+    np.testing.assert_array_equal(image.get_array(), explained.contributions)
+    assert image.norm.vmin == -image.norm.vmax == -np.abs(explained.contributions).max()
+    assert [text.get_text() for text in pairs.get_yticklabels()] == explained.tokens[0]
+    assert [text.get_text() for text in pairs.get_xticklabels()] == explained.tokens[1]
+    heights = [patch.get_height() for patch in figure.axes[0].patches]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(heights, explained.contributions.sum(0))
+    assert f"cosine {explained.cosine:.3f}" in figure.get_suptitle()
+
+
+def test_minilm_s_cosine_is_split_exactly(minilm_address: str) -> None:
+    a, b = "A man is eating a piece of bread.", "Someone is having a meal."
+    with Client(minilm_address) as client:
+        explained = explain_similarity(client, a, b)
+
+    best = next(explained.pairs())
+    assert explained.contributions.sum() == pytest.approx(explained.cosine, abs=1e-6)
+    assert (explained.tokens[0][best.a], explained.tokens[1][best.b]) == ("eating", "meal")

@@ -1,0 +1,96 @@
+"""Explain the similarity of two texts: split the cosine of their pooled vectors over pairs of tokens.
+
+Shape letters: T tokens, D d_model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client import Client, InvalidRequest
+from polyhead_proto.names import Property
+
+
+class TokenPair(NamedTuple):
+    """What one token of each text adds to the cosine."""
+
+    a: int
+    """The position in the first text."""
+    b: int
+    """The position in the second."""
+    contribution: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Similarity:
+    """The cosine of two mean-pooled vectors, and what each pair of tokens adds to it."""
+
+    model: str
+    version: str
+    cosine: float
+    """The cosine of the pooled vectors, as the server returned them."""
+    contributions: NDArray[np.float64]
+    """[T_a, T_b], positive or negative; their sum is the cosine, within 1e-6 in fp32."""
+    tokens: tuple[list[str], list[str]]
+    """The tokens of both texts, with special ones such as [CLS] and [SEP]: these are pooled, too."""
+
+    def pairs(self) -> Iterator[TokenPair]:
+        """Iterate over the pairs of tokens, from the largest contribution to the smallest."""
+        flat = self.contributions.reshape(-1)
+        columns = self.contributions.shape[1]
+        for at in np.argsort(-flat, kind="stable").tolist():
+            yield TokenPair(at // columns, at % columns, float(flat[at]))
+
+
+def explain_similarity(
+    client: Client, a: str, b: str, *, model: str | None = None, truncate: bool = False
+) -> Similarity:
+    """Split the cosine of two texts' pooled vectors over pairs of tokens.
+
+    A mean-pooled vector p is the mean of the n rows o_i of the output. So the cosine of two of them is a sum
+    over pairs of tokens, Σ_ij o_i·o_j / (n_a n_b ‖p_a‖ ‖p_b‖), with nothing left over.
+
+    The rows are vectors in context: a row also holds what its token gathered from others.
+
+    Args:
+        client: A client of the server.
+        a: The first text.
+        b: The second text.
+        model: The family; None means the only one that takes texts.
+        truncate: Whether to truncate texts that are too long, instead of raising an error.
+
+    Raises:
+        InvalidRequest: The family does not pool by the mean, or a text has no tokens.
+        PolyheadError: The call failed.
+    """
+    encoding = client.encode([a, b], model=model, truncate=truncate)
+    info = client.model(encoding.model)
+    pooling = info.properties.get(Property.POOLING)
+    if pooling != "mean" or encoding.pooled is None:
+        way = f"pools by {pooling}" if pooling else "does not pool"
+        raise InvalidRequest(
+            f"the similarity can be split only for a family that pools by the mean; {info.family} {way}"
+        )
+    pooled = np.asarray(encoding.pooled, np.float64)
+    if not pooled.any(1).all():
+        raise InvalidRequest("a and b must have tokens; the vector of a text without any has no direction")
+    first, second = (_shares(np.asarray(output, np.float64)) for output in encoding.output)
+    return Similarity(
+        model=encoding.model,
+        version=encoding.version,
+        cosine=_cosine(*pooled),
+        contributions=first @ second.T,
+        tokens=(list(encoding.tokens[0]), list(encoding.tokens[1])) if encoding.tokens else ([], []),
+    )
+
+
+def _shares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what each row adds to the mean of all, scaled to length 1."""
+    return rows / (len(rows) * np.linalg.norm(rows.mean(0)))
+
+
+def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
