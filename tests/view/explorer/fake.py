@@ -60,11 +60,18 @@ class FakeClient:
             properties={
                 "layers": str(self.layers),
                 "heads": str(self.heads),
+                "pooling": "mean",
                 "models": ",".join([name, *(f"{name}.{graph}" for graph in self.graphs[name])]),
             },
         )
 
-    async def encode(self, text: str, **wanted: Any) -> Any:
+    async def encode(self, text: str | list[str], **wanted: Any) -> Any:
+        if isinstance(text, list):
+            parts = [await self.encode(one, **wanted) for one in text]
+            fields = {
+                name: [getattr(part, name) for part in parts] for name in ("tokens", "output", "pooled")
+            }
+            return SimpleNamespace(model=wanted["model"], version="1", **fields)
         self.calls.append({"text": text, **wanted})
         await self._answer()
         tokens = ["[CLS]", *text.split(), "[SEP]"]

@@ -37,11 +37,11 @@ def test_a_frame_holds_its_header_and_arrays() -> None:
         np.testing.assert_array_equal(read[name], array)
 
 
-@pytest.mark.parametrize(("least", "dtype"), [(0, np.uint16), (-1, np.int16)])
-def test_quantised_values_are_within_half_a_step(least: float, dtype: type) -> None:
-    values = np.random.default_rng(3).uniform(least, 1, (7, 9)).astype(np.float32)
+@pytest.mark.parametrize(("signed", "dtype"), [(False, np.uint16), (True, np.int16)])
+def test_quantised_values_are_within_half_a_step(signed: bool, dtype: type) -> None:
+    values = np.random.default_rng(3).uniform(-signed, 1, (7, 9)).astype(np.float32)
 
-    codes, scale = quantise(values)
+    codes, scale = quantise(values, signed=signed)
 
     assert codes.dtype == dtype
     np.testing.assert_allclose(codes * scale, values, atol=0.51 * scale)

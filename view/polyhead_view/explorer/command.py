@@ -43,7 +43,7 @@ def explore(
 
     from polyhead_client import AsyncClient
     from polyhead_view.explorer.explorer import Explorer
-    from polyhead_view.explorer.page import LOOPBACK, create_page
+    from polyhead_view.explorer.page import LOOPBACK, configuration, create_page
 
     credentials, token = connection.credentials(), connection.token()
 
@@ -65,5 +65,4 @@ def explore(
             )
         if open_page:
             webbrowser.open(url)
-        config = uvicorn.Config(page, log_level="warning", access_log=False, server_header=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(configuration(page)).run(sockets=[listening])

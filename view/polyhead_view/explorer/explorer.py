@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import AsyncClient, Encoding, InvalidRequest, ModelInfo
 from polyhead_view.explorer.frames import pack, quantise, thumbnails
+from polyhead_view.similarity import split_similarity
 
 _MOST_SILENCED = 65_536
 
@@ -189,19 +190,16 @@ class Explorer:
     async def similarity(self, asked: Question) -> bytes:
         """Return the split of the cosine of two sentences into pairs of tokens, [T, T of the other]."""
         kept = kept_heads(await self._client.model(asked.model), asked.silenced)
-        first, second = await asyncio.gather(
-            *(
-                self._client.encode(text, model=asked.model, pooled=False, truncate=asked.truncate, **kept)
-                for text in (asked.text, asked.other)
-            )
+        encoding = await self._client.encode(
+            [asked.text, asked.other], model=asked.model, truncate=asked.truncate, **kept
         )
-        parts = split_cosine(first.output, second.output)
-        codes, scale = quantise(parts)
+        split = split_similarity(encoding, await self._client.model(encoding.model))
+        codes, scale = quantise(split.contributions, signed=True)
         header = {
-            **_header(first),
-            "columns": second.tokens,
             "scale": scale,
-            "cosine": float(parts.sum()),
+            "cosine": split.cosine,
+            "tokens": split.tokens[0],
+            "columns": split.tokens[1],
         }
         return pack(header, {"map": codes})
 
@@ -269,21 +267,6 @@ def cosine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     norms = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
     products: NDArray[Any] = (first * second).sum(axis=-1)
     return products / np.where(norms > 0, norms, 1)
-
-
-def split_cosine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """Split the cosine of two means of vectors into the part of each pair: they sum to it.
-
-    Args:
-        first: [T, D].
-        second: [T of the other, D].
-
-    Returns:
-        [T, T of the other].
-    """
-    norms = np.linalg.norm(first.mean(axis=0)) * np.linalg.norm(second.mean(axis=0))
-    parts: NDArray[Any] = first @ second.T / (len(first) * len(second) * (norms or 1.0))
-    return parts
 
 
 def _header(encoding: Encoding) -> dict[str, Any]:

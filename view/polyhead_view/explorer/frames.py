@@ -1,7 +1,7 @@
 """What the page receives: a JSON header and arrays, as bytes.
 
-A frame is the header's length (uint32, little endian), the header, and the arrays, each at a multiple of 8 bytes.
-The header's `arrays` gives the datatype, shape and place of each; its other fields are the caller's.
+A frame is the header's length (uint32, little endian), the header, and the arrays, each at a multiple of 8
+bytes. The header's `arrays` gives the datatype, shape and place of each; its other fields are the caller's.
 
 Shape letters: T tokens, H heads, L layers.
 """
@@ -34,13 +34,13 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes
     return b"".join([len(spelled).to_bytes(4, "little"), spelled, *chunks])
 
 
-def quantise(values: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """Write values with 16 bits each: unsigned where none is negative, signed otherwise.
+def quantise(values: NDArray[Any], *, signed: bool = False) -> tuple[NDArray[Any], float]:
+    """Write values with 16 bits each; unsigned ones must not be negative.
 
     Returns:
         Codes, and the scale: a value is about its code times the scale, within half of it.
     """
-    dtype = np.dtype(np.int16 if values.min(initial=0) < 0 else np.uint16)
+    dtype = np.dtype(np.int16 if signed else np.uint16)
     most = float(np.abs(values).max(initial=0)) or 1.0
     scale = most / np.iinfo(dtype).max
     return np.round(values / scale).astype(dtype), scale
@@ -76,5 +76,5 @@ def colours() -> bytes:
 
     Both scales can be told apart with any kind of colour vision, the first also in grey.
     """
-    scales = [mpl.colormaps[name](range(256), bytes=True)[:, :3] for name in ("viridis", "PuOr")]
+    scales = [mpl.colormaps[name](range(256), bytes=True)[:, :3] for name in ("viridis", "PuOr_r")]
     return np.concatenate(scales).tobytes()

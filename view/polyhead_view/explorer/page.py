@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn import Config
 
 from polyhead_client import (
     AccessDenied,
@@ -99,6 +100,18 @@ def create_page(explorer: Explorer, *, allowed_hosts: Sequence[str] = LOOPBACK) 
             Middleware(_WithHeaders),
             Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts], www_redirect=False),
         ],
+    )
+
+
+def configuration(page: Starlette) -> Config:
+    """Configure a server of the page; when it stops, questions in flight have a second."""
+    return Config(
+        page,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
     )
 
 

@@ -15,6 +15,9 @@ export function colourOf(share, signed = false) {
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 
+/** Many keys share a row's weight: beyond 64 of them, colours follow the square root, or most would be black. */
+export const shade = (share, keys) => (keys > 64 ? Math.sqrt(share) : share);
+
 /** Return black or white: what can be read on a colour. */
 export const ink = ([red, green, blue]) => (0.3 * red + 0.59 * green + 0.11 * blue > 130 ? "#000" : "#fff");
 

@@ -92,7 +92,9 @@ function refresh() {
 // ---- Heads -----------------------------------------------------------------------------------------------
 
 function showGrids() {
-  by("grids").replaceChildren(...overviews.map((_, at) => grids[at].element));
+  const shown = overviews.map((_, at) => grids[at].element);
+  // What is moved loses the focus.
+  if (by("grids").childElementCount !== shown.length) by("grids").replaceChildren(...shown);
   overviews.forEach((overview, at) => {
     const took = `${overview.tokens.length} tokens, ${overview.total_ms.toFixed(0)} ms`;
     grids[at].show(overview, `${took}: ${overview.text}`);

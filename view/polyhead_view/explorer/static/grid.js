@@ -1,6 +1,6 @@
 // The heads of an encoder as small maps, layers × heads, framed by the colour of a score.
 
-import { colourOf, css, paint } from "./colours.js";
+import { colourOf, css, paint, shade } from "./colours.js";
 
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
@@ -22,7 +22,7 @@ export class HeadGrid {
 
   /** Show the thumbnails of an overview; cells stay, and so does the focus, if there are as many as before. */
   show(overview, caption) {
-    const [layers, heads, side] = overview.thumbnails.shape;
+    const [, heads, side] = overview.thumbnails.shape;
     const key = `${overview.layers}×${heads}`;
     if (this.key !== key) this.#build(overview.layers, heads);
     this.key = key;
@@ -30,11 +30,10 @@ export class HeadGrid {
     const shown = Math.min(overview.tokens.length, side);
     this.cells.forEach((cell, at) => {
       const from = at * side * side;
-      const share = (pixel) =>
-        overview.thumbnails[from + Math.floor(pixel / shown) * side + (pixel % shown)] / 255;
+      const value = (pixel) => overview.thumbnails[from + Math.floor(pixel / shown) * side + (pixel % shown)];
+      const share = (pixel) => shade(value(pixel) / 255, overview.tokens.length);
       paint(cell.firstChild, shown, shown, share);
     });
-    return layers * heads;
   }
 
   /** Colour the frames: `shares` in 0..1 or NaN, `labels` what is read out, for each cell. */

@@ -1,6 +1,6 @@
 // One map, tokens × tokens, with the tokens of a row and its strongest weights.
 
-import { colourOf, css, ink, paint } from "./colours.js";
+import { colourOf, css, ink, paint, shade } from "./colours.js";
 
 const FONT = "11px system-ui, sans-serif";
 const PITCH = 12; // the least distance of labels, in pixels
@@ -49,13 +49,13 @@ export class Panel {
     this.element.className = "panel";
     this.caption = this.element.appendChild(document.createElement("p"));
     this.caption.className = "caption";
+    this.reading = this.element.appendChild(document.createElement("p"));
+    this.reading.className = "reading";
+    this.reading.setAttribute("role", "status");
     this.canvas = this.element.appendChild(document.createElement("canvas"));
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute("aria-roledescription", "heat map");
-    this.reading = this.element.appendChild(document.createElement("p"));
-    this.reading.className = "reading";
-    this.reading.setAttribute("role", "status");
     this.strip = new Strip((at) => this.frame && this.#move(this.frame.same ? at : this.row, this.frame.same ? this.column : at));
     this.element.appendChild(this.strip.element);
     this.list = this.element.appendChild(document.createElement("ol"));
@@ -73,7 +73,8 @@ export class Panel {
     this.words = words;
     this.signed = frame.map instanceof Int16Array;
     this.most = frame.map.reduce((most, code) => Math.max(most, Math.abs(code)), 1);
-    paint(this.image, columns, rows, (at) => frame.map[at] / this.most, this.signed);
+    const share = (at) => frame.map[at] / this.most;
+    paint(this.image, columns, rows, (at) => (this.signed ? share(at) : shade(share(at), columns)), this.signed);
     this.canvas.setAttribute("aria-label", `${words.label}; arrow keys move over its cells`);
     this.caption.textContent = words.caption;
     this.strip.show(frame.columns);
