@@ -14,6 +14,9 @@ from .errors import ServerError as ServerError
 from .errors import TooLarge as TooLarge
 from .errors import Unavailable as Unavailable
 from .errors import Unsupported as Unsupported
+from .insight import HeadScores as HeadScores
+from .insight import TopKeys as TopKeys
+from .insight import norm_weighted as norm_weighted
 from .models import Duration as Duration
 from .models import ModelInfo as ModelInfo
 from .models import ModelStatistics as ModelStatistics

@@ -109,6 +109,19 @@ def check_flag(name: str, value: object, *, optional: bool = False) -> None:
         raise InvalidRequest(f"{name} must be {must}, was {value!r}")
 
 
+def check_count(name: str, value: Any) -> int | None:
+    """Check a number of things, 1 or more, or None.
+
+    Raises:
+        InvalidRequest: It is anything else.
+    """
+    if value is None:
+        return None
+    if type(value) is bool or not isinstance(value, Integral) or value < 1:
+        raise InvalidRequest(f"{name} must be an integer, 1 or more, or None, was {value!r}")
+    return int(value)
+
+
 def check_options(options: Any) -> Sequence[tuple[str, Any]]:
     """Check gRPC channel options.
 

@@ -9,21 +9,21 @@ Shape letters: B batch, T tokens.
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.calls import Join, Operation
 from polyhead_client.deadline import Deadline, latest
-from polyhead_client.encoding import Arrays, Encoding
+from polyhead_client.encoding import Arrays
 from polyhead_client.errors import AccessDenied, Cancelled, NotFound, PolyheadError, Unavailable, Unsupported
 from polyhead_client.inputs import Batch, join
-from polyhead_client.padding import InputForm
 from polyhead_client.reply import Unpadder
 from polyhead_client.request import RequestTemplate, reply_bytes
+from polyhead_client.results import Results
+from polyhead_client.selection import SelectedOutput
 from polyhead_proto import RPCS
 
 _MAX_UNDER_WAY = 2
@@ -58,7 +58,7 @@ class Send(Protocol):
 
     def __call__(  # noqa: D102
         self, template: RequestTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
-    ) -> Operation[Encoding]: ...
+    ) -> Operation[Results]: ...
 
 
 Start: TypeAlias = Callable[[Operation[None]], Callable[[], None]]
@@ -80,7 +80,7 @@ class Coalescer:
         self._queues: dict[Hashable, _Queue] = {}
         self._closed = False
 
-    def encode(self, template: RequestTemplate, batch: Batch, deadline: Deadline) -> Operation[Encoding]:
+    def encode(self, template: RequestTemplate, batch: Batch, deadline: Deadline) -> Operation[Results]:
         """Encode a batch, together with other calls of its form while requests are under way.
 
         Raises:
@@ -99,10 +99,10 @@ class Coalescer:
                     leave=lambda: queue.leave(part),
                 )
                 if part.joined is not None:
-                    return part.encoding(*part.joined)
-            encoding = yield from self._send(template, batch, deadline)
-            queue.learn(encoding, part.size, part.width)
-            return encoding
+                    return part.results(*part.joined)
+            results = yield from self._send(template, batch, deadline)
+            queue.learn(results, part.size, part.width)
+            return results
         finally:
             if part.has_slot:
                 self._go_on(queue, calls=1)
@@ -162,19 +162,19 @@ class Coalescer:
                 self._go_on(queue)
 
     def _send_together(self, queue: "_Queue", parts: Sequence["_Part"]) -> Operation[None]:
-        encoding: Encoding | None = None
+        results: Results | None = None
         error: PolyheadError | None = None
         try:
             batch = join([part.batch for part in parts])
             deadline = latest(part.deadline for part in parts)
-            encoding = yield from self._send(parts[0].template, batch, deadline, stream=False)
-            queue.learn(encoding, batch.size, max(part.width for part in parts))
+            results = yield from self._send(parts[0].template, batch, deadline, stream=False)
+            queue.learn(results, batch.size, max(part.width for part in parts))
         except _SHARED_ERRORS as shared:
             error = shared
         except PolyheadError:
             pass  # one of them may be the cause
         finally:
-            queue.finish(parts, encoding, error)
+            queue.finish(parts, results, error)
 
 
 class _Sender:
@@ -220,7 +220,7 @@ class _Part:
         self.has_slot = False
         self.is_waiting = False
         self.sender: _Sender | None = None
-        self.joined: tuple[Encoding, int] | None = None
+        self.joined: tuple[Results, int] | None = None
         self.error: PolyheadError | None = None
         self.wake: Callable[[], None] = lambda: None
 
@@ -231,12 +231,9 @@ class _Part:
             template.info.name,
             template.version,
             template.truncate,
-            requested.outputs,
-            tuple(requested.layers),
-            requested.heads,
-            requested.dtype,
-            requested.queries,
-            requested.queries and self.width,  # T decides whether a query is valid
+            requested.signature,
+            # T decides whether a selected query is valid.
+            requested.queries is not None and not requested.rows and self.width,
             self.batch.signature,
         )
 
@@ -258,42 +255,33 @@ class _Part:
         ):
             return False
         request = self.batch.nbytes * size * width // (self.size * self.width)
-        reply = reply_bytes(info, requested, size=size, tokens=tokens)
+        reply = reply_bytes(requested, size=size, tokens=tokens)
         return request <= min(_LARGEST_MESSAGE, info.max_request_bytes or _LARGEST_MESSAGE) and reply <= min(
             _LARGEST_MESSAGE, info.max_reply_bytes or _LARGEST_MESSAGE
         )
 
-    def encoding(self, whole: Encoding, start: int) -> Encoding:
-        """Return its rows of a joined result, in the form of its inputs.
+    def results(self, whole: Results, start: int) -> Results:
+        """Return its rows of joined results, in the form of its inputs.
 
         They are copies. A view would keep the rows of all callers in memory.
         """
         batch, rows = self.batch, slice(start, start + self.size)
         tokens = slice(batch.tokens)
-        lengths = _copied(np.asarray(whole.lengths)[rows]) if batch.lengths is None else batch.lengths
+        lengths = _copied(whole.lengths[rows]) if batch.lengths is None else batch.lengths
         unpadder = Unpadder(batch, lengths)
 
-        def own(array: NDArray[Any], *axes: int) -> Arrays:
+        def own(output: SelectedOutput) -> Arrays:
+            array, axes = whole.arrays[output.name], output.token_axes
             index = [tokens if axis in axes else slice(None) for axis in range(array.ndim - 1)]
             arrays = unpadder.arrays(array[(rows, *index)], axes)
             return list(map(_copied, arrays)) if isinstance(arrays, list) else _copied(arrays)
 
-        single = batch.form is InputForm.SINGLE
-        query_axes = (1, 2) if whole.queries is None else (2,)
-        attention = whole.attention and {
-            layer: own(weights, *query_axes) for layer, weights in whole.attention.items()
-        }
-        return Encoding(
-            model=whole.model,
-            version=whole.version,
-            output=None if whole.output is None else own(whole.output, 0),
-            pooled=None if whole.pooled is None else _copied(whole.pooled[start if single else rows]),
-            attention=attention and MappingProxyType(attention),
-            heads=whole.heads,
-            queries=whole.queries,
+        outputs = self.template.requested.outputs
+        return replace(
+            whole,
+            arrays={output.name: own(output) for output in outputs if output.name in whole.arrays},
             tokens=whole.tokens and unpadder.tokens([list(row[tokens]) for row in whole.tokens[rows]]),
-            lengths=int(lengths[0]) if single else lengths,
-            timings=whole.timings,
+            lengths=lengths,
         )
 
 
@@ -313,9 +301,9 @@ class _Queue:
         self._units = 0  # tokens, or bytes of text, that wait
         self._seconds: float | None = None  # to compute a unit
 
-    def learn(self, encoding: Encoding, size: int, width: int) -> None:
+    def learn(self, results: Results, size: int, width: int) -> None:
         """Learn what a form costs from the result for `size` sequences."""
-        nanoseconds = encoding.timings.compute_ns
+        nanoseconds = results.timings.compute_ns
         if nanoseconds is None or not size * width:
             return
         seconds = nanoseconds / 1e9 / (size * width)
@@ -399,15 +387,15 @@ class _Queue:
                 self._starting += 1
             return part.is_waiting
 
-    def finish(self, parts: Sequence[_Part], encoding: Encoding | None, error: PolyheadError | None) -> None:
+    def finish(self, parts: Sequence[_Part], results: Results | None, error: PolyheadError | None) -> None:
         """Wake the callers of a request: with its result, its error, or to be sent alone."""
         start = 0
         with self._lock:
             self._calls -= len(parts)
             for part in parts:
                 part.sender = None
-                if encoding is not None:
-                    part.joined = (encoding, start)
+                if results is not None:
+                    part.joined = (results, start)
                 elif error is not None:
                     part.error = _own_copy(error)
                 start += part.size

@@ -1,13 +1,16 @@
 """The result of `encode`.
 
-Shape letters: B batch, T tokens, D d_model, H heads.
+Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
+
+from polyhead_client.insight import HeadScores, TopKeys
 
 Arrays: TypeAlias = Any
 """An array, or for a ragged batch a list of B arrays; the inputs decide, so type checkers cannot tell."""
@@ -41,6 +44,9 @@ class Encoding:
     | a list: texts, [T_i, D], [T_i]  | B × [T_i, D] | B × [H, T_i, T_i] | [B, D] | B × T_i       | [B]     |
     | an array: [B, T, D], [B, T]     | [B, T, D]    | [B, H, T, T]      | [B, D] | B × T         | [B]     |
 
+    The shapes of other outputs, below, are those for one sequence, and vary likewise: for a list, what has an
+    axis T is a list, and all else an array [B, ...].
+
     Arrays are read-only views of the reply, and each of them keeps the whole reply in memory; `array.copy()`
     and `torch.tensor(array)` give writable copies. Only outputs that come in several messages, and weights
     that come as FP16 or UINT8, have arrays of their own. Outputs that were not requested are None.
@@ -55,10 +61,55 @@ class Encoding:
     """Layer → weights, always float32 (FP16 and UINT8 are converted back). The axes are [head, query, key];
     only the selected heads and queries are there, in the order of selection."""
     heads: tuple[int, ...] | None
-    """The numbers of the heads in `attention`, in order."""
+    """The numbers of the heads in all outputs that have an axis of heads, in order."""
     queries: tuple[int, ...] | None
     """The positions of the queries in `attention`; None means all T."""
     tokens: list[str] | list[list[str]] | None
     """"" is padding."""
     lengths: int | NDArray[Any]
     timings: Timings
+    value_norms: Mapping[int, Arrays] | None = None
+    """Layer → the norm of each head's value at each token behind the output projection, [H, T]; see
+    `norm_weighted`."""
+    scores: HeadScores | None = None
+    rollout: Arrays | None = None
+    """Attention rollout through all layers (Abnar & Zuidema 2020, arXiv 2005.00928), [T, T]."""
+    mixed: Arrays | None = None
+    """The sum of all attention weights, each times the weight of its head in `head_mix`, [T, T]."""
+    top: TopKeys | None = None
+    thumbnails: NDArray[Any] | None = None
+    """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
+    leaves the rest 0; the pixels of a longer one are means over blocks of it."""
+
+    def to_bertviz(self) -> dict[str, Any]:
+        """Return the arguments of `bertviz.head_view` and `bertviz.model_view`.
+
+        ```
+        encoding = client.encode("The cat sat on the mat.", attention=[0, 5])
+        bertviz.head_view(**encoding.to_bertviz())
+        ```
+
+        BertViz draws all weights that it gets, and long texts stall a browser, so request few layers. It
+        numbers heads from 0 on, whichever were selected.
+
+        Raises:
+            ValueError: This is a batch, or lacks tokens, attention, or queries of it.
+            ImportError: PyTorch is not installed, which BertViz needs.
+        """
+        tokens, attention = self.tokens, self.attention
+        if not attention or self.queries is not None:
+            raise ValueError("BertViz draws attention of all queries: encode with attention, without queries")
+        if not isinstance(self.lengths, int):
+            raise ValueError("BertViz draws one sequence, this is a batch: encode one text")
+        if tokens is None:
+            raise ValueError("BertViz needs tokens: encode a text, or with tokens=True")
+        # The client itself does without PyTorch. Whoever has BertViz has it.
+        torch = import_module("torch")
+        weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
+        # BertViz picks layers by their positions, and draws no others.
+        some = next(iter(weights.values()))
+        return {
+            "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
+            "tokens": tokens,
+            "include_layers": list(weights),
+        }

@@ -3,6 +3,7 @@
 Shape letters: B batch, T tokens, D d_model.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
+from polyhead_client.models import TensorInfo
 from polyhead_client.padding import InputForm, Rows, Sequences, as_array, described, pad
 from polyhead_client.tensors import InputTensor, as_datatype, encode_texts
 from polyhead_proto.datatypes import pack_strings
-from polyhead_proto.names import INPUT_IDS, LENGTHS, MASK, TEXT, TOKEN_TYPE_IDS, X
+from polyhead_proto.names import INPUT_IDS, LENGTHS, MASK, ROWS, TEXT, TOKEN_TYPE_IDS, X
 
 Inputs: TypeAlias = (
     str | Sequence[str] | NDArray[Any] | Sequence[NDArray[Any]] | Sequence[int] | Sequence[Sequence[int]]
@@ -31,6 +33,8 @@ class Field:
     name: str
     datatype: str
     rows: Rows
+    fixed: int = 0
+    """The number of last axes on which rows must agree; on others, they are padded."""
 
     @property
     def nbytes(self) -> int:
@@ -40,7 +44,7 @@ class Field:
     @property
     def signature(self) -> Hashable:
         """What rows must have in common to be joined."""
-        return self.name, self.datatype, self.rows[0].shape[1:] if self.name == X else ()
+        return self.name, self.datatype, self.rows[0].shape[-self.fixed :] if self.fixed else ()
 
     def part(self, chosen: slice) -> "Field":
         """Return some of the rows."""
@@ -119,6 +123,10 @@ class Batch:
         """What batches must have in common to be joined: their inputs, but for `lengths`."""
         return tuple(field.signature for field in self.fields if field.name != LENGTHS)
 
+    def with_fields(self, *fields: Field) -> "Batch":
+        """Return the same sequences with more inputs."""
+        return replace(self, fields=(*self.fields, *fields))
+
     def part(self, chosen: slice) -> "Batch":
         """Return some of the sequences, padded to the longest of them."""
         return Batch(
@@ -177,6 +185,39 @@ def prepare(
     return Batch(fields=tuple(fields), form=form, lengths=counts)
 
 
+def per_head(tensor: TensorInfo, value: Any, batch: Batch) -> Field:
+    """Read an input of a number for each head: [L, H] for all sequences, or [B, L, H].
+
+    Raises:
+        InvalidRequest: It has another shape, or a number that is NaN or out of range.
+    """
+    name, heads, (least, largest) = tensor.name, tensor.shape[1:], tensor.range
+    array = as_array(name, value)
+    if array.dtype.kind not in "fiub" or array.shape not in {heads, (batch.size, *heads)}:
+        raise InvalidRequest(
+            f"{name} must be numbers {list(heads)} (layers, heads), or {[batch.size, *heads]}, "
+            f"was {described(array)}"
+        )
+    for index in np.argwhere(~(np.isfinite(array) & (array >= least) & (array <= largest))):
+        must = f"between {least:g} and {largest:g}" if math.isfinite(largest - least) else "finite"
+        raise InvalidRequest(
+            f"{name}[{', '.join(map(str, index))}] must be {must}, was {array[tuple(index)]:g}"
+        )
+    return _field(name, tensor.datatype, np.broadcast_to(array, (batch.size, *heads)), fixed=2)
+
+
+def rows_field(queries: Sequence[int], batch: Batch) -> Field:
+    """Return the input of the positions whose rows of attention are computed, [B, R].
+
+    Raises:
+        InvalidRequest: A position is out of range.
+    """
+    if batch.tokens is not None and max(queries) >= batch.tokens:
+        raise InvalidRequest(f"queries must be below T ({batch.tokens}), was {max(queries)}")
+    positions = np.array(queries, np.int64)
+    return _field(ROWS, "INT64", np.broadcast_to(positions, (batch.size, len(queries))), fixed=1)
+
+
 def join(batches: Sequence[Batch]) -> Batch:
     """Join batches of the same signature into one array, padded to the longest sequence."""
     columns: dict[str, list[Field]] = {}
@@ -187,12 +228,13 @@ def join(batches: Sequence[Batch]) -> Batch:
                 texts += field.rows
             else:
                 columns.setdefault(field.name, []).append(field)
+    counted = columns.pop(LENGTHS, None) is not None or len({batch.tokens for batch in batches}) > 1
+    fields: list[Field | Texts] = [Texts(rows=texts)] if texts else []
+    fields += [replace(parts[0], rows=_joined([part.rows for part in parts])) for parts in columns.values()]
     if texts:
-        return Batch(fields=(Texts(rows=texts),), form=InputForm.ARRAY, lengths=None)
+        return Batch(fields=tuple(fields), form=InputForm.ARRAY, lengths=None)
     lengths = np.concatenate([batch.lengths for batch in batches if batch.lengths is not None])
-    ragged = columns.pop(LENGTHS, None) is not None or len({batch.tokens for batch in batches}) > 1
-    fields = [replace(parts[0], rows=_joined([part.rows for part in parts])) for parts in columns.values()]
-    if ragged:
+    if counted:
         fields.append(_field(LENGTHS, "INT32", lengths))
     return Batch(fields=tuple(fields), form=InputForm.ARRAY, lengths=lengths)
 
@@ -208,14 +250,14 @@ def _main(rows: Rows) -> Field:
     if rows[0].ndim == 1:
         return _field(INPUT_IDS, "INT64", rows)
     half = all(row.dtype == np.float16 for row in rows)
-    return _field(X, "FP16" if half else "FP32", rows)
+    return _field(X, "FP16" if half else "FP32", rows, fixed=1)
 
 
-def _field(name: str, datatype: str, rows: Rows) -> Field:
+def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> Field:
     if isinstance(rows, np.ndarray):
-        return Field(name=name, datatype=datatype, rows=as_datatype(name, datatype, rows))
+        return Field(name=name, datatype=datatype, rows=as_datatype(name, datatype, rows), fixed=fixed)
     items = [as_datatype(f"{name}[{index}]", datatype, row) for index, row in enumerate(rows)]
-    return Field(name=name, datatype=datatype, rows=items)
+    return Field(name=name, datatype=datatype, rows=items, fixed=fixed)
 
 
 def _as_texts(inputs: Any) -> list[str] | None:

@@ -7,6 +7,7 @@ from polyhead_client.calls import Operation, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from polyhead_client.models import ModelInfo, ServedModel, family_of
+from polyhead_client.selection import OutputOptions, cannot_be_had, gives
 from polyhead_proto import messages as pb
 
 
@@ -27,15 +28,28 @@ class ModelCache:
             info = self._models[key] = ModelInfo.from_message(reply)
         return info
 
-    def with_attention(
-        self, info: ModelInfo, version: int | str | None, deadline: Deadline
+    def with_outputs(
+        self, info: ModelInfo, options: OutputOptions, version: int | str | None, deadline: Deadline
     ) -> Operation[ModelInfo]:
-        """Return the model of the same family that has attention outputs; preferably the same model."""
-        for name in (info.name, *info.models):
-            found = info if name == info.name else (yield from self.model(name, version, deadline))
-            if found.attention:
-                return found
-        return info  # the caller rejects it
+        """Return the model of the same family that has the outputs; preferably the same model.
+
+        Raises:
+            InvalidRequest: None has them all.
+            NotFound: One may have them, but is not served.
+        """
+        if any(gives(info, roles, options) for roles in options.alternatives):
+            return info
+        graphs, absent = {info.name: info}, None
+        for roles in options.alternatives:
+            for name in info.models:
+                try:
+                    found = graphs[name] = yield from self.model(name, version, deadline)
+                except NotFound as error:
+                    absent = error
+                else:
+                    if gives(found, roles, options):
+                        return found
+        raise absent or cannot_be_had(list(graphs.values()), options)
 
     def models(self, deadline: Deadline) -> Operation[list[ServedModel]]:
         """List the server's models; the list is not cached."""

@@ -4,17 +4,21 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyhead_client.errors import ServerError
-from polyhead_proto.names import ATTENTION, TEXT, Property
+from polyhead_proto.names import ATTENTION, LENGTHS, OUTPUT, POOLED, TEXT, TOKENS, Property
 
 if TYPE_CHECKING:
     from polyhead_proto import messages as pb
+
+# The axes of outputs of a server that does not report them.
+_AXES = {OUTPUT: ("B", "T", "D"), POOLED: ("B", "D"), TOKENS: ("B", "T"), LENGTHS: ("B",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,30 @@ class TensorInfo:
     name: str
     datatype: str
     shape: tuple[int, ...]
+    axes: tuple[str, ...] = ()
+    """The letter of each axis; empty if the server does not report them."""
+    role: str = ""
+    """Its meaning; its name if the server does not report one."""
+    layers: Sequence[int] = ()
+    """The encoder's layers that an output is of: one, or those along its axis of layers."""
+    labels: tuple[str, ...] = ()
+    """The names along the last axis."""
+    range: tuple[float, float] = (-math.inf, math.inf)
+    """The least and the largest value of an input."""
+
+    def axis(self, *letters: str) -> int | None:
+        """Return the first axis with one of these letters."""
+        return next((at for at, letter in enumerate(self.axes) if letter in letters), None)
+
+    @property
+    def layer_axis(self) -> int | None:
+        """The axis of layers: L for all of the encoder's, A for some."""
+        return self.axis("L", "A")
+
+    def size(self, axis: int) -> int | None:
+        """Return the fixed size of an axis."""
+        size = self.shape[axis] if len(self.shape) == len(self.axes) else -1
+        return None if size < 0 else size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +71,22 @@ class ModelInfo:
 
     @classmethod
     def from_message(cls, message: "pb.ModelMetadataResponse") -> "ModelInfo":
-        """Read the reply to ModelMetadata."""
+        """Read the reply to ModelMetadata.
+
+        Raises:
+            ServerError: The property `tensors` is malformed.
+        """
+        try:
+            described = json.loads(message.properties.get(Property.TENSORS) or "{}")
+            inputs, outputs = (_tensors(tensors, described) for tensors in (message.inputs, message.outputs))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ServerError(f"malformed reply: what {message.name} says of its tensors") from error
         return cls(
             name=message.name,
             versions=tuple(message.versions),
             platform=message.platform,
-            inputs=_tensors(message.inputs),
-            outputs=_tensors(message.outputs),
+            inputs=inputs,
+            outputs=outputs,
             properties=MappingProxyType(dict(message.properties)),
         )
 
@@ -58,24 +95,14 @@ class ModelInfo:
         """The family that this graph belongs to."""
         return family_of(self.name)
 
-    @cached_property
-    def attention(self) -> Mapping[int, str]:
-        """The outputs of attention weights, by layer; empty if the server does not report any."""
-        try:
-            tensors = json.loads(self.properties.get(Property.TENSORS) or "{}")
-            layers = {
-                int(tensor["layer"]): name
-                for name, tensor in tensors.items()
-                if tensor.get("role") == ATTENTION and name in self.outputs and "layer" in tensor
-            }
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ServerError(f"malformed reply: what {self.name} says of its tensors") from error
-        return MappingProxyType(dict(sorted(layers.items())))
+    def with_role(self, role: str) -> tuple[TensorInfo, ...]:
+        """Return the outputs that have a role."""
+        return tuple(tensor for tensor in self.outputs.values() if tensor.role == role)
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
         """The layers whose attention weights this graph returns, in order."""
-        return tuple(self.attention)
+        return tuple(sorted(layer for tensor in self.with_role(ATTENTION) for layer in tensor.layers))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -217,10 +244,33 @@ def family_of(model: str) -> str:
     return model.partition(".")[0]
 
 
-def _tensors(messages: "Iterable[pb.ModelMetadataResponse.TensorMetadata]") -> Mapping[str, TensorInfo]:
+def _tensors(
+    messages: "Iterable[pb.ModelMetadataResponse.TensorMetadata]", described: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, TensorInfo]:
     return MappingProxyType(
-        {
-            message.name: TensorInfo(name=message.name, datatype=message.datatype, shape=tuple(message.shape))
-            for message in messages
-        }
+        {message.name: _tensor(message, described.get(message.name, {})) for message in messages}
     )
+
+
+def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mapping[str, Any]) -> TensorInfo:
+    least, largest = described.get("range") or (None, None)
+    tensor = TensorInfo(
+        name=message.name,
+        datatype=message.datatype,
+        shape=tuple(message.shape),
+        axes=tuple(map(str, described.get("axes") or _AXES.get(message.name, ()))),
+        role=str(described.get("role") or message.name),
+        labels=tuple(map(str, described.get("labels") or ())),
+        range=(
+            -math.inf if least is None else float(least),
+            math.inf if largest is None else float(largest),
+        ),
+    )
+    axis = tensor.layer_axis
+    if "layer" in described:
+        layers: Sequence[int] = (int(described["layer"]),)
+    elif "layers" in described:
+        layers = tuple(map(int, described["layers"]))
+    else:
+        layers = range((tensor.size(axis) or 0) if axis is not None else 0)
+    return replace(tensor, layers=layers)

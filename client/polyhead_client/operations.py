@@ -5,30 +5,30 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from types import EllipsisType
 from typing import Any, TypeAlias
 
 from polyhead_client import request
-from polyhead_client.arguments import check_flag, check_name, check_timeout, check_version
+from polyhead_client.arguments import check_count, check_flag, check_name, check_timeout, check_version
 from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, Stream, call
 from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
-from polyhead_client.inputs import Batch, Inputs, prepare
+from polyhead_client.inputs import Batch, Inputs, per_head, prepare, rows_field
 from polyhead_client.model_cache import ModelCache
-from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo
+from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import RequestTemplate
-from polyhead_client.selection import Indices, select
-from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedEncoding, halves, locate_errors, plan
+from polyhead_client.results import Results
+from polyhead_client.selection import Indices, OutputOptions, read_indices, read_layers, select
+from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import INPUT_IDS, TEXT, Property, X
+from polyhead_proto.names import HEAD_MASK, HEAD_MIX, INPUT_IDS, TEXT, Property, X
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
@@ -76,9 +76,18 @@ class Operations:
         pooled: bool | None = None,
         tokens: bool | None = None,
         attention: bool | int | Sequence[int] | None = None,
+        weighted: bool = False,
+        value_norms: bool = False,
+        scores: bool = False,
+        rollout: bool = False,
+        head_mix: Any = None,
+        top: int | None = None,
+        thumbnails: bool = False,
+        layers: Indices | None = None,
         heads: Indices | None = None,
         queries: Indices | None = None,
         dtype: Precision | None = None,
+        head_mask: Any = None,
         truncate: bool = False,
         progress: Progress | None = None,
         timeout: Timeout = ...,
@@ -103,10 +112,23 @@ class Operations:
             pooled: Whether to fetch the pooled output; None means if the model pools.
             tokens: Whether to fetch the tokens as strings; None means for texts.
             attention: True for the weights of every layer, or layer numbers (-1 is the last).
-            heads: The heads whose weights to fetch: 3, [0, 3] or range(4); None means all.
-            queries: The positions whose rows of weights to fetch, likewise.
+            weighted: Whether to return norm-weighted attention: weights times `value_norms`.
+            value_norms: Whether to fetch the norms of each head's values, of the layers of `attention`.
+            scores: Whether to fetch the scores of heads, such as their entropy; see `HeadScores`.
+            rollout: Whether to fetch attention rollout.
+            head_mix: Numbers [L, H] or [B, L, H] with which to sum the weights of all heads to one map,
+                `Encoding.mixed`.
+            top: The number of strongest keys of each query to fetch, with their weights; see `TopKeys`.
+            thumbnails: Whether to fetch small pictures of the weights of each head.
+            layers: The layers whose scores, strongest keys and thumbnails to fetch: 5, [0, 5] or range(3);
+                None means all.
+            heads: The heads whose weights, scores, strongest keys and thumbnails to fetch, likewise.
+            queries: The positions whose rows of weights to fetch, likewise. If they are few, and the family
+                has a graph for it, only these rows are computed.
             dtype: The datatype of the weights on the wire: "FP32", "FP16" (half the bytes) or "UINT8" (a
                 quarter; error up to 1/510). The result is float32 in any case.
+            head_mask: Factors [L, H] or [B, L, H], 0..1, on what each head adds: 0 silences it. For families
+                that were exported with head masks.
             truncate: Whether to truncate texts that are too long, instead of raising an error.
             progress: Called after each request with the number of sequences that are done, and of all.
             timeout: Seconds for the whole operation; None means no limit, ... the client's default.
@@ -122,43 +144,52 @@ class Operations:
         """
         deadline = self._deadline(timeout)
         wanted_version = check_version(version)
-        check_flag("output", output)
-        check_flag("pooled", pooled, optional=True)
-        check_flag("tokens", tokens, optional=True)
         check_flag("truncate", truncate)
         if progress is not None and not callable(progress):
             raise InvalidRequest(f"progress must be a function of two numbers, or None, was {progress!r}")
         batch = prepare(
             inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
         )
-        name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
-        info = yield from self._models.model(name, version, deadline)
-        if attention is not None and attention is not False:
-            info = yield from self._models.with_attention(info, version, deadline)
-        _check_inputs(info, batch)
-        requested = select(
-            info,
+        options = OutputOptions(
             text=batch.kind == TEXT,
             output=output,
             pooled=pooled,
             tokens=tokens,
-            attention=attention,
-            heads=heads,
-            queries=queries,
+            attention=read_layers(attention),
+            weighted=weighted,
+            value_norms=value_norms,
+            scores=scores,
+            rollout=rollout,
+            mixed=head_mix is not None,
+            top=check_count("top", top),
+            thumbnails=thumbnails,
+            layers=read_indices("layers", layers),
+            heads=read_indices("heads", heads),
+            queries=read_indices("queries", queries),
             dtype=dtype,
         )
+        name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
+        info = yield from self._models.model(name, version, deadline)
+        if options.roles:
+            info = yield from self._models.with_outputs(info, options, version, deadline)
+        _check_inputs(info, batch)
+        requested = select(info, options)
+        if requested.rows and requested.queries is not None:
+            batch = batch.with_fields(rows_field(requested.queries, batch))
+        for field, value in ((HEAD_MIX, head_mix), (HEAD_MASK, head_mask)):
+            if value is not None:
+                batch = batch.with_fields(per_head(_input(info, field), value, batch))
         template = RequestTemplate(info=info, requested=requested, version=wanted_version, truncate=truncate)
         send = _request if self._coalescer is None else self._coalescer.encode
         started_ns = time.perf_counter_ns()
         try:
-            encoding = yield from _encode_batch(template, batch, deadline, send, progress)
+            results = yield from _encode_batch(template, batch, deadline, send, progress)
         except (NotFound, InvalidRequest):
             self._models.forget(name)
             raise
-        if encoding.version not in info.versions:
+        if results.version not in info.versions:
             self._models.forget(name)
-        total_ns = time.perf_counter_ns() - started_ns
-        return replace(encoding, timings=replace(encoding.timings, total_ns=total_ns))
+        return results.encoding(requested, batch.form, time.perf_counter_ns() - started_ns)
 
     def model(
         self, name: str | None = None, *, version: int | str | None = None, timeout: Timeout = ...
@@ -268,14 +299,14 @@ def _encode_batch(
     template: RequestTemplate,
     batch: Batch,
     deadline: Deadline,
-    send: Callable[[RequestTemplate, Batch, Deadline], Operation[Encoding]],
+    send: Callable[[RequestTemplate, Batch, Deadline], Operation[Results]],
     progress: Progress | None,
-) -> Operation[Encoding]:
+) -> Operation[Results]:
     """Encode a batch, in one request if the server's limits allow it, in several otherwise."""
     parts = plan(template.info, batch, template.requested)
     if len(parts) == 1:
         try:
-            encoding = yield from send(template, batch, deadline)
+            results = yield from send(template, batch, deadline)
         except TooLarge:
             if batch.size == 1:
                 raise
@@ -283,8 +314,8 @@ def _encode_batch(
         else:
             if progress is not None:
                 progress(batch.size, batch.size)
-            return encoding
-    joined, done = JoinedEncoding(batch), 0
+            return results
+    joined, done = JoinedResults(batch), 0
 
     def on_result(size: int) -> None:
         nonlocal done
@@ -301,18 +332,18 @@ def _encode_batch(
     except DeadlineExceeded as error:
         error.args = (f"{error}; {done} of {batch.size} sequences were encoded in time: give it more",)
         raise
-    return joined.encoding()
+    return joined.results()
 
 
 def _encode_part(
-    template: RequestTemplate, batch: Batch, deadline: Deadline, part: slice, joined: JoinedEncoding
+    template: RequestTemplate, batch: Batch, deadline: Deadline, part: slice, joined: JoinedResults
 ) -> Operation[int]:
     """Encode a part of a batch, in halves if the server rejects it as too large; return its size."""
     size: int = part.stop - part.start
     try:
         with locate_errors(part):
             # Several parts are in flight, so only what cannot be halved may be as large as a streamed reply.
-            encoding = yield from _request(template, batch.part(part), deadline, stream=size == 1)
+            results = yield from _request(template, batch.part(part), deadline, stream=size == 1)
     except TooLarge:
         if size == 1:
             raise
@@ -320,13 +351,13 @@ def _encode_part(
             yield from _encode_part(template, batch, deadline, half, joined)
     else:
         with locate_errors(part):
-            joined.put(part, encoding)
+            joined.put(part, results)
     return size
 
 
 def _request(
     template: RequestTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
-) -> Operation[Encoding]:
+) -> Operation[Results]:
     """Encode a batch with one request.
 
     Args:
@@ -338,7 +369,7 @@ def _request(
     """
     info, requested = template.info, template.requested
     build = partial(request.build, template, batch)
-    size = request.reply_bytes(info, requested, size=batch.size, tokens=batch.tokens)
+    size = request.reply_bytes(requested, size=batch.size, tokens=batch.tokens)
     fits = info.max_reply_bytes is None or size <= info.max_reply_bytes
     most = info.max_stream_reply_bytes
     in_parts = most is not None and (_LARGE_REPLY_BYTES <= size <= most if fits else stream)
@@ -370,3 +401,12 @@ def _check_inputs(info: ModelInfo, batch: Batch) -> None:
             raise InvalidRequest(
                 f"{field.name} is no input of {info.name}, which takes {', '.join(info.inputs)}"
             )
+
+
+def _input(info: ModelInfo, name: str) -> TensorInfo:
+    if name not in info.inputs:
+        raise InvalidRequest(
+            f"{name} cannot be given: {info.name} has no such input"
+            + (", which polyhead export --head-mask adds" if name == HEAD_MASK else "")
+        )
+    return info.inputs[name]

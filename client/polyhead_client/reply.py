@@ -4,21 +4,22 @@ Shape letters: B batch, T tokens, D d_model, H heads.
 """
 
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
-from polyhead_client.encoding import Arrays, Encoding, Timings
+from polyhead_client.encoding import Arrays, Timings
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
+from polyhead_client.insight import norm_weighted
 from polyhead_client.padding import InputForm
-from polyhead_client.selection import RequestedOutputs
+from polyhead_client.results import Results
+from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
-from polyhead_proto.names import LENGTHS, OUTPUT, POOLED, TIMINGS, TOKENS
+from polyhead_proto.names import ATTENTION, LENGTHS, TIMINGS, TOKENS, VALUE_NORMS
 from polyhead_proto.wire import Reply, read_reply
 
 Content = bytes | memoryview
@@ -41,8 +42,8 @@ def read(
     contents: Sequence[Content],
     batch: Batch,
     requested: RequestedOutputs,
-) -> Encoding:
-    """Turn a ModelInferResponse into an encoding, whose `total_ns` the caller sets.
+) -> Results:
+    """Read a ModelInferResponse; the caller sets `total_ns`.
 
     Args:
         message: The reply, without its contents.
@@ -54,32 +55,25 @@ def read(
         ServerError: The reply does not match the request, or is malformed.
     """
     reply = _Reply(message, contents, batch)
-    tokens = reply.texts(TOKENS) if TOKENS in requested.outputs else None
-    output = reply.floats(OUTPUT, "B", "T", "D") if OUTPUT in requested.outputs else None
-    pooled = reply.floats(POOLED, "B", "D") if POOLED in requested.outputs else None
-    heads = "H" if requested.heads is None else len(requested.heads)
-    queries = "T" if requested.queries is None else len(requested.queries)
-    weights = {
-        layer: reply.weights(name, "B", heads, queries, "T") for layer, name in requested.layers.items()
-    }
-    lengths = reply.lengths() if batch.lengths is None else batch.lengths
+    outputs = {output.name: output for output in requested.outputs}
+    # Neither is an output of a graph.
+    tokens, lengths = outputs.pop(TOKENS, None), outputs.pop(LENGTHS, None)
+    rows = None if tokens is None else reply.texts(tokens)
+    arrays = {name: reply.array(output) for name, output in outputs.items()}
+    counts = batch.lengths if lengths is None else reply.lengths(lengths)
+    if counts is None:
+        raise RuntimeError("lengths must be requested with texts")
+    if requested.weighted:
+        _weight(arrays, requested)
 
-    unpadder = Unpadder(batch, lengths)
-    cut_axes = (1, 2) if requested.queries is None else (2,)
-    return Encoding(
+    unpadder = Unpadder(batch, counts)
+    return Results(
         model=message.model_name,
         version=message.model_version,
-        output=None if output is None else unpadder.arrays(output, (0,)),
-        pooled=pooled if pooled is None or batch.form is not InputForm.SINGLE else pooled[0],
-        attention=MappingProxyType(
-            {layer: unpadder.arrays(array, cut_axes) for layer, array in weights.items()}
-        )
-        if weights
-        else None,
-        heads=(requested.heads or tuple(range(reply.extents["H"]))) if weights else None,
-        queries=requested.queries,
-        tokens=None if tokens is None else unpadder.tokens(tokens),
-        lengths=int(lengths[0]) if batch.form is InputForm.SINGLE else lengths,
+        arrays={name: unpadder.arrays(arrays[name], output.token_axes) for name, output in outputs.items()},
+        tokens=None if rows is None else unpadder.tokens(rows),
+        lengths=counts,
+        heads=reply.extents.get("H", 0),
         timings=Timings(
             total_ns=0,
             **{
@@ -89,6 +83,16 @@ def read(
             },
         ),
     )
+
+
+def _weight(arrays: dict[str, NDArray[Any]], requested: RequestedOutputs) -> None:
+    """Make attention norm-weighted; in place, where it has arrays of its own."""
+    (norms,) = requested.with_role(VALUE_NORMS)
+    for output in requested.with_role(ATTENTION):
+        weights = arrays[output.name]
+        of_layer = arrays[norms.name].take(norms.layers.index(output.layers[0]), norms.layer_axis)
+        out = weights if weights.flags.writeable else None
+        arrays[output.name] = norm_weighted(weights, of_layer, out=out)
 
 
 class _Reply:
@@ -109,35 +113,33 @@ class _Reply:
             )
         self._contents = raw_contents
 
-    def texts(self, name: str) -> list[list[str]]:
-        datatype, shape, raw = self._raw(name)
-        rows = to_texts(name, datatype, shape, raw, batch=self.extents["B"])
-        self._check(name, shape, ("B", "T"))
+    def texts(self, output: SelectedOutput) -> list[list[str]]:
+        datatype, shape, raw = self._raw(output.name)
+        rows = to_texts(output.name, datatype, shape, raw, batch=self.extents["B"])
+        self._check(output, shape)
         return rows
 
-    def lengths(self) -> NDArray[Any]:
-        lengths = self._array(LENGTHS, ("B",), ("INT32", "INT64"))
+    def lengths(self, output: SelectedOutput) -> NDArray[Any]:
+        lengths = self.array(output)
         if lengths.min() < 0 or ("T" in self.extents and lengths.max() > self.extents["T"]):
             raise ServerError(
                 f"malformed reply: lengths {lengths.tolist()} for {self.extents.get('T')} tokens"
             )
         return lengths
 
-    def floats(self, name: str, *dims: str | int) -> NDArray[Any]:
-        return self._array(name, dims, ("FP32", "FP16"))
-
-    def weights(self, name: str, *dims: str | int) -> NDArray[Any]:
-        array = self._array(name, dims, ("FP32", "FP16", "UINT8"))
+    def array(self, output: SelectedOutput) -> NDArray[Any]:
+        datatype, shape, raw = self._raw(output.name)
+        if datatype not in output.datatypes:
+            raise ServerError(
+                f"malformed reply: {output.name} must be {' or '.join(output.datatypes)}, was {datatype}"
+            )
+        self._check(output, shape)
+        array = to_array(output.name, datatype, shape, raw)
+        if not output.is_attention:
+            return array
         if array.dtype == np.uint8:
             return np.asarray(array / np.float32(255), np.float32)
         return array.astype(np.float32, copy=False)
-
-    def _array(self, name: str, dims: Sequence[str | int], datatypes: Sequence[str]) -> NDArray[Any]:
-        datatype, shape, raw = self._raw(name)
-        if datatype not in datatypes:
-            raise ServerError(f"malformed reply: {name} must be {' or '.join(datatypes)}, was {datatype}")
-        self._check(name, shape, dims)
-        return to_array(name, datatype, shape, raw)
 
     def _raw(self, name: str) -> tuple[str, tuple[int, ...], Content]:
         if name not in self._outputs:
@@ -145,7 +147,8 @@ class _Reply:
         datatype, shape, index = self._outputs[name]
         return datatype, shape, self._contents[index]
 
-    def _check(self, name: str, shape: tuple[int, ...], dims: Sequence[str | int]) -> None:
+    def _check(self, output: SelectedOutput, shape: tuple[int, ...]) -> None:
+        dims = output.dims
         if len(shape) == len(dims):
             expected = [
                 self.extents.setdefault(dim, extent) if isinstance(dim, str) else dim
@@ -154,7 +157,7 @@ class _Reply:
             if list(shape) == expected:
                 return
         spelled = [f"{dim}={self.extents[dim]}" if dim in self.extents else str(dim) for dim in dims]
-        raise ServerError(f"malformed reply: {name} must be [{', '.join(spelled)}], was {list(shape)}")
+        raise ServerError(f"malformed reply: {output.name} must be [{', '.join(spelled)}], was {list(shape)}")
 
 
 class Unpadder:
@@ -165,9 +168,9 @@ class Unpadder:
         # Keep the caller's padding; remove that of the client or the server.
         self._cuts = lengths if batch.form is InputForm.RAGGED or batch.tokens is None else None
 
-    def arrays(self, array: NDArray[Any], axes: tuple[int, ...]) -> Arrays:
+    def arrays(self, array: NDArray[Any], axes: Sequence[int]) -> Arrays:
         """Trim `axes` (counted without B) to the length of each sequence."""
-        if self._form is InputForm.ARRAY:
+        if self._form is InputForm.ARRAY or (self._form is InputForm.RAGGED and not axes):
             return array
         items = list(array)
         if self._cuts is not None:

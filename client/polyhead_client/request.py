@@ -9,8 +9,7 @@ from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.selection import RequestedOutputs
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import OUTPUT, PARTS, POOLED, TRUNCATE
+from polyhead_proto.names import PARTS, TRUNCATE
 
 # Names, shapes and timings. An estimate that is too small only costs a rejected call.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
@@ -54,13 +53,15 @@ def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> by
             )
             for tensor in batch.tensors
         ],
-        outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in requested.outputs],
+        outputs=[
+            pb.ModelInferRequest.InferRequestedOutputTensor(
+                name=output.name,
+                parameters={name: pb.InferParameter(string_param=value) for name, value in output.parameters},
+            )
+            for output in requested.outputs
+        ],
         raw_input_contents=[tensor.raw for tensor in batch.tensors],
     )
-    for layer in requested.layers.values():
-        output = message.outputs.add(name=layer)
-        for name, value in requested.parameters.items():
-            output.parameters[name].string_param = value
     size, limit = message.ByteSize(), info.max_request_bytes
     if limit is not None and size > limit:
         raise TooLarge(
@@ -69,28 +70,18 @@ def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> by
     return serialise(message)
 
 
-def reply_bytes(info: ModelInfo, requested: RequestedOutputs, *, size: int, tokens: int | None) -> int:
+def reply_bytes(requested: RequestedOutputs, *, size: int, tokens: int | None) -> int:
     """Estimate the bytes of the reply to a request of [B, T].
 
     Args:
-        info: The model.
         requested: The requested outputs.
         size: B.
         tokens: T; None, as for texts, makes the estimate 0.
     """
-    if tokens is None or info.d_model is None or info.heads is None:
+    if tokens is None:
         return 0
-    heads = info.heads if requested.heads is None else len(requested.heads)
-    queries = tokens if requested.queries is None else len(requested.queries)
-    weight = DTYPES[requested.dtype or "FP32"].itemsize
-    sizes = {OUTPUT: 4 * size * tokens * info.d_model, POOLED: 4 * size * info.d_model}
-    weights = weight * size * heads * queries * tokens
-    return (
-        sum(sizes.get(name, 0) for name in requested.outputs)
-        + weights * len(requested.layers)
-        + _FIELDS_BYTES
-        + _OUTPUT_BYTES * (len(requested.outputs) + len(requested.layers))
-    )
+    outputs = len(requested.outputs)
+    return size * requested.sequence_bytes(tokens) + _FIELDS_BYTES + _OUTPUT_BYTES * outputs
 
 
 def serialise(message: Message) -> bytes:

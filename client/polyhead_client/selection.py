@@ -1,118 +1,383 @@
-"""Turn the arguments of `encode` into requested outputs and their parameters.
+"""Turn the arguments of `encode` into a graph of the family, its outputs, and what is selected from them.
 
-Shape letters: B batch, T tokens, H heads.
+Everything follows from metadata: the roles and axes of a model's outputs. Shape letters: B batch, T tokens,
+H heads, L layers, R rows asked for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any, TypeAlias, get_args
 
+from polyhead_client.arguments import check_flag
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.models import ModelInfo
-from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import DTYPE, HEADS, LENGTHS, OUTPUT, POOLED, QUERIES, TOKENS
+from polyhead_client.models import ModelInfo, TensorInfo
+from polyhead_proto.datatypes import DTYPES, Precision
+from polyhead_proto.names import (
+    ATTENTION,
+    ATTENTION_ROWS,
+    DTYPE,
+    HEAD_SCORES,
+    HEADS,
+    LAYERS,
+    LENGTHS,
+    MIXED,
+    OUTPUT,
+    POOLED,
+    QUERIES,
+    ROLLOUT,
+    THUMBNAILS,
+    TOKENS,
+    TOP,
+    TOP_KEYS,
+    TOP_WEIGHTS,
+    VALUE_NORMS,
+    WEIGHTED_SCORES,
+)
 
 Indices: TypeAlias = int | slice | range | Sequence[int]
 """Positions on an axis: 3, [0, 3], range(4) or slice(0, 4)."""
+
+MOST_ROWS = 16
+"""The number of queries up to which a graph computes only their rows, where the family has one."""
+
+_ARGUMENTS = MappingProxyType(
+    {
+        ATTENTION: "attention",
+        VALUE_NORMS: "value_norms",
+        HEAD_SCORES: "scores",
+        ROLLOUT: "rollout",
+        MIXED: "head_mix",
+        TOP_KEYS: "top",
+        TOP_WEIGHTS: "top",
+        THUMBNAILS: "thumbnails",
+    }
+)
+"""The argument that asks for outputs of a role."""
+
+_WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS})
+"""The roles of attention weights, which may come in any `Precision`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedOutput:
+    """An output of a request, and what is selected from it."""
+
+    name: str
+    role: str
+    datatype: str
+    """In the model; the reply may convert it."""
+    dims: tuple[str | int, ...]
+    """The letters of its axes in the reply; where something is selected, the size in place of the letter."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    layers: Sequence[int] = ()
+    """The encoder's layers that it is of: one, or those along its axis of layers."""
+    layer_axis: int | None = None
+    labels: tuple[str, ...] = ()
+    sequence_bytes: tuple[int, int] = (0, 0)
+    """The bytes n of one sequence, and a power p: n · T ** p. 0 if they are not known."""
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether it holds attention weights."""
+        return self.role in _WEIGHTS
+
+    @property
+    def datatypes(self) -> tuple[str, ...]:
+        """The datatypes that it may have in the reply."""
+        if self.is_attention:
+            return get_args(Precision)
+        return ("FP32", "FP16") if self.datatype in {"FP32", "FP16"} else (self.datatype,)
+
+    @property
+    def token_axes(self) -> list[int]:
+        """The axes of T, counted without B."""
+        return [axis for axis, dim in enumerate(self.dims[1:]) if dim == "T"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedOutputs:
     """The outputs that a request asks for."""
 
-    outputs: tuple[str, ...]
-    """The names of all outputs but those of attention."""
-    layers: Mapping[int, str] = field(default_factory=dict)
-    """The requested layers of attention, each with the name of its output."""
+    outputs: tuple[SelectedOutput, ...]
     heads: tuple[int, ...] | None = None
     """None means all."""
     queries: tuple[int, ...] | None = None
     """None means all."""
-    dtype: Precision | None = None
+    rows: bool = False
+    """Whether the queries are an input, and not selected from what is computed."""
+    weighted: bool = False
+    """Whether to return attention norm-weighted."""
 
-    @property
-    def parameters(self) -> Mapping[str, str]:
-        """The parameters of every attention output."""
-        chosen = {HEADS: _spell(self.heads), QUERIES: _spell(self.queries), DTYPE: self.dtype}
-        return {name: value for name, value in chosen.items() if value is not None}
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the outputs."""
+        return frozenset(output.name for output in self.outputs)
+
+    @cached_property
+    def signature(self) -> Hashable:
+        """What requests must have in common to be joined."""
+        return (self.weighted, *((output.name, output.parameters) for output in self.outputs))
+
+    def with_role(self, role: str) -> Iterator[SelectedOutput]:
+        """Return the outputs that have a role."""
+        return (output for output in self.outputs if output.role == role)
+
+    def sequence_bytes(self, tokens: int) -> int:
+        """Estimate the bytes of the outputs of one sequence with so many tokens."""
+        return sum(size * tokens**power for size, power in self._sequence_bytes)
+
+    @cached_property
+    def _sequence_bytes(self) -> Sequence[tuple[int, int]]:
+        return [output.sequence_bytes for output in self.outputs if output.sequence_bytes[0]]
 
 
-def select(
-    info: ModelInfo,
-    *,
-    text: bool,
-    output: bool,
-    pooled: bool | None,
-    tokens: bool | None,
-    attention: bool | int | Sequence[int] | None,
-    heads: Indices | None,
-    queries: Indices | None,
-    dtype: Precision | None,
-) -> RequestedOutputs:
-    """Turn the arguments of `Client.encode` into outputs of a model.
+@dataclass(kw_only=True)
+class OutputOptions:
+    """The arguments of `encode` that choose outputs; see there.
 
     Raises:
-        InvalidRequest: An argument is not valid, or the model does not have such an output.
+        InvalidRequest: They do not go together, whatever the model.
     """
-    layers = _layers(info, attention)
-    if not layers:
-        for name, value in {"heads": heads, "queries": queries, "dtype": dtype}.items():
-            if value is not None:
-                raise InvalidRequest(
-                    f"{name} selects from attention, which was not asked for (attention=True or layers)"
-                )
-    if dtype is not None and dtype not in get_args(Precision):
-        raise InvalidRequest(f"dtype must be one of {', '.join(get_args(Precision))}, was {dtype!r}")
-    if pooled is None:
-        pooled = POOLED in info.outputs
-    if pooled and POOLED not in info.outputs:
-        raise InvalidRequest(f"pooled cannot be had: {info.name} does not pool")
-    if tokens is None:
-        tokens = text
-    if tokens and TOKENS not in info.outputs:
-        raise InvalidRequest(f"tokens cannot be had: {info.name} has no tokeniser")
+
+    text: bool
+    output: bool = True
+    pooled: bool | None = None
+    tokens: bool | None = None
+    attention: Sequence[int] | bool = False
+    """Layers; True means all."""
+    weighted: bool = False
+    value_norms: bool = False
+    scores: bool = False
+    rollout: bool = False
+    mixed: bool = False
+    top: int | None = None
+    thumbnails: bool = False
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    queries: tuple[int, ...] | None = None
+    dtype: Precision | None = None
+    roles: frozenset[str] = field(init=False)
+    """The roles of all outputs but those that every graph has."""
+
+    def __post_init__(self) -> None:
+        for name in ("output", "weighted", "value_norms", "scores", "rollout", "thumbnails"):
+            check_flag(name, getattr(self, name))
+        for name in ("pooled", "tokens"):
+            check_flag(name, getattr(self, name), optional=True)
+        wanted = {
+            ATTENTION: self.attention is not False,
+            VALUE_NORMS: self.value_norms or self.weighted,
+            HEAD_SCORES: self.scores,
+            ROLLOUT: self.rollout,
+            MIXED: self.mixed,
+            TOP_KEYS: self.top is not None,
+            TOP_WEIGHTS: self.top is not None,
+            THUMBNAILS: self.thumbnails,
+        }
+        self.roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)
+        by_head = {VALUE_NORMS, HEAD_SCORES, TOP_KEYS, THUMBNAILS}
+        self._check_use({ATTENTION}, "weighted", "queries", "dtype")
+        self._check_use({ATTENTION, *by_head}, "heads")
+        # With attention, the value norms are of its layers.
+        self._check_use(
+            by_head - ({VALUE_NORMS} & self.roles if ATTENTION in self.roles else set()), "layers"
+        )
+        if self.dtype is not None and self.dtype not in get_args(Precision):
+            raise InvalidRequest(f"dtype must be one of {', '.join(get_args(Precision))}, was {self.dtype!r}")
+
+    @property
+    def alternatives(self) -> list[frozenset[str]]:
+        """The roles of outputs that give what is asked for, the cheapest first."""
+        if ATTENTION in self.roles and self.queries is not None and len(self.queries) <= MOST_ROWS:
+            return [self.roles - {ATTENTION} | {ATTENTION_ROWS}, self.roles]
+        return [self.roles]
+
+    def _check_use(self, roles: Collection[str], *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value is not False and not self.roles & set(roles):
+                asked = dict.fromkeys(_ARGUMENTS[role] for role in _ARGUMENTS if role in roles)
+                raise InvalidRequest(f"{name} goes with {' or '.join(asked)}, which was not asked for")
+
+
+def gives(info: ModelInfo, roles: Collection[str], options: OutputOptions) -> bool:
+    """Return whether a graph has outputs of all these roles, with all layers that are asked for."""
+    return all(info.with_role(role) and _missing_layer(info, role, options) is None for role in roles)
+
+
+def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
+    """Choose outputs of a model.
+
+    Raises:
+        InvalidRequest: The model does not have such an output.
+    """
+    roles = next((roles for roles in options.alternatives if gives(info, roles, options)), None)
+    if roles is None:
+        raise cannot_be_had([info], options)
     # The client needs the lengths of texts to remove their padding.
-    wanted = {OUTPUT: output, POOLED: pooled, TOKENS: tokens, LENGTHS: text}
-    if not (output or pooled or tokens or layers):
-        raise InvalidRequest("nothing was asked for: output, pooled, tokens and attention are all off")
+    wanted = {
+        OUTPUT: options.output,
+        POOLED: POOLED in info.outputs if options.pooled is None else options.pooled,
+        TOKENS: options.text if options.tokens is None else options.tokens,
+        LENGTHS: options.text,
+    }
+    names = [name for name, is_wanted in wanted.items() if is_wanted]
+    for name in names:
+        if name not in info.outputs:
+            why = {POOLED: "does not pool", TOKENS: "has no tokeniser"}.get(name, "has no such output")
+            raise InvalidRequest(f"{name} cannot be had: {info.name} {why}")
+    if not roles and names in ([], [LENGTHS]):
+        raise InvalidRequest("nothing was asked for: output, pooled, tokens and all others are off")
+    outputs = [_selected(info.outputs[name], options) for name in names]
+    if HEAD_SCORES in roles:
+        roles |= {WEIGHTED_SCORES}
+    for role in sorted(roles):
+        of_role, layers = info.with_role(role), _layers(info, role, options)
+        if len(set(layers)) < len(layers):
+            raise InvalidRequest(f"attention must name each layer once, was {options.attention}")
+        if role == ATTENTION:  # an output for each layer
+            by_layer = {tensor.layers[0]: tensor for tensor in of_role if tensor.layers}
+            outputs += [_selected(by_layer[layer], options, (layer,)) for layer in layers]
+        else:
+            outputs += [_selected(tensor, options, layers) for tensor in of_role]
     return RequestedOutputs(
-        outputs=tuple(name for name, is_wanted in wanted.items() if is_wanted),
-        layers=layers,
-        heads=_indices("heads", heads),
-        queries=_indices("queries", queries),
-        dtype=dtype,
+        outputs=tuple(outputs),
+        heads=options.heads,
+        queries=options.queries,
+        rows=ATTENTION_ROWS in roles,
+        weighted=options.weighted,
     )
 
 
-def _layers(info: ModelInfo, attention: bool | int | Sequence[int] | None) -> Mapping[int, str]:
-    if attention is None or attention is False:
-        return {}
-    served = info.attention_layers
-    if not served:
-        raise InvalidRequest(f"attention cannot be had: {info.name} has no attention outputs")
-    if attention is True:
-        return info.attention
-    asked: Any = [attention] if isinstance(attention, Integral) else attention
+def cannot_be_had(graphs: Sequence[ModelInfo], options: OutputOptions) -> InvalidRequest:
+    """Return the error for outputs that none of these graphs of a family has together."""
+    name = graphs[0].name
+    sources = {
+        role: [info for info in graphs if info.with_role(role)]
+        for role in _ARGUMENTS
+        if role in options.roles
+    }
+    for role, found in sources.items():
+        if not found and role == ATTENTION:
+            return InvalidRequest(f"attention cannot be had: {name} has no attention outputs")
+        if not found:
+            return InvalidRequest(
+                f"{_ARGUMENTS[role]} cannot be had: {name} has no graph that gives it "
+                "(polyhead export --graphs insight adds one)"
+            )
+        if (layer := _missing_layer(found[0], role, options)) is not None:
+            return InvalidRequest(
+                f"{'attention' if role == ATTENTION else 'layers'} must be layers that {found[0].name} has "
+                f"({_listed(_served(found[0], role))}; in attention, -1 is the last), was {layer}"
+            )
+    given = {_ARGUMENTS[role]: " or ".join(info.name for info in found) for role, found in sources.items()}
+    spelled = ", ".join(f"{argument} by {names}" for argument, names in given.items())
+    return InvalidRequest(f"no graph of {name} gives all that was asked for: make several calls ({spelled})")
+
+
+def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] = ()) -> SelectedOutput:
+    dims: list[str | int] = list(tensor.axes)
+    parameters: dict[str, str] = {}
+
+    def choose(axis: int | None, parameter: str, indices: tuple[int, ...] | None) -> None:
+        if axis is not None and indices is not None:
+            dims[axis] = len(indices)
+            parameters[parameter] = _spell(indices)
+
+    if tensor.layer_axis is not None and tuple(layers) != tuple(tensor.layers):
+        choose(tensor.layer_axis, LAYERS, tuple(layers))
+    choose(tensor.axis("H"), HEADS, options.heads)
+    if tensor.role == ATTENTION:
+        choose(len(dims) - 2, QUERIES, options.queries)
+    elif tensor.role == ATTENTION_ROWS and options.queries is not None:
+        dims[-2] = len(options.queries)
+    elif tensor.role in {TOP_KEYS, TOP_WEIGHTS} and options.top is not None:
+        most = tensor.size(len(dims) - 1)
+        if most is not None and options.top > most:
+            raise InvalidRequest(f"top must be between 1 and {most}, was {options.top}")
+        dims[-1] = options.top
+        parameters[TOP] = str(options.top)
+    if tensor.role in _WEIGHTS and options.dtype is not None:
+        parameters[DTYPE] = options.dtype
+    return SelectedOutput(
+        name=tensor.name,
+        role=tensor.role,
+        datatype=tensor.datatype,
+        dims=tuple(dims),
+        parameters=tuple(parameters.items()),
+        layers=layers,
+        layer_axis=tensor.layer_axis,
+        labels=tensor.labels,
+        sequence_bytes=_sequence_bytes(tensor, dims, parameters.get(DTYPE, tensor.datatype)),
+    )
+
+
+def _sequence_bytes(tensor: TensorInfo, dims: Sequence[str | int], datatype: str) -> tuple[int, int]:
+    """Return n and p: an output has n · T ** p bytes for each sequence; n is 0 where that is not known."""
+    power, size = 0, DTYPES[datatype].itemsize if datatype in DTYPES else 0
+    for axis, dim in enumerate(dims[1:], 1):
+        if dim == "T":
+            power += 1
+        else:
+            size *= dim if isinstance(dim, int) else tensor.size(axis) or 0
+    return size, power
+
+
+def _served(info: ModelInfo, role: str) -> Sequence[int]:
+    """Return the layers that a graph has of a role, in order."""
+    if role == ATTENTION:
+        return info.attention_layers
+    return next((tensor.layers for tensor in info.with_role(role)), ())
+
+
+def _layers(info: ModelInfo, role: str, options: OutputOptions) -> Sequence[int]:
+    """Return the layers of a role that are asked for, in the order of asking."""
+    served = _served(info, role)
+    of_attention = role in _WEIGHTS or (role == VALUE_NORMS and options.attention is not False)
+    asked = options.attention if of_attention else options.layers
+    if asked is None or isinstance(asked, bool) or not served:
+        return served
+    count = info.layers or served[-1] + 1
+    return tuple(layer + count if -count <= layer < 0 else layer for layer in asked)
+
+
+def _missing_layer(info: ModelInfo, role: str, options: OutputOptions) -> int | None:
+    """Return a layer of a role that is asked for, and that a graph does not have."""
+    served = _served(info, role)
+    return next((layer for layer in _layers(info, role, options) if layer not in served), None)
+
+
+def _listed(layers: Sequence[int]) -> str:
+    if len(layers) > 2 and list(layers) == list(range(layers[0], layers[-1] + 1)):
+        return f"{layers[0]} to {layers[-1]}"
+    return ", ".join(map(str, layers))
+
+
+def read_layers(value: bool | int | Sequence[int] | None) -> Sequence[int] | bool:
+    """Read the argument `attention`: layers, True for all, or False or None for none.
+
+    Raises:
+        InvalidRequest: It is anything else.
+    """
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    asked: Any = [value] if isinstance(value, Integral) else value
     if isinstance(asked, str | bytes) or not _all_integers(asked):
-        raise InvalidRequest(f"attention must be True or layer numbers, was {attention!r}")
+        raise InvalidRequest(f"attention must be True or layer numbers, was {value!r}")
     if not len(asked):
         raise InvalidRequest("attention must name at least one layer, was empty")
-    layers: dict[int, str] = {}
-    for layer in asked:
-        index = int(layer) + len(served) if layer < 0 else int(layer)
-        if index not in served:
-            raise InvalidRequest(
-                f"attention must be layers between 0 and {served[-1]} of {info.name} "
-                f"(or -1 for the last, and so on), was {layer}"
-            )
-        if index in layers:
-            raise InvalidRequest(f"attention must name each layer once, was {attention!r}")
-        layers[index] = info.attention[index]
-    return layers
+    return [int(layer) for layer in asked]
 
 
-def _indices(name: str, value: Indices | None) -> tuple[int, ...] | None:
+def read_indices(name: str, value: Indices | None) -> tuple[int, ...] | None:
+    """Read an argument of `Indices`; None means all.
+
+    Raises:
+        InvalidRequest: It is anything else, or empty, or has an index twice.
+    """
     if value is None:
         return None
     if isinstance(value, slice):
@@ -137,10 +402,8 @@ def _all_integers(items: Any) -> bool:
         return False
 
 
-def _spell(indices: tuple[int, ...] | None) -> str | None:
+def _spell(indices: tuple[int, ...]) -> str:
     """Write indices as the wire has them: `0:8` for a range, `0,3` otherwise."""
-    if indices is None:
-        return None
     first, last = indices[0], indices[-1]
     if len(indices) > 1 and indices == tuple(range(first, last + 1)):
         return f"{first}:{last + 1}"

@@ -8,23 +8,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from threading import Lock
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client.encoding import Encoding, Timings
+from polyhead_client.encoding import Timings
 from polyhead_client.errors import PolyheadError, Unavailable
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.request import reply_bytes
+from polyhead_client.results import Results
 from polyhead_client.selection import RequestedOutputs
+from polyhead_proto.names import LENGTHS, TOKENS
 
 MAX_IN_FLIGHT = 4
 """The requests of one `encode` in flight: enough to keep a server busy, few enough for its queue."""
 
-_INDEX = re.compile(r"\b(inputs|text|x|input_ids|token_type_ids|lengths|mask)\[(\d+)")
+_INDEX = re.compile(r"\b(inputs|text|x|input_ids|token_type_ids|lengths|mask|rows|head_mask|head_mix)\[(\d+)")
 
 
 def plan(info: ModelInfo, batch: Batch, requested: RequestedOutputs) -> list[slice]:
@@ -54,7 +55,7 @@ def _split(
     counts = _row_lengths(batch)
     for index, count in enumerate(counts):
         size, tokens = index + 1 - start, max(longest, count)
-        reply = reply_bytes(info, requested, size=size, tokens=None if batch.lengths is None else tokens)
+        reply = reply_bytes(requested, size=size, tokens=None if batch.lengths is None else tokens)
         if size > 1 and (
             _over(size, info.max_batch_size)
             or _over(size * tokens, info.max_request_tokens)
@@ -90,7 +91,7 @@ def locate_errors(part: slice) -> Iterator[None]:
         raise
 
 
-class JoinedEncoding:
+class JoinedResults:
     """Joins the results of the parts of a batch, as they arrive. Threads may share it.
 
     Arrays are allocated once, for the whole batch, so that only the parts in flight are held twice. The
@@ -100,53 +101,43 @@ class JoinedEncoding:
     def __init__(self, batch: Batch) -> None:
         self._size = batch.size
         self._lock = Lock()
-        self._first: Encoding | None = None
-        self._whole: dict[Any, Any] = {}
+        self._first: Results | None = None
+        self._whole: dict[str, Any] = {}
         self._timings: dict[str, int] = {}
 
-    def put(self, part: slice, encoding: Encoding) -> None:
-        """Add the result of one part.
+    def put(self, part: slice, results: Results) -> None:
+        """Add the results of one part.
 
         Raises:
-            Unavailable: It comes from another version of the model than the first.
+            Unavailable: They come from another version of the model than the first.
         """
-        pieces: dict[Any, Any] = {
-            "output": encoding.output,
-            "pooled": encoding.pooled,
-            "tokens": encoding.tokens,
-            "lengths": encoding.lengths,
-        }
-        pieces.update(encoding.attention or {})
+        pieces = {TOKENS: results.tokens, LENGTHS: results.lengths, **results.arrays}
         with self._lock:
             if self._first is None:  # without its arrays, which are held in _whole
-                self._first = replace(encoding, output=None, pooled=None, attention=None, tokens=None)
+                self._first = replace(results, arrays={}, tokens=None)
             first = self._first
-            if encoding.version != first.version:
+            if results.version != first.version:
                 raise Unavailable(
-                    f"{first.model} changed from version {first.version} to {encoding.version} "
+                    f"{first.model} changed from version {first.version} to {results.version} "
                     "while the inputs were encoded, in several requests: encode them again"
                 )
             for name, piece in pieces.items():
                 if piece is not None and name not in self._whole:
                     self._whole[name] = self._room(piece)
-            for name, value in _nanoseconds(encoding.timings).items():
+            for name, value in _nanoseconds(results.timings).items():
                 self._timings[name] = self._timings.get(name, 0) + value
         for name, piece in pieces.items():
             if piece is not None:
                 self._whole[name][part] = piece
 
-    def encoding(self) -> Encoding:
-        """Return the result of the whole batch."""
+    def results(self) -> Results:
+        """Return the results of the whole batch."""
         if self._first is None:
             raise RuntimeError("no part has been answered")
-        attention = {name: whole for name, whole in self._whole.items() if isinstance(name, int)}
-        named = {name: whole for name, whole in self._whole.items() if isinstance(name, str)}
-        return replace(
-            self._first,
-            **named,
-            attention=MappingProxyType(attention) if attention else None,
-            timings=Timings(**self._timings),
-        )
+        arrays = dict(self._whole)
+        tokens, lengths = arrays.pop(TOKENS, None), arrays.pop(LENGTHS)
+        timings = Timings(**self._timings)
+        return replace(self._first, arrays=arrays, tokens=tokens, lengths=lengths, timings=timings)
 
     def _room(self, piece: NDArray[Any] | Sequence[Any]) -> NDArray[Any] | list[Any]:
         if isinstance(piece, np.ndarray):

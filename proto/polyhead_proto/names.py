@@ -20,6 +20,15 @@ LENGTHS = "lengths"
 MASK = "mask"
 """The input of an attention mask, [B, T, T]; True = may attend."""
 
+ROWS = "rows"
+"""The input of the positions whose rows of attention are computed, [B, R]."""
+
+HEAD_MASK = "head_mask"
+"""The input of a factor on each head's context, [B, L, H]: 1 keeps a head, 0 silences it; and its role."""
+
+HEAD_MIX = "head_mix"
+"""The input of the weights of heads in `mixed`, [B, L, H]; and its role."""
+
 OUTPUT = "output"
 """The output of the encoder's vectors, [B, T, D]."""
 
@@ -32,8 +41,42 @@ TOKENS = "tokens"
 ATTENTION = "attention"
 """The role of outputs of attention weights, [B, H, T, T]."""
 
+ATTENTION_ROWS = "attention_rows"
+"""The output of attention weights of chosen queries, [B, L, H, R, T]; and its role."""
+
+VALUE_NORMS = "value_norms"
+"""The output of the norms of each head's transformed values, [B, L, H, T]; and its role."""
+
+HEAD_SCORES = "head_scores"
+"""The output of scores of each head, [B, L, H, S]; and its role."""
+
+WEIGHTED_SCORES = "weighted_scores"
+"""The output of the same scores of norm-weighted attention; and its role."""
+
+ROLLOUT = "rollout"
+"""The output of attention rollout, [B, T, T]; and its role."""
+
+MIXED = "mixed"
+"""The output of the mean attention with the weights `head_mix`, [B, T, T]; and its role."""
+
+TOP_KEYS = "top_keys"
+"""The output of the strongest keys of each query, [B, L, H, T, Top], strongest first; -1 where there are
+fewer; and its role."""
+
+TOP_WEIGHTS = "top_weights"
+"""The output of their weights; and its role."""
+
+THUMBNAILS = "thumbnails"
+"""The output of small pictures of attention, [B, L, H, Side, Side]; and its role."""
+
 HEADS = "heads"
-"""The parameter of an attention output that selects heads, such as `0,3` or `0:4`."""
+"""The parameter of an output with an axis of heads that selects heads, such as `0,3` or `0:4`."""
+
+LAYERS = "layers"
+"""The parameter of an output with an axis of layers that selects layers, likewise."""
+
+TOP = "top"
+"""The parameter of `top_keys` and `top_weights` that sets how many to keep, from the strongest on."""
 
 QUERIES = "queries"
 """The parameter of an attention output that selects query positions, likewise."""

@@ -175,7 +175,10 @@ def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
             ["a", "--attention", "0", "--heads", "1:x"],
             "--heads must be indices such as 5, 0,3 or 0:4, was '1:x'",
         ),
-        (["a", "--attention", "2"], "attention must be layers between 0 and 1 of words.attention"),
+        (
+            ["a", "--attention", "2"],
+            "attention must be layers that words.attention has (0, 1; in attention, -1 is the last), was",
+        ),
         (["a", "--npz", "x.zip"], "--npz must be a file that ends with .npz, was x.zip"),
         (["a", "--model", "nothing"], "no model 'nothing', there are ['vectors', 'words']"),
         (["a", "--address", "127.0.0.1:1"], "127.0.0.1:1 is unavailable: "),

@@ -13,7 +13,9 @@ def test_all_calls_of_an_operation_share_one_deadline() -> None:
     index = pb.RepositoryIndexResponse(models=[{"name": "tiny", "version": "1", "state": "READY"}])
     metadata = operation.send(index.SerializeToString())
     assert isinstance(metadata, Call)
-    answer = pb.ModelMetadataResponse(name="tiny", versions=["1"], inputs=[{"name": "input_ids"}])
+    answer = pb.ModelMetadataResponse(
+        name="tiny", versions=["1"], inputs=[{"name": "input_ids"}], outputs=[{"name": "output"}]
+    )
     infer = operation.send(answer.SerializeToString())
     assert isinstance(infer, Call)
 

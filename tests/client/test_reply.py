@@ -10,11 +10,17 @@ from polyhead_client.errors import ServerError
 from polyhead_client.inputs import prepare
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
-from polyhead_client.selection import RequestedOutputs
+from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_proto import messages as pb
 
 BATCH = prepare(np.zeros((1, 3, 8), np.float32))
-REQUESTED = RequestedOutputs(outputs=("output", "pooled"), layers={0: "attention.0"})
+REQUESTED = RequestedOutputs(
+    outputs=(
+        SelectedOutput(name="output", role="output", datatype="FP32", dims=("B", "T", "D")),
+        SelectedOutput(name="pooled", role="pooled", datatype="FP32", dims=("B", "D")),
+        SelectedOutput(name="attention.0", role="attention", datatype="FP32", dims=("B", "H", "T", "T")),
+    )
+)
 ARRAYS: dict[str, Any] = {
     "output": np.arange(24, dtype=np.float32).reshape(1, 3, 8),
     "pooled": np.full((1, 8), 0.5, np.float16),
@@ -39,21 +45,19 @@ def test_a_damaged_reply_gives_the_arrays_that_it_holds_or_an_error() -> None:
     for data in mutations(whole.SerializeToString(), 10_000):
         try:
             message, contents, _ = parse_reply(data, pb.ModelInferResponse)
-            encoding = read(message, contents, BATCH, REQUESTED)
+            arrays = read(message, contents, BATCH, REQUESTED).arrays
         except ServerError:
             seen["refused"] += 1
             continue
         seen["read"] += 1
-        assert encoding.attention is not None
         expected = pb.ModelInferResponse.FromString(data)
         names = [output.name for output in expected.outputs]
         raw = dict(zip(names, expected.raw_output_contents, strict=True))
-        assert encoding.output.tobytes() == raw["output"]
-        assert encoding.output.shape[:2] == (1, 3)
-        assert encoding.pooled is not None
-        assert encoding.pooled.tobytes() == raw["pooled"]
+        assert arrays["output"].tobytes() == raw["output"]
+        assert arrays["output"].shape[:2] == (1, 3)
+        assert arrays["pooled"].tobytes() == raw["pooled"]
         weights = np.frombuffer(raw["attention.0"], np.uint8) / np.float32(255)
-        np.testing.assert_array_equal(encoding.attention[0].reshape(-1), weights)
+        np.testing.assert_array_equal(arrays["attention.0"].reshape(-1), weights)
     assert min(seen.values()) > 1000, seen
 
 

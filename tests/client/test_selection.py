@@ -8,19 +8,8 @@ import pytest
 from tests.metadata import described
 
 from polyhead_client import InvalidRequest, ModelInfo
-from polyhead_client.selection import RequestedOutputs, select
+from polyhead_client.selection import OutputOptions, RequestedOutputs, read_indices, read_layers, select
 from polyhead_proto import messages as pb
-
-OFF = {
-    "text": False,
-    "output": True,
-    "pooled": None,
-    "tokens": None,
-    "attention": None,
-    "heads": None,
-    "queries": None,
-    "dtype": None,
-}
 
 
 def model(*outputs: str) -> ModelInfo:
@@ -38,7 +27,15 @@ ATTENTION = model("output", *(f"attention.{layer}" for layer in (10, 2, 0, 1, 3,
 
 
 def selected(info: ModelInfo, **wishes: Any) -> RequestedOutputs:
-    return select(info, **{**OFF, **wishes})
+    if "attention" in wishes:
+        wishes["attention"] = read_layers(wishes["attention"])
+    for name in wishes.keys() & {"layers", "heads", "queries"}:
+        wishes[name] = read_indices(name, wishes[name])
+    return select(info, OutputOptions(**{"text": False, **wishes}))
+
+
+def layers_of(requested: RequestedOutputs) -> tuple[int, ...]:
+    return tuple(layer for output in requested.with_role("attention") for layer in output.layers)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +51,7 @@ def selected(info: ModelInfo, **wishes: Any) -> RequestedOutputs:
     ],
 )
 def test_layers_are_chosen_in_order(attention: Any, layers: tuple[int, ...]) -> None:
-    assert tuple(selected(ATTENTION, attention=attention).layers) == layers
+    assert layers_of(selected(ATTENTION, attention=attention)) == layers
 
 
 @pytest.mark.parametrize(
@@ -72,7 +69,9 @@ def test_layers_are_chosen_in_order(attention: Any, layers: tuple[int, ...]) -> 
     ],
 )
 def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> None:
-    assert selected(ATTENTION, attention=0, heads=heads).parameters == {"heads": spelled}
+    (output,) = selected(ATTENTION, attention=0, heads=heads).with_role("attention")
+
+    assert output.parameters == (("heads", spelled),)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
     [
         (
             {"attention": 11},
-            "attention must be layers between 0 and 10 of tiny (or -1 for the last, and so on), was 11",
+            "attention must be layers that tiny has (0 to 10; in attention, -1 is the last), was 11",
         ),
         ({"attention": -12}, "was -12"),
         ({"attention": []}, "attention must name at least one layer, was empty"),
@@ -89,9 +88,9 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ({"attention": "5"}, "attention must be True or layer numbers, was '5'"),
         ({"attention": [0.5]}, "attention must be True or layer numbers, was [0.5]"),
         ({"attention": [True]}, "attention must be True or layer numbers, was [True]"),
-        ({"heads": 0}, "heads selects from attention, which was not asked for"),
-        ({"queries": 0}, "queries selects from attention, which was not asked for"),
-        ({"dtype": "FP16"}, "dtype selects from attention, which was not asked for"),
+        ({"heads": 0}, "heads goes with attention or value_norms or scores or top or thumbnails, which was"),
+        ({"queries": 0}, "queries goes with attention, which was not asked for"),
+        ({"dtype": "FP16"}, "dtype goes with attention, which was not asked for"),
         ({"attention": 0, "dtype": "FP64"}, "dtype must be one of FP32, FP16, UINT8, was 'FP64'"),
         ({"attention": 0, "heads": []}, "heads must be one or more indices, was []"),
         ({"attention": 0, "heads": "0,3"}, "heads must be one or more indices, was '0,3'"),
@@ -105,7 +104,7 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ),
         ({"pooled": True}, "pooled cannot be had: tiny does not pool"),
         ({"tokens": True}, "tokens cannot be had: tiny has no tokeniser"),
-        ({"output": False}, "nothing was asked for: output, pooled, tokens and attention are all off"),
+        ({"output": False}, "nothing was asked for: output, pooled, tokens and all others are off"),
     ],
 )
 def test_wishes_that_cannot_be_met_are_refused(wishes: Mapping[str, Any], message: str) -> None:

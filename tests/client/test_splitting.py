@@ -11,8 +11,10 @@ import pytest
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
+from polyhead_client.encoding import Timings
 from polyhead_client.inputs import prepare
-from polyhead_client.splitting import JoinedEncoding
+from polyhead_client.results import Results
+from polyhead_client.splitting import JoinedResults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -353,19 +355,26 @@ def test_a_patient_client_is_patient_with_every_request(connect: "Connect", fake
     assert len(patient.encode(TEXTS, model="words").output) == 23
 
 
-def test_no_part_is_kept_once_it_is_in_its_place(fake: "FakeServer") -> None:
+def test_no_part_is_kept_once_it_is_in_its_place() -> None:
     """The memory of all parts together would be that of the whole again."""
-    batch = prepare(RANDOM.normal(size=(6, 5, D)))
-    joined, parts = JoinedEncoding(batch), []
-    with Client(fake.target) as client:
-        for start in (0, 2, 4):
-            encoding = client.encode(RANDOM.normal(size=(2, 5, D)), model="vectors", attention=True)
-            parts += [weakref.ref(encoding.output), weakref.ref((encoding.attention or {})[1])]
-            joined.put(slice(start, start + 2), encoding)
-    del encoding
+    joined, parts = JoinedResults(prepare(RANDOM.normal(size=(6, 5, D)))), []
+    for start in (0, 2, 4):
+        array = RANDOM.normal(size=(2, 5, D))
+        parts.append(weakref.ref(array))
+        results = Results(
+            model="vectors",
+            version="1",
+            arrays={"output": array},
+            tokens=None,
+            lengths=np.array([5, 5]),
+            heads=0,
+            timings=Timings(total_ns=0),
+        )
+        joined.put(slice(start, start + 2), results)
+    del array, results
 
-    assert [part() for part in parts] == [None] * 6
-    assert joined.encoding().output.shape == (6, 5, D)
+    assert [part() for part in parts] == [None] * 3
+    assert joined.results().arrays["output"].shape == (6, 5, D)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,111 @@
+"""The outputs of a request in the form of its inputs, by name; and the `Encoding` that is made of them.
+
+Shape letters: B batch, T tokens, H heads, L layers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyhead_client.encoding import Arrays, Encoding, Timings
+from polyhead_client.insight import HeadScores, TopKeys
+from polyhead_client.padding import InputForm
+from polyhead_client.selection import RequestedOutputs, SelectedOutput
+from polyhead_proto.names import (
+    ATTENTION,
+    ATTENTION_ROWS,
+    HEAD_SCORES,
+    MIXED,
+    OUTPUT,
+    POOLED,
+    ROLLOUT,
+    THUMBNAILS,
+    TOP_KEYS,
+    TOP_WEIGHTS,
+    VALUE_NORMS,
+    WEIGHTED_SCORES,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Results:
+    """The outputs of a request, or of several that were joined."""
+
+    model: str
+    version: str
+    arrays: Mapping[str, Arrays]
+    """All outputs but tokens and lengths."""
+    tokens: list[str] | list[list[str]] | None
+    lengths: NDArray[Any]
+    """[B]."""
+    heads: int
+    """H; 0 where no output has such an axis, or `heads` selects from it."""
+    timings: Timings
+
+    def encoding(self, requested: RequestedOutputs, form: InputForm, total_ns: int) -> Encoding:
+        """Return them as the result of `encode`.
+
+        Args:
+            requested: The outputs of the request.
+            form: The form of the inputs.
+            total_ns: The duration of the call.
+        """
+        single = form is InputForm.SINGLE
+
+        def of(role: str) -> Iterator[tuple[SelectedOutput, Arrays]]:
+            return ((output, self.arrays[output.name]) for output in requested.with_role(role))
+
+        def one(role: str) -> Arrays:
+            return next((arrays for _, arrays in of(role)), None)
+
+        def by_layer(*roles: str) -> Mapping[int, Arrays] | None:
+            found = {
+                layer: arrays if output.layer_axis is None else _at(arrays, output.layer_axis, index, single)
+                for role in roles
+                for output, arrays in of(role)
+                for index, layer in enumerate(output.layers)
+            }
+            return MappingProxyType(found) if found else None
+
+        heads = requested.heads or tuple(range(self.heads)) or None
+
+        def scores(role: str, weighted: HeadScores | None = None) -> HeadScores | None:
+            for output, arrays in of(role):
+                return HeadScores(
+                    values=arrays,
+                    names=output.labels,
+                    layers=tuple(output.layers),
+                    heads=heads or (),
+                    weighted=weighted,
+                )
+            return None
+
+        keys, weights = one(TOP_KEYS), one(TOP_WEIGHTS)
+        return Encoding(
+            model=self.model,
+            version=self.version,
+            output=one(OUTPUT),
+            pooled=one(POOLED),
+            attention=by_layer(ATTENTION, ATTENTION_ROWS),
+            heads=heads,
+            queries=requested.queries,
+            tokens=self.tokens,
+            lengths=int(self.lengths[0]) if single else self.lengths,
+            timings=replace(self.timings, total_ns=total_ns),
+            value_norms=by_layer(VALUE_NORMS),
+            scores=scores(HEAD_SCORES, scores(WEIGHTED_SCORES)),
+            rollout=one(ROLLOUT),
+            mixed=one(MIXED),
+            top=None if keys is None else TopKeys(keys=keys, weights=weights),
+            thumbnails=one(THUMBNAILS),
+        )
+
+
+def _at(arrays: Arrays, axis: int, index: int, single: bool) -> Arrays:
+    """Take one index of an axis, which is counted with B."""
+    if isinstance(arrays, list):
+        return [array[(slice(None),) * (axis - 1) + (index,)] for array in arrays]
+    return arrays[(slice(None),) * (axis - single) + (index,)]
