@@ -1,13 +1,16 @@
 """A client without a server: encoders of any size with made-up attention, for the explorer's tests."""
 
 import asyncio
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyhead_client import (
     AsyncClient,
+    Encoding,
+    HeadScores,
     InvalidRequest,
     ModelInfo,
     PolyheadError,
@@ -65,13 +68,14 @@ class FakeClient:
             },
         )
 
-    async def encode(self, text: str | list[str], **wanted: Any) -> Any:
+    async def encode(self, text: str | list[str], **wanted: Any) -> Encoding:
         if isinstance(text, list):
             parts = [await self.encode(one, **wanted) for one in text]
-            fields = {
-                name: [getattr(part, name) for part in parts] for name in ("tokens", "output", "pooled")
+            listed: dict[str, Any] = {
+                name: [getattr(part, name) for part in parts]
+                for name in ("tokens", "output", "pooled", "lengths")
             }
-            return SimpleNamespace(model=wanted["model"], version="1", **fields)
+            return replace(parts[0], **listed)
         self.calls.append({"text": text, **wanted})
         await self._answer()
         tokens = ["[CLS]", *text.split(), "[SEP]"]
@@ -82,34 +86,37 @@ class FakeClient:
         T, L, H = len(tokens), self.layers, self.heads
         kept = np.asarray(wanted.get("head_mask", np.ones((L, H))))
         output = np.array([[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32)
-        scores = None
-        if wanted.get("scores"):
-            values = np.random.default_rng(T).random((2, L, H, len(NAMES)), np.float32)
-            values[..., 0, 1] = np.nan
-            scores = SimpleNamespace(
-                names=NAMES,
-                layers=tuple(range(L)),
-                values=values[0],
-                weighted=SimpleNamespace(values=values[1]),
-            )
-        layers = range(L) if wanted.get("attention") is True else wanted.get("attention") or []
-        heads = wanted.get("heads") or range(H)
-        drawn = (
-            [[_weights(T, layer, head) for head in range(H)] for layer in range(L)]
-            if wanted.get("thumbnails")
-            else []
-        )
-        return SimpleNamespace(
+        asked: Any = wanted.get("attention") or []
+        attention = {
+            layer: np.stack([_weights(T, layer, head) for head in wanted.get("heads") or range(H)])
+            for layer in (range(L) if asked is True else asked)
+        }
+        return Encoding(
             model=wanted["model"],
-            tokens=tokens,
-            timings=Timings(total_ns=2_000_000, compute_ns=1_000_000),
+            version="1",
             output=output,
             pooled=output.mean(axis=0),
-            attention={layer: np.stack([_weights(T, layer, head) for head in heads]) for layer in layers},
-            scores=scores,
-            thumbnails=np.stack([thumbnails(np.stack(maps)) for maps in drawn]) if drawn else None,
+            attention=attention or None,
+            heads=None,
+            queries=None,
+            tokens=tokens,
+            lengths=T,
+            timings=Timings(total_ns=2_000_000, compute_ns=1_000_000),
+            scores=self._scores(T) if wanted.get("scores") else None,
             rollout=_weights(T, 0, 0) if wanted.get("rollout") else None,
+            thumbnails=self._thumbnails(T) if wanted.get("thumbnails") else None,
         )
+
+    def _scores(self, T: int) -> HeadScores:
+        values = np.random.default_rng(T).random((2, self.layers, self.heads, len(NAMES)), np.float32)
+        values[..., 0, 1] = np.nan
+        layers, heads = tuple(range(self.layers)), tuple(range(self.heads))
+        weighted = HeadScores(values=values[1], names=NAMES, layers=layers, heads=heads)
+        return HeadScores(values=values[0], names=NAMES, layers=layers, heads=heads, weighted=weighted)
+
+    def _thumbnails(self, T: int) -> NDArray[np.uint8]:
+        layers = [[_weights(T, layer, head) for head in range(self.heads)] for layer in range(self.layers)]
+        return np.stack([thumbnails(np.stack(heads)) for heads in layers])
 
     async def _answer(self) -> None:
         if self.error is not None:

@@ -61,7 +61,7 @@ class Window:
         return cast(list[WebElement], self.run(script, selector))
 
     def run(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(script, *arguments)
 
     def until(self, condition: Callable[[], Any]) -> None:
         waiting = WebDriverWait(self.driver, 30, 0.05, ignored_exceptions=[StaleElementReferenceException])

@@ -106,52 +106,31 @@ class Explorer:
 
         Without an insight graph there are no scores, and thumbnails are made here from the attention graph.
         """
-        info = await self._client.model(asked.model)
-        kept = kept_heads(info, asked.silenced)
-        if not has_insight(info):
-            encoding = await self._client.encode(
-                asked.text,
-                model=asked.model,
-                output=False,
-                pooled=False,
-                attention=True,
-                dtype="UINT8",
-                truncate=asked.truncate,
-                **kept,
-            )
-            maps = encoding.attention or {}
-            header = {**_header(encoding), "layers": list(maps), "scores": []}
-            drawn = await asyncio.to_thread(lambda: np.stack([thumbnails(one) for one in maps.values()]))
-            return pack(header, {"thumbnails": drawn})
-        encoding = await self._client.encode(
-            asked.text,
-            model=asked.model,
-            output=False,
-            pooled=False,
-            scores=True,
-            thumbnails=True,
-            truncate=asked.truncate,
-            **kept,
+        insight = has_insight(await self._client.model(asked.model))
+        encoding = await self._encode(
+            asked,
+            scores=insight,
+            thumbnails=insight,
+            attention=not insight,
+            dtype=None if insight else "UINT8",
         )
-        scores = encoding.scores
-        header = {**_header(encoding), "layers": list(scores.layers), "scores": list(scores.names)}
-        arrays = {"raw": scores.values, "weighted": scores.weighted.values, "thumbnails": encoding.thumbnails}
-        return pack(header, arrays)
+        scores, maps = encoding.scores, encoding.attention or {}
+        header = {
+            **_header(encoding),
+            "layers": list(scores.layers if scores else maps),
+            "scores": list(scores.names if scores else ()),
+        }
+        found = {"raw": scores, "weighted": scores and scores.weighted}
+        arrays = {name: one.values for name, one in found.items() if one is not None}
+        drawn = encoding.thumbnails
+        if drawn is None:
+            drawn = await asyncio.to_thread(_draw, list(maps.values()))
+        return pack(header, {"thumbnails": drawn, **arrays})
 
     async def head(self, asked: Question) -> bytes:
         """Return the map of one head, [T, T]."""
-        kept = kept_heads(await self._client.model(asked.model), asked.silenced)
-        encoding = await self._client.encode(
-            asked.text,
-            model=asked.model,
-            output=False,
-            pooled=False,
-            attention=[asked.layer],
-            heads=[asked.head],
-            dtype="FP16",
-            weighted=asked.weighted,
-            truncate=asked.truncate,
-            **kept,
+        encoding = await self._encode(
+            asked, attention=[asked.layer], heads=[asked.head], weighted=asked.weighted, dtype="FP16"
         )
         ((weights,),) = (encoding.attention or {}).values()
         return _map(encoding, weights)
@@ -161,15 +140,7 @@ class Explorer:
         info = await self._client.model(asked.model)
         if not has_insight(info):
             raise InvalidRequest(f"rollout cannot be had: {how_to_export(info, 'insight')}")
-        encoding = await self._client.encode(
-            asked.text,
-            model=asked.model,
-            output=False,
-            pooled=False,
-            rollout=True,
-            truncate=asked.truncate,
-            **kept_heads(info, asked.silenced),
-        )
+        encoding = await self._encode(asked, rollout=True)
         return _map(encoding, encoding.rollout)
 
     async def change(self, asked: Question) -> bytes:
@@ -202,6 +173,18 @@ class Explorer:
             "columns": split.tokens[1],
         }
         return pack(header, {"map": codes})
+
+    async def _encode(self, asked: Question, **wanted: Any) -> Encoding:
+        """Encode the text as it is asked for, without any output that is not wanted."""
+        return await self._client.encode(
+            asked.text,
+            model=asked.model,
+            truncate=asked.truncate,
+            output=False,
+            pooled=False,
+            **kept_heads(await self._client.model(asked.model), asked.silenced),
+            **wanted,
+        )
 
 
 def describe(info: ModelInfo) -> dict[str, Any]:
@@ -280,6 +263,10 @@ def _header(encoding: Encoding) -> dict[str, Any]:
     }
 
 
-def _map(encoding: Encoding, values: NDArray[Any]) -> bytes:
+def _draw(maps: list[NDArray[Any]]) -> NDArray[np.uint8]:
+    return np.stack([thumbnails(layer) for layer in maps])
+
+
+def _map(encoding: Encoding, values: Any) -> bytes:
     codes, scale = quantise(values)
     return pack({**_header(encoding), "columns": encoding.tokens, "scale": scale}, {"map": codes})

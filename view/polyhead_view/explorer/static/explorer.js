@@ -129,10 +129,12 @@ function showFrames() {
   high.textContent = spelled(most);
 }
 
-function scoresOf(overview, at, kind = weighted() ? "weighted" : "raw") {
-  const width = overview.scores.length;
-  return Array.from({ length: overview[kind].length / width }, (_, head) => overview[kind][head * width + at]);
+function scoresOf(overview, at) {
+  const [values, width] = [valuesOf(overview), overview.scores.length];
+  return Array.from({ length: values.length / width }, (_, head) => values[head * width + at]);
 }
+
+const valuesOf = (overview) => (weighted() && overview.weighted) || overview.raw;
 
 const spelled = (value) => (Number.isNaN(value) ? "not defined" : value.toFixed(3));
 
@@ -195,7 +197,7 @@ function showScores() {
   by("scores").replaceChildren(
     ...names.map((name, index) => {
       const pair = document.createElement("div");
-      const value = overview[weighted() ? "weighted" : "raw"][at * names.length + index];
+      const value = valuesOf(overview)[at * names.length + index];
       pair.append(element("dt", name), element("dd", spelled(value)));
       return pair;
     }),
