@@ -122,9 +122,11 @@ class Explorer:
         }
         found = {"raw": scores, "weighted": scores and scores.weighted}
         arrays = {name: one.values for name, one in found.items() if one is not None}
-        drawn = encoding.thumbnails
-        if drawn is None:
-            drawn = await asyncio.to_thread(_draw, list(maps.values()))
+        drawn = (
+            await asyncio.to_thread(_draw, list(maps.values()))
+            if encoding.thumbnails is None
+            else encoding.thumbnails
+        )
         return pack(header, {"thumbnails": drawn, **arrays})
 
     async def head(self, asked: Question) -> bytes:
