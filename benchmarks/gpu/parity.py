@@ -1,16 +1,10 @@
 """Deviation of each graph, in each precision, from PyTorch in fp32 on the CPU: ragged, at unseen sizes."""
 
-from collections.abc import Mapping
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from gpu.families import GRAPHS, build, open_graph
 from gpu.plan import Check, EncoderFamily
-from polyhead_export.parity import deviation
+from polyhead_export.kinds.attention import AttentionGraph
+from polyhead_export.parity import deviation, reference_outputs
 from polyhead_export.samples import sample_inputs
-from polyhead_model import Encoder
 from polyhead_server.engine.devices import on_cpu, on_cuda
 from polyhead_server.engine.session import placed, slow_on_cpu
 
@@ -23,12 +17,12 @@ def run(check: Check) -> None:
 
 
 def _compare(check: Check, family: EncoderFamily) -> None:
-    encoder = build(family)
+    encoder, kind = build(family), AttentionGraph()
     samples = [
-        sample_inputs(encoder.config, *size, seed=seed)
+        sample_inputs(encoder.config, kind, *size, seed=seed)
         for seed, size in enumerate(check.plan.parity_sizes, start=100)
     ]
-    expected = [_reference(encoder, sample) for sample in samples]
+    expected = [reference_outputs(encoder, kind, sample) for sample in samples]
     device = on_cuda("") if check.device.kind == "cuda" else on_cpu("")
     for graph in GRAPHS:
         with check.attempt(f"parity of {family.key}, {graph}.onnx"):
@@ -51,14 +45,3 @@ def _compare(check: Check, family: EncoderFamily) -> None:
                 on_cpu=device.left_to_cpu(operators),
                 slow_on_cpu=slow_on_cpu(operators, device),
             )
-
-
-def _reference(encoder: Encoder, inputs: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.float32]]:
-    """Return PyTorch's outputs by name."""
-    rest = dict(inputs)
-    ids, lengths = rest.pop("input_ids"), rest.pop("lengths")
-    with torch.inference_mode():
-        result = encoder(ids, lengths, need_weights=True, **rest)
-    outputs = {"output": result.output, "pooled": result.pooled}
-    outputs |= {f"attention.{layer}": weights for layer, weights in enumerate(result.attention)}
-    return {name: value.numpy() for name, value in outputs.items()}

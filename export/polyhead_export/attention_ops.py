@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from polyhead_model import Attend, attend_explicitly
-from polyhead_model.attention import masked_softmax
+from polyhead_model.attention import masked_softmax, split_heads
 
 _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""
@@ -44,6 +44,24 @@ def explicit_attention(dtype: torch.dtype) -> Attend:
     return attend_explicitly if dtype == torch.float32 else _attend_in_half_precision
 
 
+def attention_weights(query: Tensor, key: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    """Compute attention weights [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision.
+
+    So the weights of 16-bit operands sum to 1 as they do in fp32.
+
+    Args:
+        query: [B, Tq, H·K].
+        key: [B, Tk, H·K].
+        heads: H.
+        mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
+    """
+    q, k = split_heads(query, heads), split_heads(key, heads)
+    # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
+    scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
+    scores = (scaled @ k.transpose(-2, -1)).float()
+    return masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
+
+
 def _attend_in_half_precision(
     query: Tensor,  # (B, T, H·K), 16 bits
     key: Tensor,
@@ -52,9 +70,5 @@ def _attend_in_half_precision(
     mask: Tensor | None,
     /,
 ) -> tuple[Tensor, Tensor]:
-    """Attend with 16-bit matrix products and an fp32 softmax: weights sum to 1 as they do in fp32."""
-    q, k, v = (x.reshape(*x.shape[:2], heads, -1).transpose(1, 2) for x in (query, key, value))
-    # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
-    scores = ((q.float() * q.shape[-1] ** -0.5).to(q.dtype) @ k.transpose(-2, -1)).float()
-    weights = masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
-    return (weights.to(v.dtype) @ v).transpose(1, 2).flatten(2), weights
+    weights = attention_weights(query, key, heads, mask)
+    return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights

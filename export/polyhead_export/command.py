@@ -18,10 +18,19 @@ _AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 def _numbers(_: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
     """Parse `1,2,4,8`."""
     try:
-        return tuple(int(number) for token in tokens for number in token.value.split(","))
+        return tuple(int(number) for number in _names_in(_, tokens))
     except ValueError:
         given = " ".join(token.value for token in tokens)
-        raise ValueError(f"must be head counts such as 1,2,4,8, was {given!r}") from None
+        raise ValueError(f"must be numbers such as 1,2,4,8, was {given!r}") from None
+
+
+def _names_in(_: object, tokens: tuple[Token, ...]) -> tuple[str, ...]:
+    """Parse `rows,insight`."""
+    return tuple(name.strip() for token in tokens for name in token.value.split(","))
+
+
+_Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
+_Names = Annotated[tuple[str, ...], Parameter(converter=_names_in, n_tokens=1, accepts_keys=False)]
 
 
 @app.default
@@ -31,9 +40,11 @@ def export(
     checkpoint: Path | None = None,
     encoder: Path | None = None,
     name: str | None = None,
-    heads: Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)] = (),
+    heads: _Numbers = (),
     layers: _AtLeastOne | None = None,
     mask: bool = False,
+    graphs: _Names = (),
+    attention_layers: _Numbers | None = None,
     prompt: bool = True,
     strict: Annotated[bool, Parameter(negative=())] = False,
     precision: Literal["fp32", "fp16", "bf16"] = "fp32",
@@ -62,6 +73,10 @@ def export(
         The number of layers. Default: the preset's.
     mask
         Accept an attention mask in requests (presets only).
+    graphs
+        More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory.
+    attention_layers
+        The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all.
     prompt
         Put the default prompt of a sentence-transformers checkpoint before each text; --no-prompt leaves
         prompts to the callers.
@@ -90,7 +105,7 @@ def export(
             Console(stderr=True).print(f"{one}: version {version} is there already")
         return
 
-    from polyhead_export.family import STEPS, export_family
+    from polyhead_export.family import count_steps, export_family
 
     sources = _sources(
         preset,
@@ -126,7 +141,9 @@ def export(
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
     ) as progress:
-        task = progress.add_task("", total=(STEPS + 1) * len(wanted), visible=console.is_terminal)
+        task = progress.add_task(
+            "", total=(count_steps(graphs) + 1) * len(wanted), visible=console.is_terminal
+        )
 
         def step(description: str) -> None:
             progress.update(task, description=description, advance=1)
@@ -145,6 +162,8 @@ def export(
                     models,
                     version=version,
                     precision=precision,
+                    graphs=graphs,
+                    attention_layers=attention_layers,
                     tokenizer=built.tokenizer,
                     left_out=built.left_out,
                     if_exists="replace" if if_exists == "replace" else "fail",

@@ -3,7 +3,7 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,11 +14,12 @@ from polyhead_export.errors import ExportError, FamilyExistsError
 from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import measure_drift
+from polyhead_export.kinds import kinds_of, names_of_kinds
 from polyhead_export.manifest import write_manifest
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Parity, measure_parity
 from polyhead_export.precision import DTYPES, Precision, in_precision
-from polyhead_export.signature import GRAPH_KINDS, GraphKind
+from polyhead_export.signature import GraphKind
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
@@ -26,9 +27,6 @@ from polyhead_model.checkpoint_files import read_object
 from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-
-STEPS = 2 * len(GRAPH_KINDS) + 2
-"""The number of times that an export calls `on_step`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +49,11 @@ class ExportedFamily:
     version: int
     folder: Path
     parity: Parity
+
+
+def count_steps(graphs: Collection[str]) -> int:
+    """Return how often an export of these graphs calls `on_step`."""
+    return 2 * len(names_of_kinds(graphs)) + 2
 
 
 def check_name(name: str) -> None:
@@ -90,6 +93,8 @@ def export_family(
     *,
     version: int = 1,
     precision: Precision = "fp32",
+    graphs: Collection[str] = (),
+    attention_layers: Sequence[int] | None = None,
     tokenizer: TokenizerFile | None = None,
     left_out: Sequence[str] = (),
     if_exists: Literal["fail", "replace"] = "fail",
@@ -104,13 +109,16 @@ def export_family(
         version: The version's number, 1 or more.
         precision: What the graphs compute in; their inputs and outputs are the same in each. 16-bit
             precisions are for CUDA: a CPU cannot compute in bf16, and gains nothing from fp16.
+        graphs: The kinds of graphs beside `fast` and `attention`, or `all`; see `polyhead_export.kinds`.
+        attention_layers: The layers whose attention the graphs return; None = all.
         tokenizer: For an encoder of token ids, to serve text too.
         left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
         if_exists: What to do if the version exists already.
-        on_step: Called before each of the `STEPS` steps, with a description.
+        on_step: Called before each step (see `count_steps`), with a description.
 
     Raises:
-        ExportError: The name, the version, the precision or the tokenizer is not valid, or a fusion was lost.
+        ExportError: The name, the version, the precision, a graph, a layer or the tokenizer is not valid,
+            or a fusion was lost.
         FamilyExistsError: The version exists already, and `if_exists` is "fail".
         ParityError: A graph deviates from PyTorch, or 16 bits are not enough; the repository is unchanged.
     """
@@ -119,6 +127,7 @@ def export_family(
         raise ExportError(f"the version must be 1 or more, was {version}")
     if precision not in DTYPES:
         raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
+    kinds = kinds_of(encoder.config, graphs, attention_layers)
     target = repository / name / str(version)
     if target.exists() and if_exists == "fail":
         raise FamilyExistsError(
@@ -137,6 +146,7 @@ def export_family(
             staging,
             name=name,
             version=version,
+            kinds=kinds,
             precision=precision,
             tokenizer=tokenizer,
             left_out=left_out,
@@ -155,6 +165,7 @@ def _write_version(
     *,
     name: str,
     version: int,
+    kinds: Collection[GraphKind],
     precision: Precision,
     tokenizer: TokenizerFile | None,
     left_out: Sequence[str],
@@ -164,7 +175,7 @@ def _write_version(
     traced: dict[GraphKind, ir.Model] = {}
     models: dict[GraphKind, ir.Model] = {}
     operators: dict[str, dict[str, int]] = {}
-    for kind in GRAPH_KINDS:
+    for kind in kinds:
         on_step(f"{name}: tracing the {kind.name} graph")
         traced[kind] = models[kind] = build_graph(served, kind)
         if precision != "fp32":
@@ -183,7 +194,7 @@ def _write_version(
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
     if precision == "fp32":
-        parity = measure_parity(encoder, folder, GRAPH_KINDS, comparing)
+        parity = measure_parity(encoder, folder, kinds, comparing)
     else:
         parity = measure_drift(encoder, folder, traced, precision, comparing)
     on_step(f"{name}: hashing files")
@@ -192,6 +203,7 @@ def _write_version(
         name=name,
         version=version,
         config=encoder.config,
+        kinds=kinds,
         precision=precision,
         operators=operators,
         parity=parity,

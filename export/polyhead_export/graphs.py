@@ -1,7 +1,7 @@
 """Trace a PyTorch encoder into an ONNX graph.
 
-A family has one graph of each `GraphKind`. The fast graph computes attention in one fused operator, which has
-no weights to return. The attention graph computes it explicitly, so that every layer's weights are outputs.
+`polyhead_export.kinds` has the kinds of graphs. Attention is one fused operator, which has no weights to
+return, or explicit in the layers whose weights a kind needs.
 """
 
 import logging
@@ -14,7 +14,7 @@ import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 
-from polyhead_export.attention_ops import explicit_attention, fused_attention
+from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, axis_sizes, inputs_of, outputs_of
 from polyhead_model import Encoder, EncoderConfig
@@ -27,41 +27,22 @@ TRACED_SIZE = (3, 7)
 
 
 class _TracedEncoder(nn.Module):
-    """The encoder with the graph's inputs as keyword arguments and its outputs as a flat tuple."""
+    """The encoder with the graph's inputs by name and its outputs as a flat tuple."""
 
     def __init__(self, encoder: Encoder, kind: GraphKind) -> None:
         super().__init__()
         self.encoder = encoder
         self.kind = kind
-
-    def forward(
-        self,
-        *,
-        lengths: Tensor,
-        x: Tensor | None = None,
-        input_ids: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
-        config = self.encoder.config
-        dtype = next(self.encoder.parameters()).dtype
-        # The fused operator takes lengths, which cannot express an arbitrary mask.
-        fused = not self.kind.weights and mask is None
-        vectors = x if x is None or dtype == x.dtype else x.to(dtype)
-        result = self.encoder(
-            vectors if input_ids is None else input_ids,
-            lengths,
-            mask=mask,
-            token_type_ids=token_type_ids,
-            need_weights=self.kind.weights,
-            attend=fused_attention(lengths, causal=config.causal) if fused else explicit_attention(dtype),
+        # Buffers, as constants of the graph: not computed in each run.
+        self.norm_maps = nn.ParameterList(
+            nn.Parameter(each, requires_grad=False) for each in norm_maps_of(encoder, compact=True)
         )
-        output, pooled = result.output, result.pooled
-        if dtype != torch.float32:
-            # Pool in fp32: it sums rounded values, and costs little.
-            output = output.float()
-            pooled = self.encoder.pool(output, lengths)
-        return (output, *(() if pooled is None else (pooled,)), *(result.attention or ()))
+
+    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        config = self.encoder.config
+        explicit = self.kind.explicit_layers(config)
+        run = run_forward(self.encoder, inputs, explicit=explicit, norm_maps=list(self.norm_maps))
+        return (*run.outputs, *self.kind.compute(config, inputs, run))
 
 
 def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
@@ -70,16 +51,16 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     The graph's weights still refer to the encoder's memory; `polyhead_export.weights` writes them out.
     """
     config = encoder.config
-    inputs = sample_inputs(config, *TRACED_SIZE, seed=0)
+    inputs = sample_inputs(config, kind, *TRACED_SIZE, seed=0)
     with _quiet_exporter(), _interruptible(), torch.no_grad():
         program = torch.onnx.export(
             _TracedEncoder(encoder, kind).eval(),
-            kwargs=inputs,
+            kwargs={"inputs": inputs},
             dynamo=True,
             opset_version=OPSET,
-            input_names=[spec.name for spec in inputs_of(config)],
+            input_names=[spec.name for spec in inputs_of(config, kind)],
             output_names=[spec.name for spec in outputs_of(config, kind)],
-            dynamic_shapes=_dynamic_shapes(config),
+            dynamic_shapes={"inputs": _dynamic_shapes(config, kind)},
             verbose=False,
         )
     if program is None:
@@ -92,20 +73,20 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     return model
 
 
-def _dynamic_shapes(config: EncoderConfig) -> dict[str, dict[int, object]]:
-    dynamic, sizes = torch.export.Dim.DYNAMIC, axis_sizes(config)
+def _dynamic_shapes(config: EncoderConfig, kind: GraphKind) -> dict[str, dict[int, object]]:
+    dynamic, sizes = torch.export.Dim.DYNAMIC, axis_sizes(config, [kind])
     return {
         spec.name: {axis: dynamic for axis, letter in enumerate(spec.axes) if letter not in sizes}
-        for spec in inputs_of(config)
+        for spec in inputs_of(config, kind)
     }
 
 
 def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) -> None:
     """Name the dynamic axes by their letters instead of the tracer's symbols."""
-    sizes = axis_sizes(config)
+    sizes = axis_sizes(config, [kind])
     for value, spec in zip(
         (*model.graph.inputs, *model.graph.outputs),
-        (*inputs_of(config), *outputs_of(config, kind)),
+        (*inputs_of(config, kind), *outputs_of(config, kind)),
         strict=True,
     ):
         if value.name != spec.name:

@@ -6,14 +6,14 @@ docs/model-repository.md describes every field.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GRAPH_KINDS, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig, parameters
 
 FILE = "manifest.json"
@@ -30,6 +30,7 @@ def write_manifest(
     name: str,
     version: int,
     config: EncoderConfig,
+    kinds: Collection[GraphKind],
     precision: Precision,
     operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
@@ -43,6 +44,7 @@ def write_manifest(
         name: The family's name.
         version: The version's number.
         config: The encoder's configuration.
+        kinds: The graphs.
         precision: What the graphs compute in.
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
@@ -56,15 +58,15 @@ def write_manifest(
         "version": version,
         "encoder": dataclasses.asdict(config),
         "precision": precision,
-        "sizes": axis_sizes(config),
+        "sizes": axis_sizes(config, kinds),
         "graphs": {
             kind.name: {
                 "file": kind.file,
-                "inputs": [_describe(spec) for spec in inputs_of(config)],
+                "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
                 "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
                 "operators": operators[kind.name],
             }
-            for kind in GRAPH_KINDS
+            for kind in kinds
         },
         "tokenizer": tokenizer,
         "left_out": list(left_out),

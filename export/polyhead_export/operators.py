@@ -22,10 +22,20 @@ def count_operators(model: ir.Model) -> dict[str, int]:
 
 def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precision) -> dict[str, int]:
     """Return the least number of nodes of each type that the graph's speed depends on."""
-    fused_attention = not kind.weights and not config.mask_input
+    layers = frozenset(range(config.layers))
+    explicit = layers if config.mask_input else frozenset(kind.explicit_layers(config))
+    side = frozenset(kind.side_layers(config)) - explicit
+    fused = layers - explicit
+    # The projections of a layer that computes something else from them, too, stay operators of their own.
+    projected = frozenset() if precision == "fp32" else fused - side
+    required = {
+        "Attention": len(projected),
+        "MultiHeadAttention": len(fused - projected),
+        "Softmax": len(explicit | side),
+    }
+    required = {operator: least for operator, least in required.items() if least}
     if precision == "fp32":
-        return {"MultiHeadAttention" if fused_attention else "Softmax": config.layers}
-    required = {"Attention" if fused_attention else "Softmax": config.layers}
+        return required
     if config.feed_forward is not None:
         # The first norm of a pre-norm encoder follows no residual, so it is not fused.
         first_alone = config.norm == "pre"

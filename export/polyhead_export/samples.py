@@ -1,4 +1,4 @@
-"""Random inputs for a family, with ragged lengths as in real traffic.
+"""Random inputs for a family's graphs, with ragged lengths as in real traffic.
 
 Shape letters: B batch, T tokens, D d_model.
 """
@@ -6,11 +6,14 @@ Shape letters: B batch, T tokens, D d_model.
 import torch
 from torch import Tensor
 
+from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
 
 
-def sample_inputs(config: EncoderConfig, batch: int, tokens: int, *, seed: int) -> dict[str, Tensor]:
-    """Return random inputs of size (B, T), by input name.
+def sample_inputs(
+    config: EncoderConfig, kind: GraphKind, batch: int, tokens: int, *, seed: int
+) -> dict[str, Tensor]:
+    """Return random inputs of size (B, T) for a kind of graph, by input name.
 
     The first sequence has length T, the others any length from 0 to T. Padding holds random values too, so
     that a graph that reads it is found out.
@@ -32,4 +35,4 @@ def sample_inputs(config: EncoderConfig, batch: int, tokens: int, *, seed: int) 
     inputs["lengths"] = lengths
     if config.mask_input:
         inputs["mask"] = torch.rand(batch, tokens, tokens, generator=random) < 0.7
-    return inputs
+    return {**inputs, **kind.samples(config, batch, tokens, random)}

@@ -1,11 +1,16 @@
 """The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
-Shape letters: B batch, T tokens, D d_model, H heads.
+Shape letters: B batch, T tokens, D d_model, H heads, L layers, A chosen layers, R rows asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
+from torch import Tensor
+
+from polyhead_export.forward_pass import ForwardPass
 from polyhead_model import EncoderConfig
 
 
@@ -17,9 +22,12 @@ class ManifestTensor:
     datatype: str
     axes: tuple[str, ...]
     role: str | None = None
-    fill: str | bool | int | None = None
-    below: int | None = None
+    fill: str | bool | float | None = None
+    below: int | str | None = None
+    range: tuple[float | None, float | None] | None = None
     layer: int | None = None
+    layers: tuple[int, ...] | None = None
+    labels: tuple[str, ...] | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the size of each axis; -1 where it varies."""
@@ -28,26 +36,66 @@ class ManifestTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphKind:
-    """One kind of graph that a family is exported as."""
+    """One kind of graph that a family is exported as: what it takes, gives and computes.
 
-    name: str
-    file: str
-    weights: bool
-    """The graph returns attention weights."""
+    A kind overrides what it has beyond the fast graph.
+    """
+
+    name: ClassVar[str]
+    file: ClassVar[str]
+    attention_layers: tuple[int, ...] | None = None
+    """The layers whose attention the export is asked for, ascending; None = all."""
+
+    def explicit_layers(self, config: EncoderConfig) -> Collection[int]:
+        """Return the layers that compute attention explicitly, and have weights; the others are fused."""
+        return ()
+
+    def side_layers(self, config: EncoderConfig) -> Collection[int]:
+        """Return the layers that, beside attention, compute a softmax from their queries and keys."""
+        return ()
+
+    def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
+        """Return the sizes of fixed axes that no other kind has, by letter."""
+        return {}
+
+    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+        """Return the inputs beyond those of the fast graph, in order."""
+        return ()
+
+    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+        """Return the outputs beyond those of the fast graph, in order."""
+        return ()
+
+    def samples(
+        self, config: EncoderConfig, batch: int, tokens: int, random: torch.Generator
+    ) -> Mapping[str, Tensor]:
+        """Return random values of `inputs`, by name."""
+        return {}
+
+    def compute(
+        self, config: EncoderConfig, inputs: Mapping[str, Tensor], run: ForwardPass
+    ) -> tuple[Tensor, ...]:
+        """Compute `outputs`. Called for the traced graph, and for the reference that it is compared with.
+
+        Args:
+            config: The encoder's configuration.
+            inputs: Every input of the graph, by name.
+            run: The encoder's forward pass. In the graph, it has the weights of `explicit_layers` (of all
+                layers if the encoder takes a mask); in the reference, of all layers.
+        """
+        return ()
 
 
-FAST = GraphKind(name="fast", file="model.onnx", weights=False)
-ATTENTION = GraphKind(name="attention", file="attention.onnx", weights=True)
-GRAPH_KINDS = (FAST, ATTENTION)
+def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict[str, int]:
+    """Return the sizes of the fixed axes, by letter, of graphs of these kinds."""
+    sizes = {"D": config.d_model, "H": config.heads, "L": config.layers}
+    for kind in kinds:
+        sizes |= kind.sizes(config)
+    return sizes
 
 
-def axis_sizes(config: EncoderConfig) -> dict[str, int]:
-    """Return the sizes of the fixed axes, by letter."""
-    return {"D": config.d_model, "H": config.heads}
-
-
-def inputs_of(config: EncoderConfig) -> tuple[ManifestTensor, ...]:
-    """Return the inputs of every graph of the family, in order."""
+def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
+    """Return the inputs of the family's graph of this kind, in order."""
     if config.vocabulary is None:
         inputs = [ManifestTensor(name="x", datatype="FP32", axes=("B", "T", "D"))]
     else:
@@ -74,7 +122,7 @@ def inputs_of(config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         inputs.append(
             ManifestTensor(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True)
         )
-    return tuple(inputs)
+    return (*inputs, *kind.inputs(config))
 
 
 def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
@@ -82,15 +130,4 @@ def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, 
     outputs = [ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D"))]
     if config.pooling is not None:
         outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=("B", "D"), role="pooled"))
-    if kind.weights:
-        outputs += [
-            ManifestTensor(
-                name=f"attention.{layer}",
-                datatype="FP32",
-                axes=("B", "H", "T", "T"),
-                role="attention",
-                layer=layer,
-            )
-            for layer in range(config.layers)
-        ]
-    return tuple(outputs)
+    return (*outputs, *kind.outputs(config))

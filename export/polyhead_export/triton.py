@@ -1,6 +1,7 @@
 """Write `config.pbtxt`, with which Triton's onnxruntime backend serves the fast graph in place."""
 
-from polyhead_export.signature import FAST, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_export.kinds.fast import FastGraph
+from polyhead_export.signature import ManifestTensor, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig
 
 MAX_BATCH_SIZE = 256
@@ -18,10 +19,10 @@ def triton_config(name: str, config: EncoderConfig) -> str:
             "# For Triton's onnxruntime backend; polyhead itself reads manifest.json.",
             f'name: "{name}"',
             'backend: "onnxruntime"',
-            f'default_model_filename: "{FAST.file}"',
+            f'default_model_filename: "{FastGraph.file}"',
             f"max_batch_size: {MAX_BATCH_SIZE}",
-            *(_tensor("input", spec, config) for spec in inputs_of(config)),
-            *(_tensor("output", spec, config) for spec in outputs_of(config, FAST)),
+            *(_tensor("input", spec, config) for spec in inputs_of(config, FastGraph())),
+            *(_tensor("output", spec, config) for spec in outputs_of(config, FastGraph())),
             "",
         ]
     )

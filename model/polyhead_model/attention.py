@@ -77,16 +77,16 @@ def attend_explicitly(
 ) -> tuple[Tensor, Tensor]:
     """Attend with explicit operations, and return the weights; an `Attend`."""
     output, weights = scaled_dot_product_attention(
-        _split_heads(query, heads),
-        _split_heads(key, heads),
-        _split_heads(value, heads),
+        split_heads(query, heads),
+        split_heads(key, heads),
+        split_heads(value, heads),
         None if mask is None else mask[:, None],  # the same for every head
         dropout=dropout,
     )
     return output.transpose(1, 2).flatten(2), weights
 
 
-def _split_heads(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """Reshape [B, T, H·K] to [B, H, T, K]."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 

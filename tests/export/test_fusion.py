@@ -12,8 +12,13 @@ import torch
 from polyhead_export import ExportError, export_family
 from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
+from polyhead_export.kinds import ALL, kinds_of
+from polyhead_export.kinds.attention import AttentionGraph
+from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.operators import check_operators, count_operators, required_operators
-from polyhead_export.signature import ATTENTION, FAST, GRAPH_KINDS, GraphKind
+from polyhead_export.parity import reference_outputs
+from polyhead_export.samples import sample_inputs
+from polyhead_export.signature import GraphKind, outputs_of
 from polyhead_model import Encoder, EncoderConfig
 
 VARIANTS = {
@@ -46,6 +51,8 @@ VARIANTS = {
     "a mask of the caller's": EncoderConfig(d_model=12, heads=4, layers=2, feed_forward=16, mask_input=True),
 }
 
+KINDS = kinds_of(VARIANTS["post-norm"], [ALL])
+
 
 def build(variant: str) -> Encoder:
     torch.manual_seed(21)
@@ -64,49 +71,40 @@ def fused(variant: str, kind: GraphKind) -> ir.Model:
     return model
 
 
-@pytest.mark.parametrize("kind", GRAPH_KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_fused_graphs_agree_with_pytorch(variant: str, kind: GraphKind, tmp_path: Path) -> None:
     encoder, config = build(variant), VARIANTS[variant]
     ir.save(fused(variant, kind), tmp_path / "fused.onnx")
     session = ort.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"])
-    random = torch.Generator().manual_seed(22)
+    names = [spec.name for spec in outputs_of(config, kind)]
 
-    for batch, tokens in [(4, 19), (1, 2), (7, 1)]:
-        lengths = torch.randint(0, tokens + 1, (batch,), generator=random, dtype=torch.int32)
-        feed = {"lengths": lengths}
-        types = mask = None
-        if config.vocabulary is None:
-            x = feed["x"] = torch.randn(batch, tokens, config.d_model, generator=random)
-        else:
-            x = feed["input_ids"] = torch.randint(config.vocabulary, (batch, tokens), generator=random)
-            types = feed["token_type_ids"] = torch.randint(config.types, (batch, tokens), generator=random)
-        if config.mask_input:
-            mask = feed["mask"] = torch.rand(batch, tokens, tokens, generator=random) < 0.5
-        with torch.inference_mode():
-            expected = encoder(x, lengths, mask=mask, token_type_ids=types, need_weights=kind.weights)
-        pooled = [] if expected.pooled is None else [expected.pooled]
-        results = session.run(None, {name: value.numpy() for name, value in feed.items()})
-        for actual, wanted in zip(
-            results, (expected.output, *pooled, *(expected.attention or ())), strict=True
-        ):
-            np.testing.assert_allclose(actual, wanted.numpy(), rtol=1e-5, atol=1e-5)
+    for seed, (batch, tokens) in enumerate([(4, 19), (1, 2), (7, 1)], start=22):
+        inputs = sample_inputs(config, kind, batch, tokens, seed=seed)
+        expected = reference_outputs(encoder, kind, inputs)
+        results = session.run(names, {name: value.numpy() for name, value in inputs.items()})
+        for name, actual in zip(names, results, strict=True):
+            np.testing.assert_allclose(actual, expected[name], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("variant", "kind", "operators"),
     [
-        ("post-norm", FAST, {"Attention": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "MatMul": 6}),
-        ("post-norm", ATTENTION, {"Softmax": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "Attention": 0}),
+        ("post-norm", FastGraph(), {"Attention": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "MatMul": 6}),
+        (
+            "post-norm",
+            AttentionGraph(),
+            {"Softmax": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "Attention": 0},
+        ),
         # The first norm has no residual before it.
         (
             "causal, pre-norm",
-            FAST,
+            FastGraph(),
             {"Attention": 3, "SkipLayerNormalization": 6, "LayerNormalization": 1, "FastGelu": 3},
         ),
-        ("own head width, no bias", FAST, {"Attention": 2, "SkipLayerNormalization": 4, "Gelu": 2}),
-        ("attention only, fused before", FAST, {"Attention": 3, "MatMul": 3, "Split": 0}),
-        ("a mask of the caller's", FAST, {"Softmax": 2, "Attention": 0, "SkipLayerNormalization": 4}),
+        ("own head width, no bias", FastGraph(), {"Attention": 2, "SkipLayerNormalization": 4, "Gelu": 2}),
+        ("attention only, fused before", FastGraph(), {"Attention": 3, "MatMul": 3, "Split": 0}),
+        ("a mask of the caller's", FastGraph(), {"Softmax": 2, "Attention": 0, "SkipLayerNormalization": 4}),
     ],
 )
 def test_what_fused_graphs_are_made_of(variant: str, kind: GraphKind, operators: dict[str, int]) -> None:
@@ -118,7 +116,7 @@ def test_what_fused_graphs_are_made_of(variant: str, kind: GraphKind, operators:
 
 def test_norms_write_a_sum_only_where_it_is_read() -> None:
     def outputs(variant: str) -> list[list[bool]]:
-        nodes = [node for node in fused(variant, FAST).graph if node.op_type.startswith("Skip")]
+        nodes = [node for node in fused(variant, FastGraph()).graph if node.op_type.startswith("Skip")]
         return [[bool(output.name) for output in node.outputs] for node in nodes]
 
     assert outputs("post-norm") == [[True]] * 4
@@ -135,7 +133,7 @@ def test_a_lost_fusion_fails_the_export(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_fast_graph_in_fp32_must_be_fused_too() -> None:
-    required = required_operators(VARIANTS["post-norm"], FAST, "fp32")
+    required = required_operators(VARIANTS["post-norm"], FastGraph(), "fp32")
 
     check_operators({"MultiHeadAttention": 2, "MatMul": 9}, required, "model.onnx")
     with pytest.raises(ExportError, match="must have 2 MultiHeadAttention, has 1"):

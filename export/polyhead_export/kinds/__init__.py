@@ -1,0 +1,60 @@
+"""The kinds of graphs that a family can be exported as: a module and a line here for each."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from polyhead_export.errors import ExportError
+from polyhead_export.kinds.attention import AttentionGraph
+from polyhead_export.kinds.fast import FastGraph
+from polyhead_export.kinds.rows import RowsGraph
+from polyhead_export.signature import GraphKind
+from polyhead_model import EncoderConfig
+
+KINDS: Mapping[str, type[GraphKind]] = {kind.name: kind for kind in (FastGraph, AttentionGraph, RowsGraph)}
+"""Every kind by its name, in the order of their files in a version."""
+
+ALWAYS = (FastGraph.name, AttentionGraph.name)
+"""The kinds that every family has."""
+
+ALL = "all"
+"""The name of all kinds together."""
+
+
+def names_of_kinds(graphs: Collection[str]) -> list[str]:
+    """Return the names of the kinds that a family has if these are asked for.
+
+    Raises:
+        ExportError: There is no such kind.
+    """
+    for name in graphs:
+        if name not in (*KINDS, ALL):
+            raise ExportError(f"graphs must be some of {', '.join(KINDS)}, or {ALL}, was {name!r}")
+    return [name for name in KINDS if name in ALWAYS or name in graphs or ALL in graphs]
+
+
+def kinds_of(
+    config: EncoderConfig, graphs: Collection[str] = (), attention_layers: Sequence[int] | None = None
+) -> tuple[GraphKind, ...]:
+    """Return the kinds of a family's graphs.
+
+    Args:
+        config: The encoder's configuration.
+        graphs: Names of kinds beside those that every family has; `all` for every kind.
+        attention_layers: The layers whose attention is returned; None = all.
+
+    Raises:
+        ExportError: There is no such kind, or no such layer, or a layer is given twice.
+    """
+    layers = None
+    if attention_layers is not None:
+        layers = tuple(sorted(attention_layers))
+        shown = ", ".join(map(str, attention_layers))
+        if not layers or len(set(layers)) < len(layers):
+            raise ExportError(
+                f"attention layers must be one or more, each given once, were {shown or 'none'}"
+            )
+        if layers[0] < 0 or layers[-1] >= config.layers:
+            raise ExportError(
+                f"attention layers must be from 0 to {config.layers - 1}, as the encoder has "
+                f"{config.layers} layers, were {shown}"
+            )
+    return tuple(KINDS[name](attention_layers=layers) for name in names_of_kinds(graphs))

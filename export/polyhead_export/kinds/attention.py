@@ -1,0 +1,57 @@
+"""The attention graph: weights of all layers, or of chosen ones, whose attention is explicit."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polyhead_export.forward_pass import ForwardPass
+from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_model import EncoderConfig
+
+
+class AttentionGraph(GraphKind):
+    """Attention weights, and the norms of the values that they weigh."""
+
+    name: ClassVar[str] = "attention"
+    file: ClassVar[str] = "attention.onnx"
+
+    def explicit_layers(self, config: EncoderConfig) -> Sequence[int]:
+        """Return the layers whose weights are outputs."""
+        return range(config.layers) if self.attention_layers is None else self.attention_layers
+
+    def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
+        """Return the number of chosen layers."""
+        return {} if self.attention_layers is None else {"A": len(self.attention_layers)}
+
+    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+        """Return `attention.0` … and `value_norms`."""
+        layers = self.explicit_layers(config)
+        return (
+            *(
+                ManifestTensor(
+                    name=f"attention.{layer}",
+                    datatype="FP32",
+                    axes=("B", "H", "T", "T"),
+                    role="attention",
+                    layer=layer,
+                )
+                for layer in layers
+            ),
+            ManifestTensor(
+                name="value_norms",
+                datatype="FP32",
+                axes=("B", "L" if self.attention_layers is None else "A", "H", "T"),
+                role="value_norms",
+                layers=tuple(layers),
+            ),
+        )
+
+    def compute(
+        self, config: EncoderConfig, inputs: Mapping[str, Tensor], run: ForwardPass
+    ) -> tuple[Tensor, ...]:
+        """Return the weights of each layer, and the norms of all of them together."""
+        layers = self.explicit_layers(config)
+        norms = torch.stack([run.value_norms(layer) for layer in layers], dim=1)
+        return (*(run.weights[layer] for layer in layers), norms)

@@ -1,0 +1,79 @@
+"""The rows graph: attention is fused, and the weights of a few chosen queries are computed beside it.
+
+The weights of R queries are a product [R, K] × [K, T] for each head, where those of all are [T, K] × [K, T].
+Shape letters: B batch, T tokens, H heads, K head width, L layers, A chosen layers, R rows asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polyhead_export.attention_ops import attention_weights
+from polyhead_export.forward_pass import ForwardPass
+from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_model import EncoderConfig, masks
+
+
+class RowsGraph(GraphKind):
+    """The attention weights of chosen queries."""
+
+    name: ClassVar[str] = "rows"
+    file: ClassVar[str] = "rows.onnx"
+
+    def side_layers(self, config: EncoderConfig) -> Sequence[int]:
+        """Return the layers whose rows are returned."""
+        return range(config.layers) if self.attention_layers is None else self.attention_layers
+
+    def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
+        """Return the number of chosen layers."""
+        return {} if self.attention_layers is None else {"A": len(self.attention_layers)}
+
+    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+        """Return `rows`."""
+        return (ManifestTensor(name="rows", datatype="INT64", axes=("B", "R"), role="rows", below="T"),)
+
+    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+        """Return `attention_rows`."""
+        return (
+            ManifestTensor(
+                name="attention_rows",
+                datatype="FP32",
+                axes=("B", "L" if self.attention_layers is None else "A", "H", "R", "T"),
+                role="attention_rows",
+                layers=tuple(self.side_layers(config)),
+            ),
+        )
+
+    def samples(
+        self, config: EncoderConfig, batch: int, tokens: int, random: torch.Generator
+    ) -> Mapping[str, Tensor]:
+        """Return two different rows of each sequence, or one if it has no more."""
+        rows = [torch.randperm(tokens, generator=random)[:2] for _ in range(batch)]
+        return {"rows": torch.stack(rows)}
+
+    def compute(
+        self, config: EncoderConfig, inputs: Mapping[str, Tensor], run: ForwardPass
+    ) -> tuple[Tensor, ...]:
+        """Return the rows of each layer; from its weights where attention is explicit."""
+        rows = inputs["rows"]  # [B, R]
+        mask = inputs.get("mask")
+        visible = masks.combine(
+            (rows < run.lengths[:, None])[:, :, None] & run.valid[:, None, :],
+            torch.arange(run.output.shape[1]) <= rows[:, :, None] if config.causal else None,
+            None if mask is None else _take(mask, rows),
+        )
+        layers = []
+        for layer in self.side_layers(config):
+            if (weights := run.weights.get(layer)) is not None:
+                layers.append(_take(weights, rows[:, None].expand(-1, config.heads, -1)))
+            else:
+                queries = _take(run.queries[layer], rows)
+                layers.append(attention_weights(queries, run.keys[layer], config.heads, visible))
+        return (torch.stack(layers, dim=1),)
+
+
+def _take(values: Tensor, rows: Tensor) -> Tensor:
+    """Take rows [B, …, R] of values [B, …, T, X]."""
+    return values.gather(-2, rows[..., None].expand(*rows.shape, values.shape[-1]))
