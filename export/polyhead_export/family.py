@@ -24,6 +24,7 @@ from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.checkpoint_files import read_object
+from polyhead_model.insight.token_classes import token_classes
 from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -127,7 +128,8 @@ def export_family(
         raise ExportError(f"the version must be 1 or more, was {version}")
     if precision not in DTYPES:
         raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
-    kinds = kinds_of(encoder.config, graphs, attention_layers)
+    classes = () if tokenizer is None else token_classes(read_object(tokenizer.path))
+    kinds = kinds_of(encoder.config, graphs, attention_layers, classes)
     target = repository / name / str(version)
     if target.exists() and if_exists == "fail":
         raise FamilyExistsError(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export.errors import ParityError
-from polyhead_export.forward_pass import norm_maps_of, run_forward
+from polyhead_export.forward_pass import ForwardPass, norm_maps_of, run_forward
 from polyhead_export.graphs import TRACED_SIZE
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, outputs_of
@@ -118,15 +118,17 @@ def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[st
     for seed, size in enumerate(compared_sizes(config), start=1):
         inputs = sample_inputs(config, kind, *size, seed=seed)
         actual = session.run(list(worst), {name: value.numpy() for name, value in inputs.items()})
-        expected_outputs = reference_outputs(encoder, kind, inputs)
-        for name, got in zip(list(worst), actual, strict=True):
+        reference, expected_outputs = run_reference(encoder, kind, inputs)
+        outputs = dict(zip(worst, actual, strict=True))
+        for name, got in outputs.items():
             expected = expected_outputs[name]
             if got.shape != expected.shape:
                 raise ParityError(
                     f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {expected.shape} "
                     f"at (B, T) = {size}"
                 )
-            worst[name] = max(worst[name], deviation(got, expected))
+        ours, theirs = kind.align(outputs, expected_outputs, reference)
+        worst = {name: max(worst[name], deviation(ours[name], theirs[name])) for name in worst}
     return worst
 
 
@@ -148,6 +150,13 @@ def reference_outputs(
     encoder: Encoder, kind: GraphKind, inputs: Mapping[str, Tensor]
 ) -> dict[str, NDArray[np.float32]]:
     """Return what PyTorch gives for the outputs of a kind of graph, by name, from plain attention."""
+    return run_reference(encoder, kind, inputs)[1]
+
+
+def run_reference(
+    encoder: Encoder, kind: GraphKind, inputs: Mapping[str, Tensor]
+) -> tuple[ForwardPass, dict[str, NDArray[np.float32]]]:
+    """Return PyTorch's forward pass, with plain attention, and the outputs by name."""
     with torch.inference_mode():
         run = run_forward(
             encoder,
@@ -157,7 +166,7 @@ def reference_outputs(
         )
         values = (*run.outputs, *kind.compute(encoder.config, inputs, run))
     specs = outputs_of(encoder.config, kind)
-    return {spec.name: value.numpy() for spec, value in zip(specs, values, strict=True)}
+    return run, {spec.name: value.numpy() for spec, value in zip(specs, values, strict=True)}
 
 
 def _open(path: Path) -> ort.InferenceSession:

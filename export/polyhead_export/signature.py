@@ -5,13 +5,17 @@ Shape letters: B batch, T tokens, D d_model, H heads, L layers, A chosen layers,
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_model import EncoderConfig
+from polyhead_model.insight.token_classes import TokenClass
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,8 @@ class GraphKind:
     file: ClassVar[str]
     attention_layers: tuple[int, ...] | None = None
     """The layers whose attention the export is asked for, ascending; None = all."""
+    token_classes: tuple[TokenClass, ...] = ()
+    """What is known of the tokens, from the family's tokenizer."""
 
     def explicit_layers(self, config: EncoderConfig) -> Collection[int]:
         """Return the layers that compute attention explicitly, and have weights; the others are fused."""
@@ -84,6 +90,18 @@ class GraphKind:
                 layers if the encoder takes a mask); in the reference, of all layers.
         """
         return ()
+
+    def align(
+        self, actual: Mapping[str, Array], expected: Mapping[str, Array], run: ForwardPass
+    ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """Make outputs comparable as numbers, where the same result can be written in several ways.
+
+        Args:
+            actual: The graph's outputs, by name.
+            expected: The reference's.
+            run: The reference's forward pass.
+        """
+        return actual, expected
 
 
 def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict[str, int]:

@@ -5,11 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from polyhead_export.errors import ExportError
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.fast import FastGraph
+from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
+from polyhead_model.insight.token_classes import TokenClass
 
-KINDS: Mapping[str, type[GraphKind]] = {kind.name: kind for kind in (FastGraph, AttentionGraph, RowsGraph)}
+KINDS: Mapping[str, type[GraphKind]] = {
+    kind.name: kind for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph)
+}
 """Every kind by its name, in the order of their files in a version."""
 
 ALWAYS = (FastGraph.name, AttentionGraph.name)
@@ -32,7 +36,10 @@ def names_of_kinds(graphs: Collection[str]) -> list[str]:
 
 
 def kinds_of(
-    config: EncoderConfig, graphs: Collection[str] = (), attention_layers: Sequence[int] | None = None
+    config: EncoderConfig,
+    graphs: Collection[str] = (),
+    attention_layers: Sequence[int] | None = None,
+    token_classes: tuple[TokenClass, ...] = (),
 ) -> tuple[GraphKind, ...]:
     """Return the kinds of a family's graphs.
 
@@ -40,6 +47,7 @@ def kinds_of(
         config: The encoder's configuration.
         graphs: Names of kinds beside those that every family has; `all` for every kind.
         attention_layers: The layers whose attention is returned; None = all.
+        token_classes: What is known of the tokens.
 
     Raises:
         ExportError: There is no such kind, or no such layer, or a layer is given twice.
@@ -57,4 +65,6 @@ def kinds_of(
                 f"attention layers must be from 0 to {config.layers - 1}, as the encoder has "
                 f"{config.layers} layers, were {shown}"
             )
-    return tuple(KINDS[name](attention_layers=layers) for name in names_of_kinds(graphs))
+    return tuple(
+        KINDS[name](attention_layers=layers, token_classes=token_classes) for name in names_of_kinds(graphs)
+    )

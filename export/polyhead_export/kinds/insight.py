@@ -1,0 +1,157 @@
+"""The insight graph: what heads do, as scores, rollout, strongest keys and small pictures of explicit attention.
+
+Shape letters: B batch, T tokens, H heads, L layers, S scores.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyhead_export.forward_pass import ForwardPass
+from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_model import EncoderConfig, masks
+from polyhead_model.insight.measures import measure
+from polyhead_model.insight.patterns import patterns_of
+from polyhead_model.insight.scores import score_names
+from polyhead_model.insight.thumbnails import SIDE
+from polyhead_model.insight.top_keys import TOP
+
+Array = NDArray[Any]
+
+
+class InsightGraph(GraphKind):
+    """Attention reduced inside the graph: what is returned does not grow with T², rollout and mix apart."""
+
+    name: ClassVar[str] = "insight"
+    file: ClassVar[str] = "insight.onnx"
+
+    def explicit_layers(self, config: EncoderConfig) -> Sequence[int]:
+        """Return all layers: rollout needs them all."""
+        return range(config.layers)
+
+    def scores(self, config: EncoderConfig) -> tuple[str, ...]:
+        """Return the names of the scores."""
+        return score_names(
+            tokens=config.vocabulary is not None, classes=[each.name for each in self.token_classes]
+        )
+
+    def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
+        """Return the numbers of scores, of kept keys, and of cells along a picture's side."""
+        return {"S": len(self.scores(config)), "Top": TOP, "Side": SIDE}
+
+    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+        """Return `head_mix`."""
+        return (
+            ManifestTensor(
+                name="head_mix",
+                datatype="FP32",
+                axes=("B", "L", "H"),
+                role="head_mix",
+                fill=1 / (config.layers * config.heads),
+                range=(None, None),
+            ),
+        )
+
+    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+        """Return the outputs in the order of `Measures`."""
+        layers = tuple(range(config.layers))
+        scores = self.scores(config)
+
+        def of_heads(
+            name: str, datatype: str, *axes: str, labels: tuple[str, ...] | None = None
+        ) -> ManifestTensor:
+            return ManifestTensor(
+                name=name,
+                datatype=datatype,
+                axes=("B", "L", "H", *axes),
+                role=name,
+                layers=layers,
+                labels=labels,
+            )
+
+        return (
+            of_heads("head_scores", "FP32", "S", labels=scores),
+            of_heads("weighted_scores", "FP32", "S", labels=scores),
+            ManifestTensor(name="rollout", datatype="FP32", axes=("B", "T", "T"), role="rollout"),
+            ManifestTensor(name="mixed", datatype="FP32", axes=("B", "T", "T"), role="mixed"),
+            of_heads("top_keys", "INT32", "T", "Top"),
+            of_heads("top_weights", "FP32", "T", "Top"),
+            of_heads("residual", "FP32", "T"),
+            of_heads("thumbnails", "UINT8", "Side", "Side"),
+            of_heads("value_norms", "FP32", "T"),
+        )
+
+    def samples(
+        self, config: EncoderConfig, batch: int, tokens: int, random: torch.Generator
+    ) -> Mapping[str, Tensor]:
+        """Return random weights of the heads."""
+        return {"head_mix": torch.rand(batch, config.layers, config.heads, generator=random)}
+
+    def compute(
+        self, config: EncoderConfig, inputs: Mapping[str, Tensor], run: ForwardPass
+    ) -> tuple[Tensor, ...]:
+        """Measure the attention of all layers."""
+        valid = run.valid
+        visible = masks.combine(
+            valid[:, :, None] & valid[:, None, :],
+            masks.causal(valid.shape[1]) if config.causal else None,
+            inputs.get("mask"),
+        )
+        # Padding may hold any number, which need not be a valid id.
+        ids = None if config.vocabulary is None else torch.where(valid, inputs["input_ids"], 0)
+        patterns = patterns_of(
+            visible,
+            ids,
+            self._classes_of(ids, config),
+            class_names=[each.name for each in self.token_classes],
+        )
+        layers = self.explicit_layers(config)
+        measures = measure(
+            [run.weights[layer] for layer in layers],
+            [run.value_norms(layer) for layer in layers],
+            patterns=patterns,
+            lengths=run.lengths,
+            head_mix=inputs["head_mix"],
+        )
+        return (
+            measures.head_scores,
+            measures.weighted_scores,
+            measures.rollout,
+            measures.mixed,
+            *measures.top,
+            measures.thumbnails,
+            measures.value_norms,
+        )
+
+    def _classes_of(self, ids: Tensor | None, config: EncoderConfig) -> Tensor | None:
+        """Look up the classes of tokens in a table that is a constant of the graph: [B, T] → [B, T, C]."""
+        if ids is None or config.vocabulary is None or not self.token_classes:
+            return None
+        table = np.zeros((config.vocabulary, len(self.token_classes)), np.bool_)
+        for column, each in enumerate(self.token_classes):
+            table[list(each.ids), column] = True
+        return torch.from_numpy(table)[ids]
+
+    def align(
+        self, actual: Mapping[str, Array], expected: Mapping[str, Array], run: ForwardPass
+    ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """Do not count what rounding decides: which of two equal keys is stronger, and a picture's last digit."""
+        ours, theirs = dict(actual), dict(expected)
+        for name in ("head_scores", "weighted_scores"):
+            # No score is negative.
+            ours[name] = np.nan_to_num(ours[name], nan=-1)
+            theirs[name] = np.nan_to_num(theirs[name], nan=-1)
+        weights = np.stack([run.weights[layer].numpy() for layer in range(len(run.weights))], axis=1)
+        keys = ours["top_keys"]
+        ours["top_keys"] = np.where(keys < 0, 0, np.take_along_axis(weights, np.maximum(keys, 0), axis=-1))
+        theirs["top_keys"] = theirs["top_weights"]
+        ours["thumbnails"], theirs["thumbnails"] = (
+            values["thumbnails"].astype(np.float32) / 255 for values in (ours, theirs)
+        )
+        close = np.abs(ours["thumbnails"] - theirs["thumbnails"]) < 1.5 / 255
+        ours["thumbnails"] = np.where(close, theirs["thumbnails"], ours["thumbnails"])
+        return ours, theirs

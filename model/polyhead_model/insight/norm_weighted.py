@@ -1,0 +1,22 @@
+"""Norm-weighted attention: not only where a head looks, but how much it moves from there."""
+
+import torch
+from torch import Tensor
+
+
+def norm_weighted(attention: Tensor, norms: Tensor) -> Tensor:
+    """Weight attention by the norms of what it moves, and scale each row to sum to 1 again.
+
+    A head often rests on a token whose value is almost zero, such as [SEP]: the weight is large, and nothing is
+    moved. Kobayashi et al. 2020, "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms",
+    weight by ‖v W_O‖ of each head and key. The rows are scaled so that the scores of both maps compare.
+
+    Args:
+        attention: [B, H, T, T].
+        norms: ‖v W_O‖ [B, H, T]; finite in padding.
+
+    Returns:
+        [B, H, T, T]. A row that moves nothing is zero.
+    """
+    moved = attention * norms[:, :, None, :]
+    return moved / moved.sum(-1, keepdim=True).clamp(min=torch.finfo(moved.dtype).tiny)

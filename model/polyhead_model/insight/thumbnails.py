@@ -1,0 +1,44 @@
+"""Small pictures of attention maps."""
+
+import torch
+from torch import Tensor
+
+SIDE = 32
+"""The height and width of a picture, in cells."""
+
+
+def blocks(lengths: Tensor, tokens: int) -> Tensor:
+    """Return the weight of each token in the mean that a cell shows.
+
+    Args:
+        lengths: Integers [B].
+        tokens: T.
+
+    Returns:
+        [B, T, SIDE]: a sequence of up to SIDE tokens has one token in a cell, a longer one is divided into SIDE
+        blocks of consecutive tokens, as equal as can be.
+    """
+    position = torch.arange(tokens, device=lengths.device)
+    length = lengths[:, None].to(torch.int64)
+    block = torch.where(length <= SIDE, position, position * SIDE // length.clamp(min=1))  # (B, T)
+    member = (block[:, :, None] == torch.arange(SIDE, device=lengths.device)) & (position < length)[
+        :, :, None
+    ]
+    return member / member.sum(1, keepdim=True).clamp(min=1)
+
+
+def thumbnails(attention: Tensor, means: Tensor) -> Tensor:
+    """Shrink maps to pictures, each as bright as its brightest cell allows.
+
+    Args:
+        attention: [B, H, T, T].
+        means: [B, T, SIDE] of `blocks`.
+
+    Returns:
+        uint8 [B, H, SIDE, SIDE], rows are queries; 255 in the largest cell, 0 behind the sequence.
+    """
+    heads = attention.shape[1]
+    columns = (attention.flatten(1, 2) @ means).unflatten(1, (heads, -1))  # (B, H, T, SIDE)
+    cells = means.transpose(1, 2)[:, None] @ columns
+    largest = cells.amax((2, 3), keepdim=True).clamp(min=torch.finfo(cells.dtype).tiny)
+    return (cells * (255 / largest)).round().to(torch.uint8)
