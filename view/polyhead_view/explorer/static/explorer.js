@@ -64,6 +64,8 @@ function report(kind, error) {
 /** Ask for everything that is shown. */
 function refresh() {
   if (!connected || !family()) return;
+  by("silencing").hidden = !family().head_mask;
+  by("rollout").disabled = !family().insight;
   by("missing").hidden = !family().missing?.length;
   by("missing").replaceChildren(...(family().missing ?? []).map((line) => element("li", line)));
   for (const id of ["change", "similarity"]) by(id).hidden = true;
