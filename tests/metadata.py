@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 SCORES = ("previous", "entropy", "confidence")
-_AXES: dict[str, tuple[str, ...]] = {
+AXES: dict[str, tuple[str, ...]] = {
     "output": ("B", "T", "D"),
     "pooled": ("B", "D"),
     "tokens": ("B", "T"),
@@ -32,8 +32,8 @@ def described(tensors: Iterable[str]) -> str:
     known: dict[str, Any] = {}
     for name in tensors:
         role, _, layer = name.partition(".")
-        if role in _AXES:
-            known[name] = {"axes": _AXES[role], "role": role}
+        if role in AXES:
+            known[name] = {"axes": AXES[role], "role": role}
         if re.fullmatch(r"attention\.\d+", name):
             known[name]["layer"] = int(layer)
         if role in {"head_scores", "weighted_scores"}:

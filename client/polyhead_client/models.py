@@ -17,8 +17,14 @@ from polyhead_proto.names import ATTENTION, LENGTHS, OUTPUT, POOLED, TEXT, TOKEN
 if TYPE_CHECKING:
     from polyhead_proto import messages as pb
 
-# The axes of outputs of a server that does not report them.
-_AXES = {OUTPUT: ("B", "T", "D"), POOLED: ("B", "D"), TOKENS: ("B", "T"), LENGTHS: ("B",)}
+# The axes of outputs, by role, of a server that does not report them.
+_AXES = {
+    OUTPUT: ("B", "T", "D"),
+    POOLED: ("B", "D"),
+    TOKENS: ("B", "T"),
+    LENGTHS: ("B",),
+    ATTENTION: ("B", "H", "T", "T"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +102,10 @@ class ModelInfo:
         return family_of(self.name)
 
     def with_role(self, role: str) -> tuple[TensorInfo, ...]:
-        """Return the outputs that have a role."""
-        return tuple(tensor for tensor in self.outputs.values() if tensor.role == role)
+        """Return the outputs that have a role, and axes."""
+        return tuple(
+            tensor for tensor in self.outputs.values() if tensor.role == role and len(tensor.axes) > 1
+        )
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
@@ -254,12 +262,13 @@ def _tensors(
 
 def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mapping[str, Any]) -> TensorInfo:
     least, largest = described.get("range") or (None, None)
+    role = str(described.get("role") or message.name)
     tensor = TensorInfo(
         name=message.name,
         datatype=message.datatype,
         shape=tuple(message.shape),
-        axes=tuple(map(str, described.get("axes") or _AXES.get(message.name, ()))),
-        role=str(described.get("role") or message.name),
+        axes=tuple(map(str, described.get("axes") or _AXES.get(role, ()))),
+        role=role,
         labels=tuple(map(str, described.get("labels") or ())),
         range=(
             -math.inf if least is None else float(least),

@@ -6,7 +6,7 @@ Shape letters: B batch, T tokens, H heads, K head width.
 import torch
 from torch import Tensor
 
-from polyhead_model import Attend, attend_explicitly
+from polyhead_model import Attend, attend_explicitly, masks
 from polyhead_model.attention import masked_softmax, split_heads
 
 _MASKED_SCORE = -3.0e38
@@ -44,6 +44,32 @@ def explicit_attention(dtype: torch.dtype) -> Attend:
     return attend_explicitly if dtype == torch.float32 else _attend_in_half_precision
 
 
+def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor]) -> Attend:
+    """Return explicit attention, masked by adding a bias: one pass over the weights where others make two.
+
+    The rows of padding hold any finite weights. So does a sequence of length 0.
+
+    Args:
+        lengths: Integers [B].
+        tokens: T.
+        causal: Whether a token sees only itself and those before it.
+        logits: Each layer's logits [B, H, T, T] are appended, in fp32, with the bias.
+    """
+    visible = masks.key_padding(lengths, tokens)
+    if causal:
+        visible = visible & masks.causal(tokens, device=lengths.device)
+    bias = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
+
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+    ) -> tuple[Tensor, Tensor]:
+        logits.append(_scores(query, key, heads) + bias)
+        weights = logits[-1].softmax(-1)
+        return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights
+
+    return attend
+
+
 def attention_weights(query: Tensor, key: Tensor, heads: int, mask: Tensor | None) -> Tensor:
     """Compute attention weights [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision.
 
@@ -55,11 +81,16 @@ def attention_weights(query: Tensor, key: Tensor, heads: int, mask: Tensor | Non
         heads: H.
         mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
     """
+    scores = _scores(query, key, heads)
+    return masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
+
+
+def _scores(query: Tensor, key: Tensor, heads: int) -> Tensor:
+    """Compute Q Kᵀ / √K [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision."""
     q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    scores = (scaled @ k.transpose(-2, -1)).float()
-    return masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
+    return (scaled @ k.transpose(-2, -1)).float()
 
 
 def _attend_in_half_precision(

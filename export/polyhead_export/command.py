@@ -43,6 +43,7 @@ def export(
     heads: _Numbers = (),
     layers: _AtLeastOne | None = None,
     mask: bool = False,
+    head_mask: bool = False,
     graphs: _Names = (),
     attention_layers: _Numbers | None = None,
     prompt: bool = True,
@@ -73,6 +74,8 @@ def export(
         The number of layers. Default: the preset's.
     mask
         Accept an attention mask in requests (presets only).
+    head_mask
+        Accept a factor for each head in requests: 0 silences a head.
     graphs
         More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory.
     attention_layers
@@ -115,6 +118,7 @@ def export(
         heads=heads,
         layers=layers,
         mask=mask,
+        head_mask=head_mask,
         seed=seed,
         prompt=prompt,
         strict=strict,
@@ -199,6 +203,7 @@ def _sources(
     heads: tuple[int, ...],
     layers: int | None,
     mask: bool,
+    head_mask: bool,
     seed: int,
     prompt: bool,
     strict: bool,
@@ -209,7 +214,9 @@ def _sources(
     if sum(given is not None for given in (preset, checkpoint, encoder)) != 1:
         raise ExportError("give either --preset, --checkpoint or --encoder")
     if preset is not None:
-        return from_preset(preset, name=name, heads=heads, layers=layers, mask=mask, seed=seed)
+        return from_preset(
+            preset, name=name, heads=heads, layers=layers, mask=mask, head_mask=head_mask, seed=seed
+        )
     if heads or layers is not None or mask:
         raise ExportError(
             "--heads, --layers and --mask change a preset; a checkpoint or a description is exported as it is"
@@ -218,8 +225,8 @@ def _sources(
         flag = "--checkpoint" if encoder is None else "--encoder"
         raise ExportError(f"{flag} needs a --name for the family")
     if checkpoint is not None:
-        return [from_checkpoint(checkpoint, name, prompt=prompt, strict=strict)]
-    return [] if encoder is None else [from_description(encoder, name, seed=seed)]
+        return [from_checkpoint(checkpoint, name, prompt=prompt, strict=strict, head_mask=head_mask)]
+    return [] if encoder is None else [from_description(encoder, name, head_mask=head_mask, seed=seed)]
 
 
 def _remarks(built: "Built") -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polyhead_export.attention_ops import explicit_attention, fused_attention
+from polyhead_export.attention_ops import biased_attention, explicit_attention, fused_attention
 from polyhead_model import Encoder
 from polyhead_model.attention import MultiHeadAttention, split_heads
 from polyhead_model.masks import valid_tokens
@@ -30,7 +30,12 @@ class ForwardPass:
     keys: Sequence[Tensor]
     values: Sequence[Tensor]
     weights: Mapping[int, Tensor]
-    """[B, H, T, T] in fp32, by layer, of the layers whose attention is explicit."""
+    """[B, H, T, T] in fp32, by layer, of the layers whose attention is explicit.
+
+    If it is masked by a bias, only the columns of padding are zero; its rows hold any numbers.
+    """
+    logits: Mapping[int, Tensor]
+    """[B, H, T, T] in fp32, finite, of the layers whose attention is masked by a bias: its softmax's input."""
     norm_maps: Sequence[Tensor]
     """[H, K, M] of each layer, in fp32: the norm of v · map is that of v · W_O, head by head."""
 
@@ -57,6 +62,7 @@ def run_forward(
     *,
     explicit: Collection[int],
     norm_maps: Sequence[Tensor],
+    masks_by_bias: bool = False,
 ) -> ForwardPass:
     """Run an encoder.
 
@@ -66,11 +72,18 @@ def run_forward(
         explicit: The layers that compute attention explicitly; the others are fused, which only an ONNX
             runtime can compute. All are explicit if the inputs have a mask, which no fused operator takes.
         norm_maps: Of each layer, see `norm_maps_of`.
+        masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
     """
     lengths, mask = inputs["lengths"], inputs.get("mask")
     dtype = next(encoder.parameters()).dtype
     in_fused_layers = fused_attention(lengths, causal=encoder.config.causal)
     in_explicit_layers = explicit_attention(dtype)
+    all_logits: list[Tensor] = []
+    if masks_by_bias and mask is None:
+        tokens = inputs["input_ids" if encoder.config.vocabulary else "x"].shape[1]
+        in_explicit_layers = biased_attention(
+            lengths, tokens, causal=encoder.config.causal, logits=all_logits
+        )
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
     weights: dict[int, Tensor] = {}
 
@@ -92,6 +105,7 @@ def run_forward(
         lengths,
         mask=mask,
         token_type_ids=inputs.get("token_type_ids"),
+        head_mask=inputs.get("head_mask"),
         attend=attend,
     )
     output, pooled = result.output, result.pooled
@@ -108,6 +122,7 @@ def run_forward(
         keys=keys,
         values=values,
         weights=weights,
+        logits=dict(zip(weights, all_logits, strict=True)) if all_logits else {},
         norm_maps=norm_maps,
     )
 

@@ -41,7 +41,13 @@ class _TracedEncoder(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         config = self.encoder.config
         explicit = self.kind.explicit_layers(config)
-        run = run_forward(self.encoder, inputs, explicit=explicit, norm_maps=list(self.norm_maps))
+        run = run_forward(
+            self.encoder,
+            inputs,
+            explicit=explicit,
+            norm_maps=list(self.norm_maps),
+            masks_by_bias=self.kind.masks_by_bias,
+        )
         return (*run.outputs, *self.kind.compute(config, inputs, run))
 
 

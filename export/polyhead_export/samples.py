@@ -35,4 +35,8 @@ def sample_inputs(
     inputs["lengths"] = lengths
     if config.mask_input:
         inputs["mask"] = torch.rand(batch, tokens, tokens, generator=random) < 0.7
+    if config.head_mask_input:
+        inputs["head_mask"] = torch.rand(batch, config.layers, config.heads, generator=random).round(
+            decimals=1
+        )
     return {**inputs, **kind.samples(config, batch, tokens, random)}

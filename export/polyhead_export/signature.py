@@ -47,6 +47,8 @@ class GraphKind:
 
     name: ClassVar[str]
     file: ClassVar[str]
+    masks_by_bias: ClassVar[bool] = False
+    """Explicit attention is masked before the softmax alone, which is cheaper; see `ForwardPass.weights`."""
     attention_layers: tuple[int, ...] | None = None
     """The layers whose attention the export is asked for, ascending; None = all."""
     token_classes: tuple[TokenClass, ...] = ()
@@ -139,6 +141,17 @@ def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, .
     if config.mask_input:
         inputs.append(
             ManifestTensor(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True)
+        )
+    if config.head_mask_input:
+        inputs.append(
+            ManifestTensor(
+                name="head_mask",
+                datatype="FP32",
+                axes=("B", "L", "H"),
+                role="head_mask",
+                fill=1.0,
+                range=(0.0, 1.0),
+            )
         )
     return (*inputs, *kind.inputs(config))
 

@@ -48,6 +48,7 @@ def from_preset(
     heads: Sequence[int] = (),
     layers: int | None = None,
     mask: bool = False,
+    head_mask: bool = False,
     seed: int = 0,
 ) -> list[Source]:
     """Return the source for a preset, or one source for each head count.
@@ -58,6 +59,7 @@ def from_preset(
         heads: Head counts to build instead of the preset's own. D stays, so that a head is D / H wide.
         layers: The number of layers; None means the preset's.
         mask: Whether the graphs take an arbitrary mask.
+        head_mask: Whether the graphs take a factor for each head.
         seed: The seed of the random weights.
 
     Raises:
@@ -74,6 +76,8 @@ def from_preset(
         base = _changed(base, layers=layers)
     if mask:
         base = _changed(base, mask_input=True)
+    if head_mask:
+        base = _changed(base, head_mask_input=True)
     name = name or preset
     if not heads:
         return [_random(name, base, seed)]
@@ -82,12 +86,13 @@ def from_preset(
     ]
 
 
-def from_description(file: Path, name: str, *, seed: int = 0) -> Source:
+def from_description(file: Path, name: str, *, head_mask: bool = False, seed: int = 0) -> Source:
     """Return the source for an encoder that a JSON file describes, with the fields of `EncoderConfig`.
 
     Args:
         file: A file such as `{"d_model": 768, "heads": 12, "layers": 1}`.
         name: The family's name.
+        head_mask: Whether the graphs take a factor for each head, whatever the file says.
         seed: The seed of the random weights.
 
     Raises:
@@ -95,10 +100,13 @@ def from_description(file: Path, name: str, *, seed: int = 0) -> Source:
         DescriptionError: The file does not describe an encoder.
         OSError: The file cannot be read.
     """
-    return _random(name, read_description(file), seed)
+    config = read_description(file)
+    return _random(name, _changed(config, head_mask_input=True) if head_mask else config, seed)
 
 
-def from_checkpoint(folder: Path, name: str, *, prompt: bool = True, strict: bool = False) -> Source:
+def from_checkpoint(
+    folder: Path, name: str, *, prompt: bool = True, strict: bool = False, head_mask: bool = False
+) -> Source:
     """Return the source for a trained encoder from a Hugging Face folder.
 
     The folder is read by `build`, which raises `polyhead_model.CheckpointError` if it cannot be, and
@@ -109,6 +117,7 @@ def from_checkpoint(folder: Path, name: str, *, prompt: bool = True, strict: boo
         name: The family's name.
         prompt: Whether to put sentence-transformers' default prompt before each text.
         strict: Whether to reject a checkpoint if a part of it cannot be served.
+        head_mask: Whether the graphs take a factor for each head.
     """
 
     def build() -> Built:
@@ -116,6 +125,8 @@ def from_checkpoint(folder: Path, name: str, *, prompt: bool = True, strict: boo
         if strict and checkpoint.left_out:
             missing = "; ".join(checkpoint.left_out)
             raise ExportError(f"{folder}: with --strict, all of a checkpoint must be served, but {missing}")
+        if head_mask:
+            checkpoint.encoder.config = _changed(checkpoint.encoder.config, head_mask_input=True)
         tokenizer = None
         if checkpoint.tokenizer is not None:
             tokenizer = TokenizerFile(

@@ -156,6 +156,7 @@ class MultiHeadAttention(FusibleModule):
         value: Tensor | None = None,
         *,
         mask: Tensor | None = None,
+        head_mask: Tensor | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
@@ -166,6 +167,8 @@ class MultiHeadAttention(FusibleModule):
             key: [B, Tk, D]; None means `query`, self-attention.
             value: [B, Tk, D]; None means `key`.
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
+            head_mask: [B, H], a factor on what each head gives, before the output projection: 0 silences it.
+                The weights stay as they are. None = all 1.
             need_weights: Whether to return the weights.
             attend: The computation between the projections. While dropout is active, it is always the
                 explicit one, which alone has weights to drop.
@@ -185,6 +188,9 @@ class MultiHeadAttention(FusibleModule):
         if self.training and self.dropout > 0.0:
             attend = partial(attend_explicitly, dropout=self.dropout)
         context, weights = attend(*self._project(query, key, value), self.heads, mask)
+        if head_mask is not None:
+            by_head = context.reshape(*context.shape[:2], self.heads, -1)
+            context = (by_head * head_mask[:, None, :, None].to(context.dtype)).flatten(2)
         return self.w_o(context), weights if need_weights else None
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

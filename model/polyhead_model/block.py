@@ -47,17 +47,24 @@ class Block(nn.Module):
         x: Tensor,
         *,
         mask: Tensor | None = None,
+        head_mask: Tensor | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
         """Transform x [B, T, D]; arguments and results are those of `MultiHeadAttention`."""
         if self.pre_norm:
             attended, weights = self.attention(
-                self.attention_norm(x), mask=mask, need_weights=need_weights, attend=attend
+                self.attention_norm(x),
+                mask=mask,
+                head_mask=head_mask,
+                need_weights=need_weights,
+                attend=attend,
             )
             x = x + attended
             return x + self.feed_forward(self.feed_forward_norm(x)), weights
-        attended, weights = self.attention(x, mask=mask, need_weights=need_weights, attend=attend)
+        attended, weights = self.attention(
+            x, mask=mask, head_mask=head_mask, need_weights=need_weights, attend=attend
+        )
         x = self.attention_norm(x + attended)
         return self.feed_forward_norm(x + self.feed_forward(x)), weights
 

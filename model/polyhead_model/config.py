@@ -48,6 +48,8 @@ class EncoderConfig:
     """Whether token t sees only tokens 0 … t."""
     mask_input: bool = False
     """Whether the exported graphs take a `mask` BOOL [B, T, T]."""
+    head_mask_input: bool = False
+    """Whether the exported graphs take a `head_mask` FP32 [B, L, H], a factor on what each head gives."""
     dropout: float = 0.0
     """Probability of dropping an attention weight, in training only."""
     layer_norm_epsilon: float = 1e-12
@@ -83,7 +85,16 @@ class EncoderConfig:
         _require_integer("types", self.types)
         if self.types < 0:
             raise ValueError(f"types must be 0 or more, was {self.types}")
-        for name in ("bias", "fused", "causal", "mask_input", "embedding_norm", "final_norm", "normalise"):
+        for name in (
+            "bias",
+            "fused",
+            "causal",
+            "mask_input",
+            "head_mask_input",
+            "embedding_norm",
+            "final_norm",
+            "normalise",
+        ):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be true or false, was {getattr(self, name)!r}")
         _require_choice("norm", self.norm, get_args(Norm))

@@ -76,6 +76,7 @@ class Encoder(FusibleModule):
         *,
         mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        head_mask: Tensor | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> EncoderOutput:
@@ -86,6 +87,7 @@ class Encoder(FusibleModule):
             lengths: Integers [B], the number of tokens in each sequence; None = T.
             mask: Boolean [B or 1, T or 1, T], True = may attend; combined with padding and causality.
             token_type_ids: Integers [B, T]; None = all 0.
+            head_mask: [B, L, H], a factor on what each head gives: 0 silences it; None = all 1.
             need_weights: Whether to return every layer's attention weights.
             attend: The attention of every layer, see `Attend`.
 
@@ -94,7 +96,7 @@ class Encoder(FusibleModule):
             TypeError: A dtype is not the expected one.
         """
         if not torch.compiler.is_compiling():  # inspecting sizes would fix them in an exported graph
-            self._check(x, lengths, mask, token_type_ids)
+            self._check(x, lengths, mask, token_type_ids, head_mask)
         tokens = x.shape[1]
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
         if self.embeddings is not None:
@@ -108,8 +110,14 @@ class Encoder(FusibleModule):
             mask,
         )
         attention: list[Tensor] = []
-        for layer in self.layers:
-            x, weights = layer(x, mask=visible, need_weights=need_weights, attend=attend)
+        for number, layer in enumerate(self.layers):
+            x, weights = layer(
+                x,
+                mask=visible,
+                head_mask=None if head_mask is None else head_mask[:, number],
+                need_weights=need_weights,
+                attend=attend,
+            )
             if weights is not None:
                 attention.append(weights)
         if self.final_norm is not None:
@@ -136,7 +144,12 @@ class Encoder(FusibleModule):
         return F.normalize(pooled, dim=-1) if self.config.normalise else pooled
 
     def _check(
-        self, x: Tensor, lengths: Tensor | None, mask: Tensor | None, token_type_ids: Tensor | None
+        self,
+        x: Tensor,
+        lengths: Tensor | None,
+        mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        head_mask: Tensor | None,
     ) -> None:
         if self.embeddings is None:
             self._check_vectors(x, token_type_ids)
@@ -149,6 +162,12 @@ class Encoder(FusibleModule):
             _check_lengths(lengths, batch, tokens)
         if mask is not None:
             masks.check(mask, batch=batch, queries=tokens, keys=tokens)
+        if head_mask is not None:
+            shape = (batch, self.config.layers, self.config.heads)
+            if head_mask.shape != shape:
+                raise ValueError(
+                    f"head_mask must have the shape [B, L, H] = {list(shape)}, was {list(head_mask.shape)}"
+                )
 
     def _check_vectors(self, x: Tensor, token_type_ids: Tensor | None) -> None:
         width = self.config.d_model

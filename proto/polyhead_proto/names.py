@@ -20,11 +20,8 @@ LENGTHS = "lengths"
 MASK = "mask"
 """The input of an attention mask, [B, T, T]; True = may attend."""
 
-ROWS = "rows"
-"""The input of the positions whose rows of attention are computed, [B, R]."""
-
 HEAD_MASK = "head_mask"
-"""The input of a factor on each head's context, [B, L, H]: 1 keeps a head, 0 silences it; and its role."""
+"""The input of a factor on what each head adds, [B, L, H]: 1 keeps a head, 0 silences it; and its role."""
 
 HEAD_MIX = "head_mix"
 """The input of the weights of heads in `mixed`, [B, L, H]; and its role."""
@@ -42,47 +39,49 @@ ATTENTION = "attention"
 """The role of outputs of attention weights, [B, H, T, T]."""
 
 ATTENTION_ROWS = "attention_rows"
-"""The output of attention weights of chosen queries, [B, L, H, R, T]; and its role."""
+"""The role of outputs of attention weights of chosen queries, [B, L, H, R, T]."""
+
+ROWS = "rows"
+"""The role of inputs of the queries whose weights are asked for, [B, R]: different ones in each sequence."""
 
 VALUE_NORMS = "value_norms"
-"""The output of the norms of each head's transformed values, [B, L, H, T]; and its role."""
+"""The role of outputs of the norm of each head's value behind the output projection, [B, L, H, T]."""
 
 HEAD_SCORES = "head_scores"
-"""The output of scores of each head, [B, L, H, S]; and its role."""
+"""The role of outputs of scores of each head, [B, L, H, S]."""
 
 WEIGHTED_SCORES = "weighted_scores"
-"""The output of the same scores of norm-weighted attention; and its role."""
+"""The role of outputs of the same scores of norm-weighted attention."""
 
 ROLLOUT = "rollout"
-"""The output of attention rollout, [B, T, T]; and its role."""
+"""The role of outputs of attention rollout, [B, T, T]."""
 
 MIXED = "mixed"
-"""The output of the mean attention with the weights `head_mix`, [B, T, T]; and its role."""
+"""The role of outputs of the attention of all heads, summed with the weights `head_mix`, [B, T, T]."""
 
 TOP_KEYS = "top_keys"
-"""The output of the strongest keys of each query, [B, L, H, T, Top], strongest first; -1 where there are
-fewer; and its role."""
+"""The role of outputs of the strongest keys of each query, [B, L, H, T, Top]; -1 where there are fewer."""
 
 TOP_WEIGHTS = "top_weights"
-"""The output of their weights; and its role."""
+"""The role of outputs of their weights."""
 
 THUMBNAILS = "thumbnails"
-"""The output of small pictures of attention, [B, L, H, Side, Side]; and its role."""
+"""The role of outputs of a small picture of each head, [B, L, H, Side, Side]."""
 
 HEADS = "heads"
-"""The parameter of an output with an axis of heads that selects heads, such as `0,3` or `0:4`."""
+"""The parameter of an output with an axis of heads that selects from it, such as `0,3` or `0:4`."""
 
 LAYERS = "layers"
-"""The parameter of an output with an axis of layers that selects layers, likewise."""
+"""The parameter of an output with an axis of layers that selects from it, likewise, by their numbers."""
 
 TOP = "top"
-"""The parameter of `top_keys` and `top_weights` that sets how many to keep, from the strongest on."""
+"""The parameter of an output of the strongest keys: how many of them."""
 
 QUERIES = "queries"
 """The parameter of an attention output that selects query positions, likewise."""
 
 DTYPE = "dtype"
-"""The parameter of an attention output that sets its datatype: FP32, FP16 or UINT8."""
+"""The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for attention weights."""
 
 TRUNCATE = "truncate"
 """The parameter of a request: whether to truncate texts that are too long."""

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.metadata import described
+from tests.metadata import AXES, SCORES, described
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client
@@ -22,6 +22,7 @@ from polyhead_proto.datatypes import DTYPES
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 
 D, H, L = 4, 3, 2
+TOP, SIDE = 4, 3
 LIMIT = 64 << 20
 
 
@@ -29,11 +30,14 @@ class FakeServer:
     """Serves two families, `vectors` (floats) and `words` (texts and token ids), with made-up numbers.
 
     `answers[rpc]` may be replaced; `properties` are told of every model, over the usual ones; `calls` has
-    every request with its metadata.
+    every request with its metadata. `graphs` are those of each family, which may also have `rows` and
+    `insight`; with `head_mask`, each takes one.
     """
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self.families = ["vectors", "words"]
+        self.graphs = ["", "attention"]
+        self.head_mask = False
         self.properties: dict[str, str] = {}
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {
@@ -91,7 +95,7 @@ class FakeServer:
 
     def _metadata(self, request: Any, context: grpc.ServicerContext) -> Any:
         family, _, graph = request.name.partition(".")
-        if family not in self.families or graph not in {"", "attention"} or request.version not in {"", "1"}:
+        if family not in self.families or graph not in self.graphs or request.version not in {"", "1"}:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no model {request.name!r}, there are {self.families}")
         tensor = pb.ModelMetadataResponse.TensorMetadata
         text = family == "words"
@@ -114,11 +118,30 @@ class FakeServer:
                 tensor(name="tokens", datatype="BYTES", shape=[-1, -1]),
                 tensor(name="lengths", datatype="INT32", shape=[-1]),
             ]
-        if graph:
+        if graph == "attention":
             outputs += [
                 tensor(name=f"attention.{layer}", datatype="FP32", shape=[-1, H, -1, -1])
                 for layer in range(L)
             ]
+        if graph in {"attention", "insight"}:
+            outputs.append(tensor(name="value_norms", datatype="FP32", shape=[-1, L, H, -1]))
+        if graph == "rows":
+            inputs.append(tensor(name="rows", datatype="INT64", shape=[-1, -1]))
+            outputs.append(tensor(name="attention_rows", datatype="FP32", shape=[-1, L, H, -1, -1]))
+        if graph == "insight":
+            inputs.append(tensor(name="head_mix", datatype="FP32", shape=[-1, L, H]))
+            scores, top = [-1, L, H, len(SCORES)], [-1, L, H, -1, TOP]
+            outputs += [
+                tensor(name="head_scores", datatype="FP32", shape=scores),
+                tensor(name="weighted_scores", datatype="FP32", shape=scores),
+                tensor(name="rollout", datatype="FP32", shape=[-1, -1, -1]),
+                tensor(name="mixed", datatype="FP32", shape=[-1, -1, -1]),
+                tensor(name="top_keys", datatype="INT32", shape=top),
+                tensor(name="top_weights", datatype="FP32", shape=top),
+                tensor(name="thumbnails", datatype="UINT8", shape=[-1, L, H, SIDE, SIDE]),
+            ]
+        if self.head_mask:
+            inputs.append(tensor(name="head_mask", datatype="FP32", shape=[-1, L, H]))
         return pb.ModelMetadataResponse(
             name=request.name,
             versions=["1"],
@@ -126,8 +149,8 @@ class FakeServer:
             inputs=[*inputs, tensor(name="lengths", datatype="INT32", shape=[-1])],
             outputs=outputs,
             properties={
-                "models": f"{family},{family}.attention",
-                "tensors": described(output.name for output in outputs),
+                "models": ",".join(f"{family}.{graph}".removesuffix(".") for graph in self.graphs),
+                "tensors": described(one.name for one in (*inputs, *outputs)),
                 "layers": str(L),
                 "heads": str(H),
                 "d_model": str(D),
@@ -142,9 +165,9 @@ class FakeServer:
     def _index(self, request: Any, context: grpc.ServicerContext) -> Any:
         return pb.RepositoryIndexResponse(
             models=[
-                {"name": f"{family}{graph}", "version": "1", "state": "READY"}
+                {"name": f"{family}.{graph}".removesuffix("."), "version": "1", "state": "READY"}
                 for family in self.families
-                for graph in ("", ".attention")
+                for graph in self.graphs
             ]
         )
 
@@ -187,15 +210,19 @@ class FakeServer:
             )
             lengths = arrays.get("lengths", np.full(len(x), x.shape[1], np.int32))
         visible = np.arange(x.shape[1]) < lengths[:, None]
+        kept = arrays.get("head_mask", np.ones((len(x), L, H), np.float32)).mean((1, 2))[:, None]
         results: dict[str, NDArray[Any] | list[list[str]]] = {
-            "output": (2 * x * visible[..., None]).astype(np.float32),
+            "output": (2 * x * kept[..., None] * visible[..., None]).astype(np.float32),
             "pooled": (x * visible[..., None]).sum(1).astype(np.float32),
             "tokens": rows,
             "lengths": lengths,
         }
-        for layer in range(L):
-            if f"attention.{layer}" in {output.name for output in request.outputs}:
-                results[f"attention.{layer}"] = weights(layer, visible)
+        wanted = {output.name for output in request.outputs}
+        results |= {
+            name: weights(int(name[10:]), visible) for name in wanted if name.startswith("attention.")
+        }
+        if not wanted <= results.keys():
+            results |= reduced(np.stack([weights(layer, visible) for layer in range(L)], 1), visible, arrays)
         reply = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
         for output in request.outputs:
             parameters = {key: value.string_param for key, value in output.parameters.items()}
@@ -218,18 +245,58 @@ def weights(layer: int, visible: NDArray[np.bool_]) -> NDArray[np.float32]:
     return np.asarray(raw * visible[:, None, :, None] * visible[:, None, None, :], np.float32)
 
 
+def reduced(
+    attention: NDArray[np.float32], visible: NDArray[np.bool_], inputs: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """What the graphs `rows` and `insight` make of weights [B, L, H, T, T]."""
+    size, T = visible.shape
+    layer, head, key = np.ogrid[:L, :H, :T]
+    norms = np.float32(1 + 7 * layer + 3 * head + key) * visible[:, None, None]
+    attention = attention.astype(np.float64)  # sums do not depend on padding
+    scores = np.stack([attention.sum((-1, -2)), attention.max((-1, -2)), attention[..., 0].sum(-1)], -1)
+    keys = np.argsort(-attention, -1, kind="stable")[..., :TOP].astype(np.int32)
+    top = np.take_along_axis(attention, keys, -1)
+    keys[top == 0] = -1
+    missing = [(0, 0)] * 4 + [(0, TOP - keys.shape[-1])]
+    found: dict[str, NDArray[Any]] = {
+        "value_norms": norms,
+        "head_scores": scores,
+        "weighted_scores": -scores,
+        "rollout": attention.mean((1, 2)),
+        "top_keys": np.pad(keys, missing, constant_values=-1),
+        "top_weights": np.pad(top, missing),
+        "thumbnails": np.broadcast_to(
+            (scores[..., 1:2, None] * 255).astype(np.uint8), (size, L, H, SIDE, SIDE)
+        ),
+    }
+    if "head_mix" in inputs:
+        found["mixed"] = np.einsum("blh,blhqk->bqk", inputs["head_mix"], attention)
+    if "rows" in inputs:
+        found["attention_rows"] = np.take_along_axis(
+            attention, inputs["rows"][:, None, None, :, None], axis=3
+        )
+    return {
+        name: value.astype(np.float32) if value.dtype == np.float64 else value
+        for name, value in found.items()
+    }
+
+
 def add_output(reply: Any, name: str, value: Any, parameters: dict[str, str]) -> None:
     if name == "tokens":
         reply.outputs.add(name=name, datatype="BYTES", shape=[len(value), len(value[0])])
         parts = [token.encode() for row in value for token in row]
         reply.raw_output_contents.append(b"".join(len(part).to_bytes(4, "little") + part for part in parts))
         return
-    if "heads" in parameters:
-        value = value[:, indices(parameters["heads"])]
-    if "queries" in parameters:
-        value = value[:, :, indices(parameters["queries"])]
-    datatype = parameters.get("dtype", {np.dtype("i4"): "INT32"}.get(value.dtype, "FP32"))
-    value = np.round(value * 255).astype(np.uint8) if datatype == "UINT8" else value.astype(DTYPES[datatype])
+    axes = AXES[name.partition(".")[0]]
+    for parameter, axis in (("layers", 1), ("heads", axes.index("H") if "H" in axes else 0), ("queries", 2)):
+        if parameter in parameters:
+            value = value.take(indices(parameters[parameter]), axis)
+    if "top" in parameters:
+        value = value[..., : int(parameters["top"])]
+    datatype = parameters.get("dtype", {"i4": "INT32", "u1": "UINT8"}.get(value.dtype.str[1:], "FP32"))
+    if datatype == "UINT8" and value.dtype != np.uint8:
+        value = np.round(value * 255)
+    value = value.astype(DTYPES[datatype])
     reply.outputs.add(name=name, datatype=datatype, shape=value.shape)
     reply.raw_output_contents.append(value.tobytes())
 

@@ -29,7 +29,7 @@ from polyhead_proto import messages as pb
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
 
-D = 4
+D, H, L = 4, 3, 2
 RANDOM = np.random.default_rng(5)
 NO_CONTEXT: Any = None
 WRONG = 1e6
@@ -160,8 +160,19 @@ def form_of(index: int) -> tuple[Any, dict[str, Any]]:
         (ids, {"model": "words", "token_type_ids": ids}),
         (ids[0], {"model": "words", "pooled": True}),
         (ids[0].tolist(), {"model": "words", "attention": True, "dtype": "UINT8"}),
+        (ragged, {"model": "vectors", "attention": [1], "queries": [0]}),
+        (words[0], {"model": "words", "attention": True, "queries": [0]}),
+        (vectors(length, D), {"model": "vectors", "attention": 0, "weighted": True}),
+        (words, {"model": "words", **INSIGHT, "head_mix": RANDOM.random((L, H))}),
+        (ragged, {"model": "vectors", **INSIGHT}),
+        (words[0], {"model": "words", "head_mask": RANDOM.random((L, H))}),
+        (vectors(length, D), {"model": "vectors", "head_mask": RANDOM.random((L, H))}),
     ]
     return forms[index]
+
+
+INSIGHT = {"scores": True, "rollout": True, "top": 2, "thumbnails": True, "layers": [1]}
+FORMS = 21
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -182,14 +193,24 @@ def assert_same(one: Any, other: Any) -> None:
 def assert_equal(one: Encoding, other: Encoding) -> None:
     for name in ("model", "version", "output", "pooled", "heads", "queries", "tokens", "lengths"):
         assert_same(getattr(one, name), getattr(other, name))
-    assert list(one.attention or ()) == list(other.attention or ())
-    for layer in one.attention or ():
-        assert_same((one.attention or {})[layer], (other.attention or {})[layer])
+    for name in ("rollout", "mixed", "thumbnails"):
+        assert_same(getattr(one, name), getattr(other, name))
+    for name in ("attention", "value_norms"):
+        mine, theirs = getattr(one, name) or {}, getattr(other, name) or {}
+        assert list(mine) == list(theirs)
+        for layer in mine:
+            assert_same(mine[layer], theirs[layer])
+    if one.scores is not None and other.scores is not None:
+        assert_same(one.scores.values, other.scores.values)
+    if one.top is not None and other.top is not None:
+        assert_same(one.top.keys, other.top.keys)
+        assert_same(one.top.weights, other.top.weights)
 
 
 def test_every_caller_gets_what_it_would_get_alone(connect: "Connect", fake: "FakeServer") -> None:
-    """32 callers of 14 forms, at random."""
-    calls = [form_of(index) for index in RANDOM.integers(0, 14, 600)]
+    """32 callers of all forms, at random."""
+    fake.graphs, fake.head_mask = ["", "attention", "rows", "insight"], True
+    calls = [form_of(index) for index in RANDOM.integers(0, FORMS, 600)]
     alone = connect(fake.target, coalesce=False)
     expected = [alone.encode(x, **options) for x, options in calls]
     requests = fake.count("ModelInfer")

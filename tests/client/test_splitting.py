@@ -53,9 +53,17 @@ def assert_same(one: Any, other: Any) -> None:
     """Two encodings with the same results, whoever computed them in how many requests."""
     for name in ("model", "version", "heads", "queries", "tokens"):
         assert getattr(one, name) == getattr(other, name), name
-    assert list(one.attention or ()) == list(other.attention or ())
     pairs = [(getattr(one, name), getattr(other, name)) for name in ("output", "pooled", "lengths")]
-    pairs += [(one.attention[layer], other.attention[layer]) for layer in one.attention or ()]
+    pairs += [(getattr(one, name), getattr(other, name)) for name in ("rollout", "mixed", "thumbnails")]
+    for name in ("attention", "value_norms"):
+        mine, theirs = getattr(one, name) or {}, getattr(other, name) or {}
+        assert list(mine) == list(theirs)
+        pairs += [(mine[layer], theirs[layer]) for layer in mine]
+    if one.scores is not None:
+        pairs += [(one.scores.values, other.scores.values)]
+        pairs += [(one.scores.weighted.values, other.scores.weighted.values)]
+    if one.top is not None:
+        pairs += [(one.top.keys, other.top.keys), (one.top.weights, other.top.weights)]
     for mine, theirs in pairs:
         assert type(mine) is type(theirs)
         for item, expected in zip(
@@ -94,6 +102,35 @@ def test_the_answer_is_that_of_one_request(
         assert len(sizes) > 4
     assert split.timings.total_ns > 0
     assert split.timings.compute_ns == 3000 * len(sizes)
+
+
+MASKS = RANDOM.random((23, 2, H)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scores": True, "rollout": True, "top": 2, "thumbnails": True, "head_mix": MASKS},
+        {"attention": [1], "weighted": True, "head_mask": MASKS},
+        {"attention": [1], "queries": [0], "head_mask": MASKS[0]},
+    ],
+    ids="-".join,
+)
+@pytest.mark.parametrize("kind", ["texts", "vectors in a list", "vectors in an array"])
+def test_all_outputs_and_inputs_are_split(
+    connect: "Connect", fake: "FakeServer", kind: str, options: dict[str, Any]
+) -> None:
+    fake.graphs, fake.head_mask = ["", "attention", "rows", "insight"], True
+    inputs, extras = INPUTS[kind]
+    options = {"model": extras["model"], **options}
+    whole = connect(fake.target).encode(inputs, **options)
+    assert fake.count("ModelInfer") == 1
+
+    fake.properties = {"max_batch_size": "5"}
+    split = connect(fake.target).encode(inputs, **options)
+
+    assert fake.count("ModelInfer") == 6
+    assert_same(split, whole)
 
 
 @pytest.mark.parametrize("size", [1, 5])

@@ -1,15 +1,20 @@
 """Graphs against PyTorch, on input that the export did not choose."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from polyhead_export import export_family
 from polyhead_export.parity import deviation
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.attention import MultiHeadAttention
 
 VARIANTS = {
     "causal, pre-norm": EncoderConfig(
@@ -18,6 +23,7 @@ VARIANTS = {
         layers=2,
         feed_forward=40,
         causal=True,
+        head_mask_input=True,
         norm="pre",
         final_norm=True,
         activation="gelu_tanh",
@@ -29,7 +35,7 @@ VARIANTS = {
         d_model=16, heads=1, layers=1, feed_forward=16, activation="relu", vocabulary=11, pooling="max"
     ),
     "causal with a mask of the caller's": EncoderConfig(
-        d_model=12, heads=4, layers=1, causal=True, mask_input=True
+        d_model=12, heads=4, layers=1, causal=True, mask_input=True, head_mask_input=True
     ),
 }
 
@@ -39,7 +45,7 @@ def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
     config = VARIANTS[variant]
     torch.manual_seed(11)
     encoder = Encoder(config).eval()
-    version = export_family(encoder, "variant", tmp_path).folder
+    version = export_family(encoder, "variant", tmp_path, graphs=["rows"]).folder
     random = torch.Generator().manual_seed(12)
 
     for batch, tokens in [(4, 19), (1, 2), (7, 1), (2, 70)]:
@@ -49,13 +55,25 @@ def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
         else:
             name, x = "input_ids", torch.randint(config.vocabulary, (batch, tokens), generator=random)
         mask = torch.rand(batch, tokens, tokens, generator=random) < 0.5 if config.mask_input else None
+        head_mask = torch.rand(batch, config.layers, config.heads, generator=random)
         feed = {name: x.numpy(), "lengths": lengths.numpy()} | (
             {} if mask is None else {"mask": mask.numpy()}
         )
-        with torch.inference_mode():
-            expected = encoder(x, lengths, mask=mask, need_weights=True)
-        for graph in ("model.onnx", "attention.onnx"):
+        if config.head_mask_input:
+            feed["head_mask"] = head_mask.numpy()
+        rows = torch.stack([torch.randperm(tokens, generator=random)[:3] for _ in range(batch)])
+        with recorded_values(encoder) as values, torch.inference_mode():
+            expected = encoder(
+                x,
+                lengths,
+                mask=mask,
+                head_mask=head_mask if config.head_mask_input else None,
+                need_weights=True,
+            )
+        for graph in ("model.onnx", "attention.onnx", "rows.onnx"):
             session = ort.InferenceSession(version / graph, providers=["CPUExecutionProvider"])
+            if graph == "rows.onnx":
+                feed["rows"] = rows.numpy()
             actual = dict(
                 zip([out.name for out in session.get_outputs()], session.run(None, feed), strict=True)
             )
@@ -68,7 +86,45 @@ def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
                 np.testing.assert_allclose(
                     actual.pop(f"attention.{layer}"), weights.numpy(), rtol=1e-5, atol=1e-5
                 )
+            if graph == "attention.onnx":
+                norms = norms_in_loops(encoder, values, lengths.numpy())
+                np.testing.assert_allclose(actual.pop("value_norms"), norms, rtol=1e-5, atol=1e-5)
+            elif graph == "rows.onnx":
+                whole = torch.stack(expected.attention, dim=1)
+                chosen = torch.stack([weights[:, :, row] for weights, row in zip(whole, rows, strict=True)])
+                np.testing.assert_allclose(actual.pop("attention_rows"), chosen.numpy(), rtol=1e-5, atol=1e-5)
             assert not actual
+
+
+@contextmanager
+def recorded_values(encoder: Encoder) -> Iterator[list[Tensor]]:
+    """The values [B, T, H·K] of each layer in the forward pass of the block."""
+    values: list[Tensor] = []
+
+    def project(self: MultiHeadAttention, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        result = plain(self, *inputs)
+        values.append(result[2])
+        return result
+
+    plain = MultiHeadAttention._project
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MultiHeadAttention, "_project", project)
+        yield values
+
+
+def norms_in_loops(encoder: Encoder, values: list[Tensor], lengths: NDArray[np.int32]) -> NDArray[np.float64]:
+    """‖v W_O‖ [B, L, H, T], of each head's value with its rows of W_O."""
+    heads, width = encoder.config.heads, encoder.config.head_size
+    batch, tokens = values[0].shape[:2]
+    norms = np.zeros((batch, encoder.config.layers, heads, tokens))
+    outputs = [part.w_o.weight for part in encoder.modules() if isinstance(part, MultiHeadAttention)]
+    for layer, (value, output) in enumerate(zip(values, outputs, strict=True)):
+        w_o = output.detach().numpy().T.astype(np.float64)
+        for b, h in np.ndindex(batch, heads):
+            own = slice(h * width, (h + 1) * width)
+            for t in range(lengths[b]):
+                norms[b, layer, h, t] = np.linalg.norm(value[b, t, own].numpy() @ w_o[own])
+    return norms
 
 
 def test_large_activations_do_not_see_padding(tmp_path: Path) -> None:

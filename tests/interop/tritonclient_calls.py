@@ -162,7 +162,7 @@ def infer_in_parts(client: Any, expected: Any, answers: "queue.Queue[Any]") -> N
             (output,) = reply.outputs
             parts[output.name] = result.as_numpy(output.name)
             final = reply.parameters["triton_final_response"].bool_param
-        assert list(parts) == ["output", "attention.0", "attention.1"]
+        assert list(parts) == ["output", "attention.0", "attention.1", "value_norms"]
         np.testing.assert_allclose(parts["output"], expected.output, atol=1e-5)
         np.testing.assert_allclose(parts["attention.1"], expected.attention[1], atol=1e-6)
     client.stop_stream()

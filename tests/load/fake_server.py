@@ -59,6 +59,7 @@ def metadata_of(name: str) -> pb.ModelMetadataResponse:
             {"name": "text", "datatype": "BYTES", "shape": [-1]},
         ]
         outputs.append({"name": "tokens", "datatype": "BYTES", "shape": [-1, -1]})
+        outputs.append({"name": "lengths", "datatype": "INT32", "shape": [-1]})
     inputs.append({"name": "lengths", "datatype": "INT32", "shape": [-1]})
     tensors = {
         f"attention.{layer}": {"role": "attention", "layer": layer} for layer in range(len(outputs) - 1)

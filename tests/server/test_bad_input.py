@@ -299,7 +299,7 @@ INVALID = {
     ),
     "unknown parameter of an output": (
         attention({"timeout": {"int64_param": 1}}),
-        "'timeout' of output attention.0 is not known; there are heads, queries and dtype",
+        "'timeout' of output attention.0 is not known; there are heads, queries, layers, top and dtype",
     ),
     "truncate for a float model": (
         parameter("truncate", bool_param=True),

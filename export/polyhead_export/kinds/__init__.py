@@ -57,9 +57,7 @@ def kinds_of(
         layers = tuple(sorted(attention_layers))
         shown = ", ".join(map(str, attention_layers))
         if not layers or len(set(layers)) < len(layers):
-            raise ExportError(
-                f"attention layers must be one or more, each given once, were {shown or 'none'}"
-            )
+            raise ExportError(f"attention layers must be at least one, each once, were {shown or 'none'}")
         if layers[0] < 0 or layers[-1] >= config.layers:
             raise ExportError(
                 f"attention layers must be from 0 to {config.layers - 1}, as the encoder has "

@@ -1,4 +1,4 @@
-"""The insight graph: what heads do, as scores, rollout, strongest keys and small pictures of explicit attention.
+"""The insight graph: what heads do, as scores, rollout, strongest keys and small pictures.
 
 Shape letters: B batch, T tokens, H heads, L layers, S scores.
 """
@@ -28,6 +28,7 @@ class InsightGraph(GraphKind):
 
     name: ClassVar[str] = "insight"
     file: ClassVar[str] = "insight.onnx"
+    masks_by_bias: ClassVar[bool] = True
 
     def explicit_layers(self, config: EncoderConfig) -> Sequence[int]:
         """Return all layers: rollout needs them all."""
@@ -96,11 +97,11 @@ class InsightGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Measure the attention of all layers."""
         valid = run.valid
-        visible = masks.combine(
-            valid[:, :, None] & valid[:, None, :],
-            masks.causal(valid.shape[1]) if config.causal else None,
-            inputs.get("mask"),
-        )
+        visible = valid[:, :, None] & valid[:, None, :]
+        if config.causal:
+            visible = visible & masks.causal(valid.shape[1])
+        if "mask" in inputs:
+            visible = visible & inputs["mask"]
         # Padding may hold any number, which need not be a valid id.
         ids = None if config.vocabulary is None else torch.where(valid, inputs["input_ids"], 0)
         patterns = patterns_of(
@@ -116,6 +117,7 @@ class InsightGraph(GraphKind):
             patterns=patterns,
             lengths=run.lengths,
             head_mix=inputs["head_mix"],
+            logits=[run.logits.get(layer) for layer in layers],
         )
         return (
             measures.head_scores,
@@ -139,7 +141,7 @@ class InsightGraph(GraphKind):
     def align(
         self, actual: Mapping[str, Array], expected: Mapping[str, Array], run: ForwardPass
     ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-        """Do not count what rounding decides: which of two equal keys is stronger, and a picture's last digit."""
+        """Leave out what rounding decides: which of two equal keys is stronger, a picture's last digit."""
         ours, theirs = dict(actual), dict(expected)
         for name in ("head_scores", "weighted_scores"):
             # No score is negative.

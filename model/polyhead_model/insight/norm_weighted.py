@@ -7,9 +7,9 @@ from torch import Tensor
 def norm_weighted(attention: Tensor, norms: Tensor) -> Tensor:
     """Weight attention by the norms of what it moves, and scale each row to sum to 1 again.
 
-    A head often rests on a token whose value is almost zero, such as [SEP]: the weight is large, and nothing is
-    moved. Kobayashi et al. 2020, "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms",
-    weight by ‖v W_O‖ of each head and key. The rows are scaled so that the scores of both maps compare.
+    A head often rests on a token whose value is almost zero, such as [SEP]: the weight is large, and nothing
+    is moved. Kobayashi et al. 2020, "Attention is Not Only a Weight: Analyzing Transformers with Vector
+    Norms", weight by ‖v W_O‖ of each head and key. The rows are scaled so that both maps' scores compare.
 
     Args:
         attention: [B, H, T, T].
@@ -18,5 +18,5 @@ def norm_weighted(attention: Tensor, norms: Tensor) -> Tensor:
     Returns:
         [B, H, T, T]. A row that moves nothing is zero.
     """
-    moved = attention * norms[:, :, None, :]
-    return moved / moved.sum(-1, keepdim=True).clamp(min=torch.finfo(moved.dtype).tiny)
+    moved = attention @ norms[..., None]  # (B, H, T, 1)
+    return attention * norms[:, :, None, :] * torch.where(moved > 0, 1 / moved, 0)

@@ -22,7 +22,7 @@ class Patterns:
 
     names: tuple[str, ...]
     pairs: Tensor
-    """[B, P, T, T]: 1/n at the keys of a pattern, where n queries see one. The last is |q − k| / n, the distance."""
+    """[B, T, T, P + 1]: 1/n at the keys of a pattern that n queries see; at last |q − k| / n, the distance."""
     rows: Tensor
     """[B, T, 2]: 1/n at the queries, and 1 / (n ln m) for a query that sees m keys."""
 
@@ -48,7 +48,7 @@ def patterns_of(
 
     previous, next and current are the keys at offsets −1, +1 and 0, first is the first key (Clark et al. 2019,
     "What Does BERT Look At?"). A class is of keys, as Clark's separators and punctuation. duplicate is each
-    earlier occurrence of the query's token (TransformerLens, `head_detector`), induction is the token after each
+    earlier occurrence of the query's token (TransformerLens, `head_detector`), induction the token after each
     (Olsson et al. 2022, "In-context Learning and Induction Heads", prefix matching).
 
     Args:
@@ -63,23 +63,21 @@ def patterns_of(
     counted = visible & choosing[:, :, None]
     position = torch.arange(size, device=visible.device)
     offset = position[None, :] - position[:, None]
-    first = (position == 0).expand(size, size)
-    wanted = [torch.stack((offset == -1, offset == 1, offset == 0, first))[None]]
+    wanted = [offset == -1, offset == 1, offset == 0, position == 0]
     if classes is not None:
-        wanted.append(classes.transpose(1, 2)[:, :, None, :].expand(-1, -1, size, -1))
+        wanted += classes[:, None].unbind(3)
     if ids is not None:
         duplicate = (ids[:, :, None] == ids[:, None, :]) & (offset < 0)
         nothing = torch.zeros_like(duplicate[:, :, :1])
-        wanted.append(torch.stack((duplicate, torch.cat((nothing, duplicate[:, :, :-1]), 2)), 1))
-    batch = visible.shape[0]
-    pairs = torch.cat([each.expand(batch, -1, -1, -1) for each in wanted], 1) & counted[:, None]
-    weights = pairs.float()
-    queries = _reciprocal(weights.amax(3).sum(2))  # (B, P)
+        wanted += [duplicate, torch.cat((nothing, duplicate[:, :, :-1]), 2)]
+    on_keys = [(each & counted).float() for each in wanted]  # (B, T, T) each
+    queries = [each.amax(2).sum(1) for each in on_keys]  # (B,) each
     rows = choosing.float() * _reciprocal(choosing.sum(1, keepdim=True).float())  # (B, T)
-    distance = offset.abs() * visible.float() * rows[:, :, None]
+    pairs = [each * _reciprocal(count)[:, None, None] for each, count in zip(on_keys, queries, strict=True)]
+    pairs.append(offset.abs() * visible.float() * rows[:, :, None])
     return Patterns(
         names=pattern_names(tokens=ids is not None, classes=class_names),
-        pairs=torch.cat((weights * queries[:, :, None, None], distance[:, None]), 1),
+        pairs=torch.stack(pairs, 3),
         rows=torch.stack((rows, rows / seen.clamp(min=2).float().log()), 2),
     )
 

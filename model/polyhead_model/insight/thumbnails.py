@@ -15,8 +15,8 @@ def blocks(lengths: Tensor, tokens: int) -> Tensor:
         tokens: T.
 
     Returns:
-        [B, T, SIDE]: a sequence of up to SIDE tokens has one token in a cell, a longer one is divided into SIDE
-        blocks of consecutive tokens, as equal as can be.
+        [B, T, SIDE]: a sequence of up to SIDE tokens has one token in a cell, a longer one is divided into
+        SIDE blocks of consecutive tokens, as equal as can be.
     """
     position = torch.arange(tokens, device=lengths.device)
     length = lengths[:, None].to(torch.int64)
@@ -37,8 +37,8 @@ def thumbnails(attention: Tensor, means: Tensor) -> Tensor:
     Returns:
         uint8 [B, H, SIDE, SIDE], rows are queries; 255 in the largest cell, 0 behind the sequence.
     """
-    heads = attention.shape[1]
-    columns = (attention.flatten(1, 2) @ means).unflatten(1, (heads, -1))  # (B, H, T, SIDE)
+    batch, heads, size, _ = attention.shape
+    columns = (attention.flatten(1, 2) @ means).reshape(batch, heads, size, SIDE)
     cells = means.transpose(1, 2)[:, None] @ columns
     largest = cells.amax((2, 3), keepdim=True).clamp(min=torch.finfo(cells.dtype).tiny)
     return (cells * (255 / largest)).round().to(torch.uint8)

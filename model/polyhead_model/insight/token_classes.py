@@ -101,7 +101,7 @@ def _list(value: object) -> list[object]:
 
 
 def _byte_characters() -> dict[str, int]:
-    """Return the byte of each character: printable ones of Latin-1 stand for themselves, others follow from 256."""
+    """Return the byte of each character: printable Latin-1 stands for itself, the others follow from 256."""
     printable = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),

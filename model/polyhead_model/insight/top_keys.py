@@ -21,12 +21,17 @@ class TopKeys(NamedTuple):
     """[B, H, T]: the weight on all other keys. Without it, a row cut short looks like a whole one."""
 
 
-def top_keys(attention: Tensor) -> TopKeys:
-    """Return the strongest keys of attention [B, H, T, T]; of equal ones, any."""
-    kept = torch.sym_min(attention.shape[3], TOP)
+def top_keys(attention: Tensor, valid: Tensor) -> TopKeys:
+    """Return the strongest keys of each query; of equal ones, any.
+
+    Args:
+        attention: [B, H, T, T].
+        valid: Boolean [B, T], True = token; the rows of padding have no keys.
+    """
+    kept = torch.sym_min(attention.shape[3], TOP)  # type: ignore[no-untyped-call]
     weights, keys = attention.topk(kept, dim=3)
-    missing = TOP - kept
+    weights = torch.where(valid[:, None, :, None], weights, 0)
     keys = torch.where(weights > 0, keys, -1).to(torch.int32)
-    some = weights[..., 0] > 0  # a query in padding has no key
-    residual = torch.where(some, 1 - weights.sum(3), 0).clamp(min=0)
+    residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(3), 0).clamp(min=0)
+    missing = TOP - kept
     return TopKeys(F.pad(keys, (0, missing), value=-1), F.pad(weights, (0, missing)), residual)

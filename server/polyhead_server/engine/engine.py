@@ -119,7 +119,7 @@ class Engine:
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
         """Return inputs of (B, T): zeros, nothing masked, no padding."""
-        sizes = self._sizes(batch, tokens)
+        sizes = self._signature.example_sizes(batch, tokens)
         feeds: dict[str, NDArray[Any]] = {}
         for spec in self._signature.feeds:
             fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill or 0
@@ -154,10 +154,6 @@ class Engine:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
             self._arena_name = None
 
-    def _sizes(self, batch: int, tokens: int) -> dict[str, int]:
-        """Return the sizes of the axes that vary, all lengths alike."""
-        return dict.fromkeys(self._signature.letters, tokens) | {"B": batch}
-
     def _check_names(self, file: str) -> None:
         for what, values, specs in (
             ("inputs", self._session.get_inputs(), self._signature.feeds),
@@ -179,7 +175,7 @@ class Engine:
             raise RepositoryError(f"{file} fails on its first run") from error
         for spec in self._signature.results:
             value = values[spec.name]
-            shape = spec.at(self._sizes(batch, tokens))
+            shape = spec.at(self._signature.example_sizes(batch, tokens))
             if value.shape != shape or value.dtype != DTYPES[spec.datatype]:
                 raise RepositoryError(
                     f"{file}: {spec.name} must be {spec.datatype} {list(shape)} "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, unpack_strings
-from polyhead_proto.names import TEXT
+from polyhead_proto.names import ROWS, TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.inference.parameters import read_input_parameters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -48,7 +48,7 @@ class RequestInput:
     """Typed contents; None where they are raw."""
     spec: TensorSpec
     limit: int | None = None
-    """The largest value that it may hold, where its values index something."""
+    """The largest value that it may hold, where its values index something, and that is known."""
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -82,7 +82,27 @@ def check_inputs(
     sizes: dict[str, int] = {}
     for name in sorted(inputs, key=lambda name: name not in {signature.primary.name, TEXT}):
         _check_shape(inputs[name], sizes, signature, settings)
-    return [replace(given, limit=_limit(given.spec, sizes)) for given in inputs.values()], sizes
+    return [bounded(given, sizes) for given in inputs.values()], sizes
+
+
+def bounded(given: RequestInput, sizes: Mapping[str, int]) -> RequestInput:
+    """Return an input with the largest value that it may hold at these sizes, as far as they are known.
+
+    Raises:
+        InvalidRequestError: It asks for more rows than there are.
+    """
+    spec = given.spec
+    if isinstance(spec.fill, str):
+        return replace(given, limit=sizes[spec.fill])
+    below = sizes.get(spec.below) if isinstance(spec.below, str) else spec.below
+    if below is None:
+        return given
+    if spec.role == ROWS and given.shape[-1] > below:
+        raise InvalidRequestError(
+            f"{spec.name} must have at most {spec.below} ({below}) rows of a sequence, "
+            f"had {given.shape[-1]}: each can be asked for once"
+        )
+    return replace(given, limit=below - 1)
 
 
 def read_inputs(
@@ -111,8 +131,8 @@ def read_inputs(
             texts = _read_texts(given, content, max_text_bytes)
             continue
         array = _read_array(given, content)
-        if given.limit is not None:
-            _check_values(given, array, given.limit)
+        if given.limit is not None or given.spec.range is not None:
+            check_values(given, array)
         arrays[given.name] = array if given.dtype is given.graph_dtype else array.astype(given.graph_dtype)
     return arrays, texts
 
@@ -207,13 +227,6 @@ def _check_shape(
             sizes[letter] = size
 
 
-def _limit(spec: TensorSpec, sizes: Mapping[str, int]) -> int | None:
-    """Return the largest value of an input whose values index something."""
-    if isinstance(spec.fill, str):
-        return sizes[spec.fill]
-    return None if spec.below is None else spec.below - 1
-
-
 def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[Any]:
     """View raw contents as an array, or copy typed contents into one."""
     if raw is None:
@@ -274,14 +287,53 @@ def _typed(given: RequestInput) -> Sequence[Any]:
     return values
 
 
-def _check_values(given: RequestInput, array: NDArray[Any], limit: int) -> None:
-    """Check values that index something: an index out of range must not reach the engine."""
+def check_values(given: RequestInput, array: NDArray[Any]) -> None:
+    """Check values that index something, which must not reach the engine out of range, or that have a range.
+
+    Raises:
+        InvalidRequestError: A value is out of range, or a row is asked for twice.
+    """
+    if given.limit is not None:
+        _check_indices(given, array, given.limit)
+    if given.spec.range is not None:
+        _check_range(given, array, *given.spec.range)
+
+
+def _check_range(given: RequestInput, array: NDArray[Any], low: float | None, high: float | None) -> None:
+    """Check that floats are finite, and within the bounds that there are."""
+    fits = np.isfinite(array)
+    for bound, compare in ((low, np.greater_equal), (high, np.less_equal)):
+        if bound is not None:
+            fits &= compare(array, bound)
+    if fits.all():
+        return
+    place = tuple(int(index) for index in np.argwhere(~fits)[0])
+    bounds = [f"at {what} {bound:g}" for what, bound in (("least", low), ("most", high)) if bound is not None]
+    raise InvalidRequestError(
+        f"{given.name}[{', '.join(map(str, place))}] must be {' and '.join(['finite', *bounds])}, "
+        f"was {array[place]}"
+    )
+
+
+def _check_distinct(given: RequestInput, array: NDArray[Any]) -> None:
+    """Check that no sequence has a value twice."""
+    for index, values in enumerate(array.tolist()):
+        if len(set(values)) < len(values):
+            twice = next(value for place, value in enumerate(values) if value in values[:place])
+            raise InvalidRequestError(
+                f"{given.name}[{index}] must name each row once, has {twice} more than once"
+            )
+
+
+def _check_indices(given: RequestInput, array: NDArray[Any], limit: int) -> None:
     if array.size <= _FEW:  # NumPy's reductions have a price of their own
         values = array.ravel().tolist()
         lowest, highest = min(values), max(values)
     else:
         lowest, highest = array.min(), array.max()
     if lowest >= 0 and highest <= limit:
+        if given.spec.role == ROWS:
+            _check_distinct(given, array)
         return
     place = tuple(int(index) for index in np.argwhere((array < 0) | (array > limit))[0])
     where = ", ".join(map(str, place))

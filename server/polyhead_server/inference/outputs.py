@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DTYPE, HEADS, LENGTHS, QUERIES, TOKENS
+from polyhead_proto.names import DTYPE, LAYERS, LENGTHS, TOKENS
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -31,9 +31,8 @@ class RequestedOutput:
 
     spec: TensorSpec
     datatype: str
-    heads: Sequence[int] | None
-    queries: Selector | None
-    """How far its indices may reach is known only when T is."""
+    selectors: Mapping[int, Selector]
+    """By axis. How far indices may reach is known only when all sizes are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,8 @@ class OutputPlan:
 
     spec: TensorSpec
     datatype: str
-    heads: Sequence[int] | None
-    queries: Sequence[int] | None
+    selection: Mapping[int, Sequence[int]]
+    """The indices that are selected, by axis."""
     shape: tuple[int, ...]
     bytes: int
     """Of its raw content."""
@@ -79,10 +78,8 @@ def requested_outputs(
         text = signature.outputs[output.name].datatype == "BYTES"
         own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
     specs = [signature.outputs[name] for name in own or signature.outputs]
-    for name in (HEADS, QUERIES, DTYPE):
-        if getattr(default, name) is not None and not any(
-            _applies(name, default.dtype, spec) for spec in specs
-        ):
+    for name in _given(default):
+        if not any(_applies(name, default.dtype, spec) for spec in specs):
             raise InvalidRequestError(
                 f"parameter {name} of the request does not apply to any requested output"
             )
@@ -93,38 +90,34 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
     """Work out the shape and the bytes of an output; only those of `tokens` do not follow from its shape.
 
     Raises:
-        InvalidRequestError: A query is out of range.
+        InvalidRequestError: An index is out of range.
     """
-    spec, queries = output.spec, None
+    spec = output.spec
     shape = list(spec.at(sizes))
     computed = 0 if spec.name in EXTRAS else math.prod(shape) * DTYPES[spec.datatype].itemsize
-    if output.heads is not None:
-        shape[spec.heads_axis] = len(output.heads)
-    if output.queries is not None:
-        axis = spec.queries_axis
-        queries = output.queries.resolve(shape[axis], spec.axes[axis])
-        shape[axis] = len(queries)
+    selection: dict[int, Sequence[int]] = {}
+    for axis, selector in output.selectors.items():
+        if selector.name == LAYERS and spec.layers is not None:
+            selection[axis] = selector.resolve_layers(spec.layers)
+        else:
+            selection[axis] = selector.resolve(shape[axis], spec.axes[axis])
+        shape[axis] = len(selection[axis])
     size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[output.datatype].itemsize
     return OutputPlan(
         spec=spec,
         datatype=output.datatype,
-        heads=output.heads,
-        queries=queries,
+        selection=selection,
         shape=tuple(shape),
         bytes=size,
         computed_bytes=computed,
     )
 
 
-def select(
-    attention: NDArray[Any], heads: Sequence[int] | None, queries: Sequence[int] | None
-) -> NDArray[Any]:
-    """Select heads and queries of weights [B, …, H, queries, keys]; a view where indices are consecutive."""
-    if heads is not None:
-        attention = attention[..., _index(heads), :, :]
-    if queries is not None:
-        attention = attention[..., _index(queries), :]
-    return attention
+def select(array: NDArray[Any], selection: Mapping[int, Sequence[int]]) -> NDArray[Any]:
+    """Select indices along axes; a view where all of them are consecutive."""
+    for axis, indices in selection.items():
+        array = array[(slice(None),) * axis + (_index(indices),)]
+    return array
 
 
 def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
@@ -139,29 +132,32 @@ def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
 
 
 def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters) -> RequestedOutput:
-    for name in (HEADS, QUERIES, DTYPE):
-        if getattr(own, name) is not None and not _applies(name, own.dtype, spec):
+    for name in _given(own):
+        if not _applies(name, own.dtype, spec):
             extra = f" {own.dtype}" if name == DTYPE else ""
             raise InvalidRequestError(f"parameter {name}{extra} does not apply to output {spec.name}")
-    heads, queries, dtype = own.heads, own.queries, own.dtype
-    if spec.is_attention:
-        heads, queries = heads or default.heads, queries or default.queries
+    dtype = own.dtype
     if _applies(DTYPE, default.dtype, spec):
         dtype = dtype or default.dtype
-    axis = spec.heads_axis
+    axes = {name: spec.selected_axis(name) for name in (*default.selectors, *own.selectors)}
+    selectors = {**default.selectors, **own.selectors}
     return RequestedOutput(
         spec=spec,
         datatype=dtype or spec.datatype,
-        heads=None if heads is None else heads.resolve(spec.shape[axis], spec.axes[axis]),
-        queries=queries,
+        selectors={axis: selectors[name] for name, axis in axes.items() if axis is not None},
     )
 
 
 def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
-    """Tell whether a parameter means anything for an output: dtype for numbers, all others for attention."""
-    if name == DTYPE and dtype != "UINT8":
-        return spec.name not in EXTRAS
-    return spec.is_attention
+    """Tell whether a parameter means anything for an output: dtype for floats, UINT8 for weights."""
+    if name == DTYPE:
+        return spec.is_attention if dtype == "UINT8" else spec.datatype in {"FP16", "FP32", "FP64"}
+    return spec.selected_axis(name) is not None
+
+
+def _given(parameters: OutputParameters) -> list[str]:
+    """Return the names of the parameters that are given."""
+    return [*parameters.selectors, *([] if parameters.dtype is None else [DTYPE])]
 
 
 def _elsewhere(name: str, signature: Signature) -> str:

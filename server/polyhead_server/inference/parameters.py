@@ -6,16 +6,16 @@ of other servers add by themselves are accepted where they ask for what happens 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from polyhead_proto import messages as pb
 from polyhead_proto import names
 from polyhead_proto.datatypes import Precision
-from polyhead_server.errors import InvalidRequestError, quoted, shorten
+from polyhead_server.errors import InvalidRequestError, listed, quoted, shorten
 
-_OF_OUTPUTS = "heads, queries and dtype"
-_OF_REQUESTS = "timeout, priority, parts, heads, queries and dtype"
+_OF_OUTPUTS = "heads, queries, layers, top and dtype"
+_OF_REQUESTS = "timeout, priority, parts, heads, queries, layers, top and dtype"
 _OF_TEXT_REQUESTS = f"truncate, {_OF_REQUESTS}"
 
 # MLServer's names: an array, a column of a table; and, for BYTES only, strings.
@@ -52,12 +52,31 @@ class Selector:
         """
         for _, stop in self.ranges:
             if stop > size:
-                raise InvalidRequestError(
-                    f"parameter {self.name} of {self.whose} must be between 0 and {letter}-1 ({size - 1}), "
-                    f"was {stop - 1}"
-                )
+                bounds = f"0 and {letter}-1 ({size - 1}), was {stop - 1}"
+                if self.name == names.TOP:
+                    bounds = f"1 and {letter} ({size}), was {stop}"
+                raise InvalidRequestError(f"parameter {self.name} of {self.whose} must be between {bounds}")
         if len(self.ranges) == 1:
             return range(*self.ranges[0])
+        return self._distinct()
+
+    def resolve_layers(self, layers: Sequence[int]) -> Sequence[int]:
+        """Return the indices into an axis of these layers, which are named by their numbers.
+
+        Raises:
+            InvalidRequestError: A layer is not one of them, or given twice.
+        """
+        place = {layer: index for index, layer in enumerate(layers)}
+        for start, stop in self.ranges:
+            for layer in range(start, stop):
+                if layer not in place:
+                    raise InvalidRequestError(
+                        f"parameter {self.name} of {self.whose} must be some of its layers "
+                        f"({listed(layers)}), was {layer}"
+                    )
+        return [place[layer] for layer in self._distinct()]
+
+    def _distinct(self) -> Sequence[int]:
         seen: dict[int, None] = {}
         for start, stop in self.ranges:
             for index in range(start, stop):
@@ -71,10 +90,10 @@ class Selector:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputParameters:
-    """What to select from an output, and how to write it. None: not given."""
+    """What to select from an output, and how to write it."""
 
-    heads: Selector | None = None
-    queries: Selector | None = None
+    selectors: Mapping[str, Selector] = field(default_factory=dict)
+    """By the parameter's name."""
     dtype: str | None = None
 
 
@@ -146,14 +165,15 @@ def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -
 
 
 def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> OutputParameters:
-    """Read `heads`, `queries` and `dtype`, and reject any other parameter."""
-    heads = queries = dtype = None
+    """Read selections and `dtype`, and reject any other parameter."""
+    selectors: dict[str, Selector] = {}
+    dtype = None
     for name, parameter in parameters.items():
         match name:
-            case names.HEADS:
-                heads = _selector(name, parameter, whose)
-            case names.QUERIES:
-                queries = _selector(name, parameter, whose)
+            case names.HEADS | names.QUERIES | names.LAYERS:
+                selectors[name] = _selector(name, parameter, whose)
+            case names.TOP:
+                selectors[name] = _first(name, parameter, whose)
             case names.DTYPE:
                 dtype = parameter.string_param
                 if dtype not in get_args(Precision):
@@ -166,7 +186,7 @@ def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS
                     f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}; "
                     f"there are {known}"
                 )
-    return OutputParameters(heads=heads, queries=queries, dtype=dtype)
+    return OutputParameters(selectors=selectors, dtype=dtype)
 
 
 def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> int | None:
@@ -246,6 +266,14 @@ def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
             )
         ranges.append((start, stop))
     return Selector(name=name, whose=whose, ranges=ranges)
+
+
+def _first(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
+    """Read how many of the first are selected."""
+    count = _at_least_zero(name, parameter, whose)
+    if count == 0:
+        raise InvalidRequestError(f"parameter {name} of {whose} must be at least 1, was 0")
+    return Selector(name=name, whose=whose, ranges=[(0, count)])
 
 
 def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request") -> bool:

@@ -135,7 +135,7 @@ class PartWriter:
             content = frame_tensor(value)
         else:
             if not any(part.start):
-                value = select(value, output.heads, output.queries)
+                value = select(value, output.selection)
             if not part.last:
                 arrays[name] = value
             block = tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))

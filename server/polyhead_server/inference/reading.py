@@ -12,7 +12,7 @@ from polyhead_proto.datatypes import DTYPES, pack_strings
 from polyhead_proto.names import LENGTHS, TOKENS
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.account import RequestAccount
-from polyhead_server.inference.inputs import read_inputs
+from polyhead_server.inference.inputs import bounded, check_values, read_inputs
 from polyhead_server.inference.parts import plan_parts
 from polyhead_server.inference.reply import InferReply, check_size, write_id
 from polyhead_server.inference.templates import RequestTemplate, check_work, make_template, plan_extent
@@ -78,6 +78,8 @@ def read(
     if texts is not None:
         tokens = _tokenise(texts, feeds, template, settings)
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
+        for given in template.unbounded:
+            check_values(bounded(given, sizes), feeds[given.name])
         account.tokenise_ns = account.elapsed_ns - account.parse_ns
     if is_new or texts is not None:  # else an earlier request of these sizes was checked
         check_work(sizes, signature, settings)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.names import HEADS, QUERIES
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.inference.account import RequestAccount
@@ -140,7 +141,7 @@ def write_reply(reply: InferReply, account: RequestAccount, started_ns: int) -> 
     for output in reply.plan.outputs:
         value = reply.arrays[output.spec.name]
         if not isinstance(value, bytes):
-            value = convert(select(value, output.heads, output.queries), output.datatype)
+            value = convert(select(value, output.selection), output.datatype)
         tensors += frame_tensor(value)
     timings = write_timings(account.timings(time.perf_counter_ns() - started_ns))
     return join([reply.plan.head, reply.id_field, timings, *tensors], streamed=reply.streamed)
@@ -208,9 +209,9 @@ def _cheaper(outputs: Sequence[OutputPlan]) -> str:
     ways = []
     if len(attention) > 1:
         ways.append("fewer layers")
-    if any(output.heads is None for output in attention):
+    if any(output.spec.selected_axis(HEADS) not in output.selection for output in attention):
         ways.append("parameter heads (such as '0,3')")
-    if any(output.queries is None for output in attention):
+    if any(output.spec.selected_axis(QUERIES) not in (None, *output.selection) for output in attention):
         ways.append("parameter queries (such as '0')")
     if any(output.datatype != "UINT8" for output in attention):
         ways.append("parameter dtype UINT8 (a quarter of the bytes)")

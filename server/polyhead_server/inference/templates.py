@@ -45,6 +45,8 @@ class RequestTemplate:
     model: Model
     parameters: RequestParameters
     inputs: Sequence[RequestInput]
+    unbounded: Sequence[RequestInput]
+    """Those of the inputs whose largest value follows from a text."""
     missing: Sequence[TensorSpec]
     """The graph's inputs that requests leave out."""
     sizes: Mapping[str, int]
@@ -82,6 +84,7 @@ def make_template(
         model=model,
         parameters=parameters,
         inputs=inputs,
+        unbounded=[one for one in inputs if isinstance(one.spec.below, str) and one.limit is None],
         missing=missing,
         sizes=sizes,
         outputs=outputs,
@@ -99,7 +102,7 @@ def check_work(sizes: Mapping[str, int], signature: Signature, settings: Setting
     """
     batch, tokens = sizes["B"], _longest(sizes)
     check_total(batch, tokens, settings.max_request_tokens)
-    needed = signature.working_bytes(batch, tokens)
+    needed = signature.working_bytes(batch, tokens, sizes)
     if needed > settings.max_working_bytes:
         fast = ", or the fast model if its output is enough" if signature.graph != "fast" else ""
         raise TooLargeError(

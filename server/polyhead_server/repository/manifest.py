@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,6 +43,10 @@ Datatype = Annotated[str, AfterValidator(_known)]
 GraphName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 Letter = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]{0,15}$")]
 """An axis: B joins requests; letters with a size in `Manifest.sizes` are fixed; all others are padded."""
+LAYER_AXES = ("L", "A")
+"""The letters of an axis of layers: all of them, or chosen ones."""
+
+LayerNumber = Annotated[int, Field(ge=0)]
 Precision = Literal["fp32", "fp16", "bf16"]
 Size = Annotated[int, Field(ge=1)]
 
@@ -59,13 +63,31 @@ class Tensor(_Model):
     datatype: Datatype
     axes: Annotated[tuple[Letter, ...], Field(min_length=1, max_length=8)]
     role: Annotated[str, StringConstraints(max_length=64)] | None = None
-    """Its meaning: `tokens`, `types`, `lengths`, `mask`; `attention`, `pooled`."""
+    """Its meaning, such as `tokens` or `attention`."""
     fill: Letter | bool | int | float | None = None
     """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
-    below: Size | None = None
-    """An input's integers must be from 0 to one less than this."""
-    layer: Annotated[int, Field(ge=0)] | None = None
+    below: Size | Letter | None = None
+    """An input's integers must be from 0 to one less than this, or than the size of this axis."""
+    range: tuple[float | None, float | None] | None = None
+    """An input's floats must be finite, and from the first to the second; None: no bound."""
+    layer: LayerNumber | None = None
     """The encoder's layer whose weights an output of role `attention` holds."""
+    layers: tuple[LayerNumber, ...] | None = None
+    """The encoder's layers along the axis of layers."""
+    labels: tuple[str, ...] | None = None
+    """Names along the last axis."""
+
+    def names_problem(self, sizes: Mapping[str, int]) -> str | None:
+        """Return what is wrong with the names of indices, if anything is."""
+        along: Iterable[tuple[str, Sequence[object] | None, str | None]] = (
+            ("layers", self.layers, next((letter for letter in self.axes if letter in LAYER_AXES), None)),
+            ("labels", self.labels, self.axes[-1]),
+        )
+        for what, names, letter in along:
+            size = None if letter is None else sizes.get(letter)
+            if names is not None and (len(names) != size or len(set(names)) < len(names)):
+                return f"{what} must be one for each index of their axis, and different"
+        return None
 
 
 class Graph(_Model):
@@ -88,11 +110,14 @@ class Graph(_Model):
             return "an input with an axis beside B must be needed"
         given = {letter for tensor in self.inputs for letter in tensor.axes} | set(sizes)
         for tensor in (*self.inputs, *self.outputs):
-            letters = {*tensor.axes, *([tensor.fill] if isinstance(tensor.fill, str) else [])}
+            named = (letter for letter in (tensor.fill, tensor.below) if isinstance(letter, str))
+            letters = {*tensor.axes, *named}
             if missing := letters - given:
                 return (
                     f"{tensor.name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
                 )
+            if problem := tensor.names_problem(sizes):
+                return f"{tensor.name}: {problem}"
         return None
 
 

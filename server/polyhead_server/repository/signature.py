@@ -7,14 +7,17 @@ the longest of a batch and trimmed again. Shape letters: B batch, T tokens, D d_
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import ATTENTION, LENGTHS, TEXT, TOKENS
-from polyhead_server.repository.manifest import GraphName, Manifest, Tensor
+from polyhead_proto.names import ATTENTION, ATTENTION_ROWS, HEADS, LAYERS, LENGTHS, QUERIES, TEXT, TOKENS, TOP
+from polyhead_server.repository.manifest import LAYER_AXES, GraphName, Manifest, Tensor
+
+SELECTED_AXES: Mapping[str, Collection[str]] = {HEADS: ("H",), LAYERS: LAYER_AXES, TOP: ("Top",)}
+"""The letters of the axes from which parameters of outputs select; `queries` selects by role."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +32,11 @@ class TensorSpec:
     role: str | None = None
     fill: str | bool | float | None = None
     """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
-    below: int | None = None
+    below: int | str | None = None
+    range: tuple[float | None, float | None] | None = None
     layer: int | None = None
+    layers: tuple[int, ...] | None = None
+    labels: tuple[str, ...] | None = None
     optional: bool = False
     """A request may leave it out."""
 
@@ -53,18 +59,15 @@ class TensorSpec:
 
     @property
     def is_attention(self) -> bool:
-        """Whether it holds attention weights, [B, …, H, queries, keys]."""
-        return self.role == ATTENTION
+        """Whether it holds attention weights: numbers from 0 to 1."""
+        return self.role in {ATTENTION, ATTENTION_ROWS}
 
-    @property
-    def heads_axis(self) -> int:
-        """The axis that `heads` selects from."""
-        return len(self.axes) - 3
-
-    @property
-    def queries_axis(self) -> int:
-        """The axis that `queries` selects from."""
-        return len(self.axes) - 2
+    def selected_axis(self, parameter: str) -> int | None:
+        """Return the axis from which a parameter of the output selects; None: it does not apply."""
+        if parameter == QUERIES:
+            return len(self.axes) - 2 if self.role == ATTENTION else None
+        letters = SELECTED_AXES[parameter]
+        return next((axis for axis, letter in enumerate(self.axes) if letter in letters), None)
 
     @property
     def is_per_sequence(self) -> bool:
@@ -119,28 +122,40 @@ class Signature:
         """The largest T that the graph itself can take."""
         return self.manifest.limits.max_tokens
 
-    def working_bytes(self, batch: int, tokens: int) -> int:
+    def example_sizes(self, batch: int, tokens: int) -> dict[str, int]:
+        """Return sizes of the axes that vary: T of all but those whose inputs index another, which are 1."""
+        indices = {
+            letter for spec in self.feeds if isinstance(spec.below, str) for letter in spec.axes[1:]
+        } - {*self.primary.axes}
+        return {letter: 1 if letter in indices else tokens for letter in self.letters} | {"B": batch}
+
+    def working_bytes(self, batch: int, tokens: int, sizes: Mapping[str, int] | None = None) -> int:
         """Estimate the memory of a run of this size beyond the weights, in bytes.
 
         Counts every output, asked for or not, as onnxruntime computes them all; one layer's scores and
-        weights, (B, H, T, T) each; and eight (B, T, D) values.
+        weights, (B, H, T, T) each; and eight (B, T, D) values. Without `sizes`, all axes that vary are T.
         """
+        outputs = 0
+        for letters, fixed in self._output_bytes.items():
+            outputs += fixed * (
+                tokens ** len(letters) if sizes is None else math.prod(sizes[letter] for letter in letters)
+            )
         sizes = self.manifest.sizes
-        outputs: int = sum(fixed * tokens**varying for varying, fixed in self._output_bytes.items())
         inside = tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1))
         return batch * (outputs + 4 * inside)
 
     @cached_property
-    def _output_bytes(self) -> Mapping[int, int]:
-        """The bytes of outputs per sequence: those of the fixed axes, summed by the number of axes that vary.
+    def _output_bytes(self) -> Mapping[tuple[str, ...], int]:
+        """The bytes of outputs per sequence: those of the fixed axes, summed by the axes that vary.
 
         Computed once, because the memory of every request is checked.
         """
-        found: Counter[int] = Counter()
+        found: Counter[tuple[str, ...]] = Counter()
         for spec in self.results:
             fixed = [spec.sizes[letter] for letter in spec.axes if letter in spec.sizes]
             item_bytes = max(4, DTYPES[spec.datatype].itemsize)  # runs compute in FP32 at least
-            found[len(spec.axes) - 1 - len(fixed)] += item_bytes * math.prod(fixed)
+            varying = tuple(letter for letter in spec.axes[1:] if letter not in spec.sizes)
+            found[varying] += item_bytes * math.prod(fixed)
         return found
 
 

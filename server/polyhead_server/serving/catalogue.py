@@ -33,6 +33,9 @@ _LIMITS = (
 )
 """The settings that metadata shows, by their own names."""
 
+_OF_TENSORS = ("axes", "role", "fill", "below", "range", "layer", "layers", "labels")
+"""The fields of tensors that metadata shows."""
+
 _SAMPLE_SECONDS = 0.5
 _NO_COUNTS = [0] * at.SLOTS
 
@@ -143,11 +146,9 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
 
 
 def _tensors(signature: Signature) -> str:
-    """Return axes and roles of inputs and outputs as JSON."""
+    """Return what the manifest says of inputs and outputs beyond their datatypes, as JSON."""
     described = {
-        spec.name: {"axes": spec.axes}
-        | ({} if spec.role is None else {"role": spec.role})
-        | ({} if spec.layer is None else {"layer": spec.layer})
+        spec.name: {name: value for name in _OF_TENSORS if (value := getattr(spec, name)) is not None}
         for spec in (*signature.inputs.values(), *signature.outputs.values())
     }
     return json.dumps(described, separators=(",", ":"))

@@ -52,7 +52,7 @@ def close(left: Any, right: Any) -> None:
 def test_no_outputs_named_means_all(server: Any, tiny: dict[str, Any]) -> None:
     result = server.infer("tiny.attention", {"x": X, "lengths": LENGTHS})
 
-    assert list(result.outputs) == ["output", "attention.0", "attention.1"]
+    assert list(result.outputs) == ["output", "attention.0", "attention.1", "value_norms"]
     for name, expected in tiny.items():
         close(result[name], expected)
 
@@ -284,7 +284,8 @@ def test_text_is_tokenised_and_gives_tokens_and_lengths(server: Any, repository:
 
     result = server.infer("tiny-tokens.attention", {"text": TEXTS})
 
-    assert list(result.outputs) == ["output", "pooled", "attention.0", "attention.1", "tokens", "lengths"]
+    weights = ["attention.0", "attention.1", "value_norms"]
+    assert list(result.outputs) == ["output", "pooled", *weights, "tokens", "lengths"]
     for name, value in expected.items():
         close(result[name], value)
     assert result["tokens"] == names

@@ -14,13 +14,13 @@ def test_selecting_is_indexing(heads: list[int], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, 4))
     queries = range(start, data.draw(st.integers(start + 1, 5)))
 
-    selected = select(WEIGHTS, heads, queries)
+    selected = select(WEIGHTS, {1: heads, 2: queries})
 
     np.testing.assert_array_equal(selected, WEIGHTS[:, heads][:, :, list(queries)])
 
 
 def test_a_range_is_a_view() -> None:
-    assert np.shares_memory(select(WEIGHTS, range(1, 3), range(2)), WEIGHTS)
+    assert np.shares_memory(select(WEIGHTS, {1: range(1, 3), 2: range(2)}), WEIGHTS)
 
 
 def test_half_precision_is_numpy_s_and_overflow_is_infinite() -> None:

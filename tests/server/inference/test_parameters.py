@@ -10,9 +10,7 @@ from polyhead_server.inference.parameters import Selector, read_output_parameter
 def parse(text: str) -> Selector:
     """The selector of the parameter `heads` of an output `a`."""
     parameters = {"heads": pb.InferParameter(string_param=text)}
-    heads = read_output_parameters(parameters, "a", text=False).heads
-    assert heads is not None
-    return heads
+    return read_output_parameters(parameters, "a", text=False).selectors["heads"]
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,12 @@ from polyhead_server.repository.signature import Signature, TensorSpec, signatur
 FIELDS = 1024 + len("tiny.attention")
 
 
-def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", **selected: Any) -> OutputPlan:
+def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", selection: Any = None) -> OutputPlan:
     item = 5 if datatype == "BYTES" else DTYPES[datatype].itemsize
     return OutputPlan(
         spec=TensorSpec(name=name, datatype="FP32", axes=tuple("BHTT"[: len(shape)])),
         datatype=datatype,
-        heads=selected.get("heads"),
-        queries=selected.get("queries"),
+        selection=selection or {},
         shape=shape,
         bytes=math.prod(shape) * item,
         computed_bytes=0,
@@ -134,7 +133,7 @@ def test_parts_put_together_are_the_output(
 
 def test_heads_and_queries_are_chosen_before_the_cut(signature: Signature) -> None:
     whole = np.random.default_rng(2).random((2, 4, 6, 6), np.float32)
-    output = planned("attention.0", (2, 2, 3, 6), heads=[3, 1], queries=range(1, 4))
+    output = planned("attention.0", (2, 2, 3, 6), selection={1: [3, 1], 2: range(1, 4)})
     parts = plan(signature, output, room=100)
     write = written(signature, parts, {"attention.0": whole})
 

@@ -62,7 +62,8 @@ def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
 
     assert (reply.model_name, reply.model_version, reply.id) == ("tiny.attention", "1", "id 7")
     assert {name: parameter.int64_param for name, parameter in reply.parameters.items()} == TIMINGS
-    assert [output.name for output in reply.outputs] == ["output", "attention.0", "attention.1"]
+    names = ["output", "attention.0", "attention.1", "value_norms"]
+    assert [output.name for output in reply.outputs] == names
     assert list(reply.raw_output_contents) == [value.tobytes() for value in values]
 
 

@@ -17,7 +17,7 @@ def test_a_float_family_takes_and_gives_its_graph_s_tensors(repository: Path) ->
 
     assert {name: spec.optional for name, spec in fast.inputs.items()} == {"x": False, "lengths": True}
     assert list(fast.outputs) == ["output"]
-    assert list(attention.outputs) == ["output", "attention.0", "attention.1"]
+    assert list(attention.outputs) == ["output", "attention.0", "attention.1", "value_norms"]
     assert (fast.name, attention.name) == ("tiny", "tiny.attention")
     assert fast.inputs["x"].also == ("FP16",)
 
@@ -46,8 +46,10 @@ def test_a_masked_family_takes_a_mask(repository: Path) -> None:
     assert (mask.datatype, mask.shape, mask.optional) == ("BOOL", (-1, -1, -1), True)
 
 
-@pytest.mark.parametrize(("graph", "maps"), [("fast", 2), ("attention", 4)])
-def test_working_memory_counts_every_attention_map(repository: Path, graph: GraphName, maps: int) -> None:
+@pytest.mark.parametrize(("graph", "maps", "norms"), [("fast", 2, 0), ("attention", 4, 2)])
+def test_working_memory_counts_every_attention_map(
+    repository: Path, graph: GraphName, maps: int, norms: int
+) -> None:
     needed = signature(repository, "tiny", graph).working_bytes(3, 100)
 
-    assert needed == 4 * 3 * (maps * 4 * 100 * 100 + (8 + 1) * 16 * 100)
+    assert needed == 4 * 3 * (maps * 4 * 100 * 100 + norms * 4 * 100 + (8 + 1) * 16 * 100)

@@ -53,6 +53,7 @@ def test_a_model_s_tensors_are_listed(server: Any) -> None:
         ("pooled", "FP32", [-1, 16]),
         ("attention.0", "FP32", [-1, 2, -1, -1]),
         ("attention.1", "FP32", [-1, 2, -1, -1]),
+        ("value_norms", "FP32", [-1, 2, 2, -1]),
         ("tokens", "BYTES", [-1, -1]),
         ("lengths", "INT32", [-1]),
     ]
@@ -86,7 +87,7 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
     assert expected.items() <= properties.items()
     assert int(properties["parameters"]) > 0
     tensors = json.loads(properties["tensors"])
-    assert tensors["input_ids"] == {"axes": ["B", "T"], "role": "tokens"}
+    assert tensors["input_ids"] == {"axes": ["B", "T"], "role": "tokens", "below": 32}
     assert tensors["text"] == {"axes": ["B"]}
     assert tensors["pooled"] == {"axes": ["B", "D"], "role": "pooled"}
     weights = {"axes": ["B", "H", "T", "T"], "role": "attention", "layer": 1}

@@ -82,7 +82,7 @@ def test_the_parts_are_the_reply(server: Any, small: Any, dtype: str) -> None:
     replies = list(stream(small, iter([in_parts(small, id="mine", **options)])))
 
     arrays = together(replies)
-    assert list(arrays) == ["output", "attention.0", "attention.1"]
+    assert list(arrays) == ["output", "attention.0", "attention.1", "value_norms"]
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, whole[name])
     assert all(reply.ByteSize() <= LIMIT for reply in replies)
@@ -184,7 +184,7 @@ def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
     assert got[-1].infer_response.id == "a"
     assert list(together(got[:-1])) == ["output", "attention.0"]
     assert {reply.infer_response.id for reply in rest} == {"b"}
-    assert list(together(rest)) == ["output", "attention.0", "attention.1"]
+    assert list(together(rest)) == ["output", "attention.0", "attention.1", "value_norms"]
     statistics = small.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny.attention"))
     inference = statistics.model_stats[0].inference_stats
     assert (inference.success.count, inference.fail.count) == (1, 1)
