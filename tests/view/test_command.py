@@ -1,5 +1,6 @@
-"""`polyhead view`."""
+"""`polyhead view` and `polyhead similarity`."""
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,32 @@ def test_an_unknown_kind_of_picture_is_refused_before_anything_is_asked(
 
     assert capsys.readouterr().err.startswith("polyhead view: --out must end with one of ")
     assert not fake.calls
+
+
+def test_similarity_shows_the_pairs_that_add_most(real_server: str, capsys: Captured, tmp_path: Path) -> None:
+    out = tmp_path / "similarity.svg"
+    texts = ["the cat sat on the mat .", "the cat [b]ran[/b] ."]
+
+    assert main(["similarity", *texts, "--model", "tiny-tokens", "--address", real_server]) == 0
+    told = capsys.readouterr().out
+    words = ["similarity", *texts, "--model", "tiny-tokens", "--top", "2", "--out", str(out)]
+    assert main([*words, "--address", real_server]) == 0
+
+    lines = told.splitlines()
+    assert re.match(r"cosine -?0\.\d{4}, the sum over 117 pairs of tokens", lines[0])
+    rows = [
+        line.split() for line in lines if re.search(r"\d\.\d{4}$", line.rstrip()) and "cosine" not in line
+    ]
+    assert len(rows) == 10
+    assert {row[0] for row in rows} <= {"[CLS]", "the@1", "cat", "sat", "on", "the@5", "mat", ".", "[SEP]"}
+    assert [float(row[2]) for row in rows] == sorted((float(row[2]) for row in rows), reverse=True)
+    assert len(capsys.readouterr().out.splitlines()) == len(lines) - 8
+    assert out.read_text().startswith("<?xml")
+
+
+def test_similarity_is_refused_where_vectors_are_not_pooled(fake: "FakeServer", capsys: Captured) -> None:
+    assert main(["similarity", "a", "b", "--model", "words", "--address", fake.target]) == 1
+    assert "only for a family that pools by the mean; words does not pool" in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_extra_is_named(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from numpy.typing import NDArray
 
 from polyhead_client import Encoding, Timings
-from polyhead_view import draw_heads, draw_pair, draw_scores, save
+from polyhead_view import draw_heads, draw_pair, draw_rollout, draw_scores, save
 
 
 def encoding(count: int, tokens: Sequence[str] | None, *, size: int = 4, **changes: Any) -> Encoding:
@@ -171,3 +172,45 @@ def test_scores_of_another_shape_are_refused(values: Any) -> None:
         draw_scores(values, title="entropy")
     with pytest.raises(ValueError, match="layers must be 2 numbers"):
         draw_scores(np.ones((2, 3)), title="entropy", layers=[1])
+
+
+def rollout(size: int) -> NDArray[np.float32]:
+    return np.random.default_rng(size).random((size, size), np.float32)
+
+
+def test_rollout_is_a_map_of_input_and_output_tokens() -> None:
+    given = encoding(1, ["[CLS]", "$x$", "y", "[SEP]"], rollout=rollout(4))
+
+    axis, _ = draw_rollout(given).axes
+
+    np.testing.assert_array_equal(axis.images[0].get_array(), rollout(4))
+    assert [text.get_text() for text in axis.get_yticklabels()] == given.tokens
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("input token", "output token")
+
+
+@pytest.mark.parametrize("query", [3, -1])
+def test_rollout_of_a_token_is_a_row_of_bars(query: int) -> None:
+    figure = draw_rollout(encoding(1, list("abcd"), rollout=rollout(4)), query=query)
+
+    (axis,) = figure.axes
+    heights = [bar.get_height() for bar in axis.patches]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(heights, rollout(4)[3])
+    assert "token 3, d," in figure.get_suptitle()
+
+
+def test_rollout_of_long_texts_is_drawn(tmp_path: Path) -> None:
+    given = encoding(1, [f"token{at}" for at in range(512)], rollout=rollout(512))
+
+    save(draw_rollout(given, query=511), tmp_path / "row.png")
+    save(draw_rollout(given), tmp_path / "map.png")
+
+    assert 1200 < imread(tmp_path / "row.png").shape[1] < 2000
+
+
+def test_a_rollout_that_is_not_there_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError, match="encode with rollout=True"):
+        draw_rollout(encoding(1, None))
+    with pytest.raises(ValueError, match="must be of one sequence"):
+        draw_rollout(encoding(1, None, rollout=[rollout(4)]))
+    with pytest.raises(ValueError, match="query must be between -4 and 3, was 4"):
+        draw_rollout(encoding(1, None, rollout=rollout(4)), query=4)

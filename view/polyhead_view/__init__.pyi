@@ -1,6 +1,9 @@
 from .figures import save as save
+from .heads.survey import HeadSurvey as HeadSurvey
+from .heads.survey import survey_heads as survey_heads
 from .plots import draw_heads as draw_heads
 from .plots import draw_pair as draw_pair
+from .plots import draw_rollout as draw_rollout
 from .plots import draw_scores as draw_scores
 from .plots import draw_similarity as draw_similarity
 from .similarity import Similarity as Similarity

@@ -1,5 +1,7 @@
-"""`polyhead view`: draw the attention of a sentence."""
+"""`polyhead view` and `polyhead similarity`: draw the attention of a sentence, or why two are similar."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +11,11 @@ from cyclopts.validators import Number
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 
-app = App(name="view", help="Draw the attention heads of a layer as heat maps.")
+view_app = App(name="view", help="Draw the attention heads of a layer as heat maps.")
+similarity_app = App(name="similarity", help="Show which tokens make two texts similar.")
 
 
-@app.default
+@view_app.default
 def view(
     text: str,
     /,
@@ -21,6 +24,7 @@ def view(
     layer: int,
     out: Path,
     heads: str | None = None,
+    weighted: bool = False,
     columns: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     truncate: bool = False,
 ) -> None:
@@ -38,16 +42,17 @@ def view(
         The image file; its suffix selects the format (.png, .svg, .pdf, ...).
     heads
         Heads to draw: 3, or 0,3, or 0:4. Default: all.
+    weighted
+        Draw norm-weighted attention: what each token adds, not only how much attention it gets.
     columns
-        Heat maps per row. Default: all, up to 12.
+        Heat maps per row. Default: as many as fit, up to 12.
     truncate
         Truncate a sentence that is too long, instead of rejecting it.
     """
-    from polyhead_view.figures import kinds, save
+    from polyhead_view.figures import save
     from polyhead_view.plots import draw_heads
 
-    if out.suffix.removeprefix(".").lower() not in kinds():
-        raise InvalidRequest(f"--out must end with one of {', '.join(sorted(kinds()))}, was {out}")
+    _check_kind(out)
     with connection.open() as client:
         encoding = client.encode(
             text,
@@ -55,8 +60,81 @@ def view(
             output=False,
             pooled=False,
             attention=[layer],
+            weighted=weighted,
             heads=None if heads is None else parse_indices("--heads", heads),
             truncate=truncate,
         )
     drawn = next(iter(encoding.attention or ()))  # --layer may be negative
-    save(draw_heads(encoding, layer=drawn, columns=columns), out)
+    save(draw_heads(encoding, layer=drawn, columns=columns, weighted=weighted), out)
+
+
+@similarity_app.default
+def similarity(
+    a: str,
+    b: str,
+    /,
+    *,
+    connection: ConnectionOptions = DEFAULT_CONNECTION,
+    top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
+    out: Path | None = None,
+    truncate: bool = False,
+) -> None:
+    """Show which tokens make two texts similar.
+
+    Splits the cosine of their mean-pooled vectors exactly over pairs of tokens.
+
+    Parameters
+    ----------
+    a
+        The first text.
+    b
+        The second text.
+    connection
+        The server, and one of its models.
+    top
+        The number of pairs to show, from the largest contribution on.
+    out
+        Also draw all pairs, to this image file; its suffix selects the format (.png, .svg, .pdf, ...).
+    truncate
+        Truncate texts that are too long, instead of rejecting them.
+    """
+    from itertools import islice
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from polyhead_view.figures import save
+    from polyhead_view.plots import draw_similarity
+    from polyhead_view.similarity import explain_similarity
+
+    if out is not None:
+        _check_kind(out)
+    with connection.open() as client:
+        explained = explain_similarity(client, a, b, model=connection.model, truncate=truncate)
+    table = Table("first text", "second text", box=SIMPLE_HEAD)
+    table.add_column("contribution", justify="right")
+    firsts, seconds = map(_numbered, explained.tokens)
+    for pair in islice(explained.pairs(), top):
+        table.add_row(Text(firsts[pair.a]), Text(seconds[pair.b]), f"{pair.contribution:.4f}")
+    console = Console()
+    console.print(
+        f"cosine {explained.cosine:.4f}, the sum over {explained.contributions.size:,} pairs of tokens"
+    )
+    console.print(table)
+    if out is not None:
+        save(draw_similarity(explained), out)
+
+
+def _numbered(tokens: Sequence[str]) -> list[str]:
+    """Add their positions to tokens that repeat."""
+    counts = Counter(tokens)
+    return [f"{token}@{at}" if counts[token] > 1 else token for at, token in enumerate(tokens)]
+
+
+def _check_kind(out: Path) -> None:
+    from polyhead_view.figures import kinds
+
+    if out.suffix.removeprefix(".").lower() not in kinds():
+        raise InvalidRequest(f"--out must end with one of {', '.join(sorted(kinds()))}, was {out}")

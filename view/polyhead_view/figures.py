@@ -73,9 +73,9 @@ def label(axis: Axis, labels: Sequence[str], inches: float, *, rotation: int) ->
         text.set_parse_math(False)  # "$" is a token, not mathematics
 
 
-def add_bar(figure: Figure, image: AxesImage, axes: Any, title: str) -> None:
-    """Add the scale of the colours, as high as the figure allows."""
-    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=figure.get_figheight() / _BAR_WIDTH)
+def add_bar(figure: Figure, image: AxesImage, axes: Any, title: str, *, height: float | None = None) -> None:
+    """Add the scale of the colours, beside axes of this height in inches; None means that of the figure."""
+    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=(height or figure.get_figheight()) / _BAR_WIDTH)
     if isinstance(image.norm, PowerNorm):
         title += ", colours by its square root"
     bar.ax.tick_params(labelsize=FONT_SIZE)

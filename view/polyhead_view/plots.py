@@ -23,9 +23,12 @@ _MOST_SIDE = 4.0
 """The side of one of several maps, in inches: at 150 dots an inch each of 512 tokens has a dot of its own."""
 _KEY, _QUERY = "key: the token that is attended to", "query: the token that attends"
 _BAR_COLOUR = "#4c6a92"
+_BATCH = "encoding must be of one sequence, was of a batch"
 
 
-def draw_heads(encoding: Encoding, *, layer: int, columns: int | None = None) -> Figure:
+def draw_heads(
+    encoding: Encoding, *, layer: int, columns: int | None = None, weighted: bool = False
+) -> Figure:
     """Draw the attention weights of one sequence: a heat map for each head.
 
     All maps share one colour scale, from 0 to the largest weight.
@@ -35,6 +38,7 @@ def draw_heads(encoding: Encoding, *, layer: int, columns: int | None = None) ->
         layer: The layer to draw.
         columns: Heat maps per row; None means one row where up to 12 heads fit, and otherwise rows of equal
             length.
+        weighted: Whether to call the weights norm-weighted; `encode(..., weighted=True)` returns such.
 
     Raises:
         ValueError: The encoding has no such attention, or is that of a batch.
@@ -65,8 +69,9 @@ def draw_heads(encoding: Encoding, *, layer: int, columns: int | None = None) ->
         axis.set_visible(False)
     figure.supxlabel(_KEY, fontsize=FONT_SIZE)
     figure.supylabel(_QUERY, fontsize=FONT_SIZE)
-    add_bar(figure, image, axes, "weight")
-    _title(figure, encoding.model, encoding.version, f"attention weights of layer {layer}")
+    add_bar(figure, image, axes, "norm-weighted" if weighted else "weight")
+    what = "norm-weighted attention" if weighted else "attention weights"
+    _title(figure, encoding.model, encoding.version, f"{what} of layer {layer}")
     return figure
 
 
@@ -171,6 +176,51 @@ def draw_scores(
     return figure
 
 
+def draw_rollout(encoding: Encoding, *, query: int | None = None) -> Figure:
+    """Draw attention rollout: how much each token gets from each input token through all layers.
+
+    Args:
+        encoding: The encoding of a single sequence, with its rollout.
+        query: The position of one token, -1 is the last: bars instead of the whole map; None means all.
+
+    Raises:
+        ValueError: The encoding has no rollout, is that of a batch, or has no such position.
+    """
+    rollout = encoding.rollout
+    if rollout is None:
+        raise ValueError("encoding must have a rollout: encode with rollout=True")
+    if not isinstance(rollout, np.ndarray) or rollout.ndim != 2:
+        raise ValueError(_BATCH)
+    tokens = len(rollout)
+    labels = names(encoding.tokens, tokens)  # type: ignore[arg-type]
+    width, room = side(tokens), margin(labels)
+    if query is not None and not -tokens <= query < tokens:
+        raise ValueError(f"query must be between {-tokens} and {tokens - 1}, was {query}")
+    figure = Figure(
+        figsize=(width + room + 1.4, (2.0 if query is not None else width) + room + 0.8), layout="constrained"
+    )
+    axis = figure.subplots()
+    if query is None:
+        image = draw_map(axis, rollout, weight_scale(_most(rollout), tokens))
+        axis.set_box_aspect(1)
+        label(axis.yaxis, labels, width, rotation=0)
+        axis.set_ylabel("output token", fontsize=FONT_SIZE)
+        add_bar(figure, image, axis, "rollout")
+        what = "attention rollout through all layers"
+    else:
+        at = query % tokens
+        axis.bar(range(tokens), rollout[at], color=_BAR_COLOUR)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=FONT_SIZE)
+        axis.set_xlim(-0.6, tokens - 0.4)
+        axis.set_ylabel("rollout", fontsize=FONT_SIZE)
+        what = f"attention rollout of token {at}, {labels[at]}, through all layers"
+    label(axis.xaxis, labels, width, rotation=90)
+    axis.set_xlabel("input token", fontsize=FONT_SIZE)
+    _title(figure, encoding.model, encoding.version, what)
+    return figure
+
+
 def draw_similarity(similarity: Similarity) -> Figure:
     """Draw what each pair of tokens adds to the cosine of two texts, with the sums of each token.
 
@@ -214,7 +264,7 @@ def _attention(encoding: Encoding, layer: int) -> NDArray[Any]:
         raise ValueError(f"layer must be one of {list(encoding.attention or ())}, was {layer}")
     weights = encoding.attention[layer]
     if not isinstance(weights, np.ndarray) or weights.ndim != 3:
-        raise ValueError("encoding must be of one sequence, was of a batch")
+        raise ValueError(_BATCH)
     return weights
 
 

@@ -1,0 +1,91 @@
+"""`polyhead heads`."""
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.view.heads.surveys import InsightClient
+
+from polyhead_client.command import main
+from polyhead_client.options import ConnectionOptions
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeServer
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Opened(InsightClient):
+    """The stand-in as a context."""
+
+    def __enter__(self) -> "Opened":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(ConnectionOptions, "open", lambda _: Opened())
+    path = tmp_path / "corpus <b>.txt"
+    path.write_text("a b\n\na b c d e\na b c\na\n")
+    return path
+
+
+def test_the_table_has_the_roles_of_every_head(corpus: Path, capsys: Captured) -> None:
+    assert main(["heads", str(corpus)]) == 0
+
+    told = capsys.readouterr()
+    assert "made, version 1" in told.out
+    assert "4 texts, 19 tokens" in told.out
+    assert "previous token 0.90 ± 0.00" in told.out
+    assert "(previous token 0.45 ± 0.00)" in told.out, "of norm-weighted attention"
+    assert "previous token: previous ≥ 0.5" in told.out
+    assert "2.1 and 2.2 (1.00)" in told.out
+
+
+def test_json_csv_and_page_are_written(corpus: Path, capsys: Captured, tmp_path: Path) -> None:
+    table, page = tmp_path / "heads.csv", tmp_path / "heads.html"
+
+    assert main(["heads", str(corpus), "--json", "--csv", str(table), "--html", str(page)]) == 0
+
+    assert len(json.loads(capsys.readouterr().out)["heads"]) == 6
+    assert len(list(csv.DictReader(table.read_text().splitlines()))) == 12
+    assert "corpus &lt;b&gt;.txt" in page.read_text()
+
+
+def test_an_error_names_the_line(corpus: Path, capsys: Captured) -> None:
+    corpus.write_text("a\n\n" + "b " * 50)
+
+    assert main(["heads", str(corpus)]) == 1
+    assert capsys.readouterr().err == "polyhead heads: line 3 must be at most 40 tokens, was 52\n"
+    assert main(["heads", str(corpus), "--truncate"]) == 0
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--html"])
+def test_a_file_that_cannot_be_written_is_an_error_before_any_work(
+    fake: "FakeServer", capsys: Captured, tmp_path: Path, flag: str
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.write_text("a")
+    missing = tmp_path / "missing" / "file"
+
+    assert main(["heads", str(corpus), flag, str(missing), "--address", fake.target]) == 1
+    assert capsys.readouterr().err == f"polyhead heads: {missing}: No such file or directory\n"
+    assert not fake.calls
+
+
+def test_a_family_without_an_insight_graph_says_so(
+    fake: "FakeServer", capsys: Captured, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.write_text("a")
+
+    assert main(["heads", str(corpus), "--model", "words", "--address", fake.target]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("polyhead heads: ")
+    assert "words has no graph" in error
+    assert "polyhead export --graphs insight" in error

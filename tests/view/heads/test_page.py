@@ -1,0 +1,65 @@
+"""The page of a survey."""
+
+import base64
+import io
+import re
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.image import imread
+from tests.view.heads.surveys import HEADS, LAYERS, survey
+
+from polyhead_view.heads.page import as_page
+
+
+class Tags(HTMLParser):
+    """The tags of a page, with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_needs_nothing_else() -> None:
+    page = as_page(survey(), "corpus.txt")
+
+    tags = Tags(page).found
+    sources = [
+        values.get("src") or values.get("srcset") or "" for name, values in tags if name in {"img", "source"}
+    ]
+    assert len(sources) == 8, "scores and redundancy, of two kinds of attention, light and dark"
+    for source in sources:
+        data = source.removeprefix("data:image/png;base64,")
+        assert imread(io.BytesIO(base64.b64decode(data, validate=True))).shape[0] > 100
+    assert not {name for name, _ in tags} & {"script", "link", "iframe", "object"}
+    assert not re.search(r"https?:|url\(|@import", page)
+
+
+def test_the_page_has_all_heads_with_roles_and_numbers() -> None:
+    page = as_page(survey(), "corpus.txt")
+
+    assert page.count('class="score"') == 2 * len(LAYERS) * HEADS * 4
+    assert "0.90 <small>± 0.00</small>" in page
+    assert '<td>0.0</td><td class="left">previous token</td>' in page
+    assert "2.1 and 2.2 (1.00)" in page
+    assert "4 texts" in page
+    assert "nan" not in re.sub('base64,[^"]*', "", page)
+
+
+def test_names_are_escaped() -> None:
+    page = as_page(survey(), "<script>alert('x')</script>")
+
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in page
+    assert "script" not in {name for name, _ in Tags(page).found}
+
+
+@pytest.mark.parametrize("text", ["a b c d e f g h i", "a"])
+def test_a_corpus_of_one_text_has_a_page(text: str) -> None:
+    page = as_page(survey([text]), "corpus.txt")
+
+    assert "± –" in page
+    assert ("Not known: no text is short enough" in page) is (len(text) > 1)

@@ -1,0 +1,88 @@
+"""`polyhead heads`: find out what each head of a model does."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions
+
+app = App(name="heads", help="Find out over a corpus what each head of a model does, and which are alike.")
+
+
+@app.default
+def heads(
+    textfile: Path,
+    /,
+    *,
+    connection: ConnectionOptions = DEFAULT_CONNECTION,
+    truncate: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    csv: Path | None = None,
+    html: Path | None = None,
+) -> None:
+    """Find out over a corpus what each head of a model does, and which are alike.
+
+    Scores every head on every text, prints the roles of each, and the heads whose attention is most alike.
+    The family must have an insight graph (`polyhead export --graphs insight`).
+
+    Parameters
+    ----------
+    textfile
+        The corpus: a text on each line, in UTF-8.
+    connection
+        The server, and one of its models. The timeout is that of a batch of texts.
+    truncate
+        Truncate texts that are too long, instead of rejecting the corpus.
+    as_json
+        Write JSON instead of a table: means, spreads and roles of each head, correlations of all pairs.
+    csv
+        Also write the means, spreads and roles of each head to this file.
+    html
+        Also write a page with pictures to this file; it needs no other file and no network.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from polyhead_view.heads.corpus import read_corpus
+    from polyhead_view.heads.formats import as_csv
+    from polyhead_view.heads.formats import as_json as survey_as_json
+    from polyhead_view.heads.page import as_page
+    from polyhead_view.heads.survey import survey_heads
+    from polyhead_view.heads.table import print_table
+
+    corpus = read_corpus(textfile)
+    for path in (csv, html):
+        if path is not None:
+            path.touch()  # rather fail now than after the work
+    terminal = Console(stderr=True)
+    bar = Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal,
+    )
+    with connection.open() as client, bar:
+        task = bar.add_task("", total=len(corpus.texts))
+        try:
+            survey = survey_heads(
+                client,
+                corpus.texts,
+                model=connection.model,
+                truncate=truncate,
+                progress=lambda done, _: bar.update(task, completed=done),
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(corpus.located(str(error))) from error
+    if csv is not None:
+        csv.write_text(as_csv(survey))
+    if html is not None:
+        html.write_text(as_page(survey, textfile.name))
+    if as_json:
+        sys.stdout.write(survey_as_json(survey) + "\n")
+    else:
+        print_table(survey, Console())

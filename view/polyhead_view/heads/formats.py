@@ -1,0 +1,111 @@
+"""Write a survey as CSV or JSON."""
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from polyhead_view.heads.roles import ROLES, roles_of
+from polyhead_view.heads.statistics import Redundancy, ScoreSummary
+from polyhead_view.heads.survey import HeadSurvey
+
+JSON_FORMAT = 1
+"""Incremented when a reader of the old format would misread the new one."""
+
+
+def as_csv(survey: HeadSurvey) -> str:
+    """Return two rows for each head: of attention weights (raw), and of norm-weighted attention (weighted).
+
+    The columns are layer, head, attention, roles, and of every score the mean, the standard deviation
+    (SCORE_sd) and the number of texts that have it (SCORE_texts). What is not defined is empty.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [f"{score}{suffix}" for score in survey.scores for suffix in ("", "_sd", "_texts")]
+    writer.writerow(["layer", "head", "attention", "roles", *columns])
+    for at, layer in enumerate(survey.layers):
+        for head in range(survey.heads):
+            for kind, summary in _kinds(survey):
+                roles = "; ".join(role.name for role in roles_of(survey.scores, summary.mean[at, head]))
+                cells = [
+                    "" if value is None else value
+                    for of_score in _scores(survey, summary, at, head).values()
+                    for value in of_score.values()
+                ]
+                writer.writerow([layer, head, kind, roles, *cells])
+    return text.getvalue()
+
+
+def as_json(survey: HeadSurvey) -> str:
+    """Return a JSON object: format, model, version, texts, tokens, rules, heads, redundancy.
+
+    Each of the heads has layer, head, and for raw and weighted the roles and the scores, with mean, sd and
+    texts. The redundancy has for raw and weighted the number of texts and the correlations, of which rows
+    and columns are in the order of the heads; or null. What is not defined is null.
+    """
+    heads = [
+        {
+            "layer": layer,
+            "head": head,
+            **{
+                kind: {
+                    "roles": [role.name for role in roles_of(survey.scores, summary.mean[at, head])],
+                    "scores": _scores(survey, summary, at, head),
+                }
+                for kind, summary in _kinds(survey)
+            },
+        }
+        for at, layer in enumerate(survey.layers)
+        for head in range(survey.heads)
+    ]
+    return json.dumps(
+        {
+            "format": JSON_FORMAT,
+            "model": survey.model,
+            "version": survey.version,
+            "texts": survey.texts,
+            "tokens": survey.tokens,
+            "rules": [
+                {"role": role.name, "score": role.score, "at_least": role.least, "means": role.meaning}
+                for role in ROLES
+                if role.score in survey.scores
+            ],
+            "heads": heads,
+            "redundancy": {
+                "raw": _redundancy(survey.raw.redundancy),
+                "weighted": _redundancy(survey.weighted.redundancy),
+            },
+        },
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+
+
+def _kinds(survey: HeadSurvey) -> tuple[tuple[str, ScoreSummary], tuple[str, ScoreSummary]]:
+    return ("raw", survey.raw.scores), ("weighted", survey.weighted.scores)
+
+
+def _scores(survey: HeadSurvey, summary: ScoreSummary, at: int, head: int) -> dict[str, dict[str, Any]]:
+    return {
+        score: {
+            "mean": _number(summary.mean[at, head, column]),
+            "sd": _number(summary.sd[at, head, column]),
+            "texts": int(summary.texts[at, head, column]),
+        }
+        for column, score in enumerate(survey.scores)
+    }
+
+
+def _redundancy(redundancy: Redundancy | None) -> dict[str, Any] | None:
+    if redundancy is None:
+        return None
+    rows = [[_number(value) for value in row] for row in redundancy.correlation]
+    return {"texts": redundancy.texts, "correlation": rows}
+
+
+def _number(value: np.floating[Any]) -> float | None:
+    """Return six significant digits; None for NaN."""
+    return None if math.isnan(value) else float(f"{value:.6g}")

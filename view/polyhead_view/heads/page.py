@@ -1,0 +1,130 @@
+"""Write a survey as one HTML page that needs nothing else: no script, no request."""
+
+import base64
+import io
+import math
+from collections import Counter
+from importlib.metadata import version
+from itertools import islice
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from matplotlib.figure import Figure
+
+from polyhead_view.heads.pictures import draw_redundancy, draw_score_maps
+from polyhead_view.heads.redundancy import most_alike
+from polyhead_view.heads.roles import ROLES, roles_of
+from polyhead_view.heads.statistics import HeadStatistics, ScoreSummary
+from polyhead_view.heads.survey import HeadSurvey, head_name
+
+_PAIRS = 10
+_DARK_STYLE: dict[Any, Any] = {
+    "text.color": "#dddddd",
+    "axes.labelcolor": "#dddddd",
+    "axes.edgecolor": "#aaaaaa",
+    "xtick.color": "#dddddd",
+    "ytick.color": "#dddddd",
+}
+
+
+def as_page(survey: HeadSurvey, corpus: str) -> str:
+    """Return the page.
+
+    Args:
+        survey: The survey.
+        corpus: What the texts are, such as the name of their file.
+    """
+    environment = Environment(
+        loader=PackageLoader("polyhead_view.heads", "."),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        survey=survey,
+        corpus=corpus,
+        version=version("polyhead"),
+        roles=[
+            (
+                role,
+                _count(survey, survey.raw.scores, role.name),
+                _count(survey, survey.weighted.scores, role.name),
+            )
+            for role in ROLES
+            if role.score in survey.scores
+        ],
+        kinds=[
+            _kind(survey, "Attention", survey.raw),
+            _kind(survey, "Norm-weighted attention", survey.weighted),
+        ],
+    )
+
+
+def _count(survey: HeadSurvey, summary: ScoreSummary, name: str) -> int:
+    """Return how many heads have a role."""
+    return Counter(
+        role.name for row in summary.mean for means in row for role in roles_of(survey.scores, means)
+    )[name]
+
+
+def _kind(survey: HeadSurvey, title: str, statistics: HeadStatistics) -> dict[str, Any]:
+    summary, redundancy = statistics.scores, statistics.redundancy
+    return {
+        "title": title,
+        "maps": _picture(lambda: draw_score_maps(survey, summary)),
+        "heads": _heads(survey, summary),
+        "redundancy": redundancy
+        and {
+            "texts": redundancy.texts,
+            "picture": _picture(lambda: draw_redundancy(survey, redundancy)),
+            "pairs": [
+                (head_name(survey, pair.a), head_name(survey, pair.b), pair.correlation)
+                for pair in islice(most_alike(redundancy), _PAIRS)
+            ],
+        },
+    }
+
+
+def _heads(survey: HeadSurvey, summary: ScoreSummary) -> list[dict[str, Any]]:
+    """Return a table's rows; a cell has its mean, its spread, and its share of the column's largest mean."""
+    most = np.array(
+        [float(np.nanmax(column, initial=0.0)) or 1.0 for column in np.moveaxis(summary.mean, -1, 0)]
+    )
+    shares = np.nan_to_num(np.clip(summary.mean / most, 0, 1))
+    return [
+        {
+            "name": f"{layer}.{head}",
+            "roles": [role.name for role in roles_of(survey.scores, summary.mean[at, head])],
+            "cells": [
+                (_number(mean), _number(sd), f"{100 * share:.0f}")
+                for mean, sd, share in zip(
+                    summary.mean[at, head], summary.sd[at, head], shares[at, head], strict=True
+                )
+            ],
+        }
+        for at, layer in enumerate(survey.layers)
+        for head in range(survey.heads)
+    ]
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def _picture(draw: Any) -> dict[str, str]:
+    """Return a picture as PNG in base64, for light and for dark pages."""
+    return {"light": _png(draw()), "dark": _dark(draw)}
+
+
+def _dark(draw: Any) -> str:
+    with mpl.rc_context(_DARK_STYLE):
+        return _png(draw())
+
+
+def _png(figure: Figure) -> str:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=144, transparent=True)
+    return base64.b64encode(data.getvalue()).decode()
