@@ -20,6 +20,7 @@ const grids = SENTENCES.map((name) => new HeadGrid(`Heads of: ${name}`, { open: 
 const panels = { detail: [], similarity: [] };
 const problems = new Map();
 let overviews = [];
+let looked = null; // the layer and head that the line above the grids is about
 let connected = false;
 
 const family = () => families.get(by("family").value);
@@ -125,6 +126,9 @@ function showFrames() {
     const shares = at < 0 ? null : column.map(share);
     grids[index].frame(shares, at < 0 ? null : labels, chosen.silenced, open);
   });
+  by("small-raw").hidden = !weighted();
+  if (looked) look(...looked);
+  showScores();
   by("legend").hidden = !values.length;
   const [low, high] = all("span", by("legend"));
   low.textContent = spelled(least);
@@ -142,6 +146,7 @@ const spelled = (value) => (Number.isNaN(value) ? "not defined" : value.toFixed(
 
 /** Say what the chosen score of a head is, under the pointer or the focus. */
 function look(layer, head) {
+  looked = [layer, head];
   const label = (grid) => grid.cells.find((cell) => cell.dataset.layer === `${layer}` && cell.dataset.head === `${head}`);
   const found = grids.slice(0, overviews.length).map((grid) => label(grid)?.getAttribute("aria-label"));
   by("about").textContent = [...new Set(found)].filter(Boolean).join("; second sentence: ");
@@ -182,7 +187,6 @@ function refreshDetail() {
     { ...question(text), ...(rollout ? {} : { ...open, weighted: weighted() }) },
   ]);
   askAll("detail", by("detail"), asked, (frames) => {
-    showScores();
     const words = rollout
       ? { label: title, joined: "comes from" }
       : { label: `${title}, ${kind.toLowerCase()}`, joined: "attends to" };

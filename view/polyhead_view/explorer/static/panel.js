@@ -84,7 +84,7 @@ export class Panel {
   #draw() {
     const { rows, columnCount, tokens, columns } = this.frame;
     const context = this.canvas.getContext("2d");
-    context.font = FONT;
+    context.font = `bold ${FONT}`;
     const width = (labels) => Math.min(LONGEST, Math.max(...labels.map((one) => context.measureText(one).width)));
     this.left = width(tokens) + 6;
     this.top = width(columns) + 6;
