@@ -197,7 +197,11 @@ def test_the_example_lists_every_variable_with_its_default() -> None:
     defaults = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", TEXT))
 
     exported = set(services()["export"]["environment"])
-    passed = {name for name in listed if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_", "POLYHEAD_EXPLORE_", "OTEL_"))}
+    passed = {
+        name
+        for name in listed
+        if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_", "POLYHEAD_EXPLORE_", "OTEL_"))
+    }
     own = passed - variables() | {"COMPOSE_PROFILES"} | exported
     assert set(listed) - own == variables()
     assert exported <= set(listed)

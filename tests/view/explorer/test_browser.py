@@ -179,6 +179,22 @@ def test_the_pointer_reads_weights(window: Window) -> None:
     assert len(window.all("#detail li")) == 8
 
 
+def test_the_scores_of_the_open_head_follow_the_sentence(window: Window) -> None:
+    window.all("[role=gridcell]")[4].click()
+    window.until_idle()
+    before = window.find("#scores").text
+    assert before.splitlines()[0] == "previous"
+
+    window.type("text", "another sentence of another length")
+    window.until(lambda: "another" in window.find("figcaption").text)
+    window.until_idle()
+
+    values = window.find("#scores").text.splitlines()
+    assert window.find("#scores").text != before
+    entropy = values[values.index("entropy") + 1]
+    assert str(window.all("[role=gridcell]")[4].get_attribute("aria-label")).endswith(f"entropy {entropy}")
+
+
 def test_weights_are_fetched_norm_weighted_when_asked_for(window: Window, words: FakeClient) -> None:
     window.all("[role=gridcell]")[0].click()
     window.until_idle()
