@@ -56,7 +56,12 @@ def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> by
         outputs=[
             pb.ModelInferRequest.InferRequestedOutputTensor(
                 name=output.name,
-                parameters={name: pb.InferParameter(string_param=value) for name, value in output.parameters},
+                parameters={
+                    name: pb.InferParameter(int64_param=value)
+                    if isinstance(value, int)
+                    else pb.InferParameter(string_param=value)
+                    for name, value in output.parameters
+                },
             )
             for output in requested.outputs
         ],

@@ -71,7 +71,7 @@ class SelectedOutput:
     """In the model; the reply may convert it."""
     dims: tuple[str | int, ...]
     """The letters of its axes in the reply; where something is selected, the size in place of the letter."""
-    parameters: tuple[tuple[str, str], ...] = ()
+    parameters: tuple[tuple[str, str | int], ...] = ()
     layers: Sequence[int] = ()
     """The encoder's layers that it is of: one, or those along its axis of layers."""
     layer_axis: int | None = None
@@ -280,7 +280,7 @@ def cannot_be_had(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
 
 def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] = ()) -> SelectedOutput:
     dims: list[str | int] = list(tensor.axes)
-    parameters: dict[str, str] = {}
+    parameters: dict[str, str | int] = {}
 
     def choose(axis: int | None, parameter: str, indices: tuple[int, ...] | None) -> None:
         if axis is not None and indices is not None:
@@ -299,7 +299,7 @@ def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] 
         if most is not None and options.top > most:
             raise InvalidRequest(f"top must be between 1 and {most}, was {options.top}")
         dims[-1] = options.top
-        parameters[TOP] = str(options.top)
+        parameters[TOP] = options.top
     if tensor.role in _WEIGHTS and options.dtype is not None:
         parameters[DTYPE] = options.dtype
     return SelectedOutput(
@@ -311,7 +311,7 @@ def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] 
         layers=layers,
         layer_axis=tensor.layer_axis,
         labels=tensor.labels,
-        sequence_bytes=_sequence_bytes(tensor, dims, parameters.get(DTYPE, tensor.datatype)),
+        sequence_bytes=_sequence_bytes(tensor, dims, str(parameters.get(DTYPE, tensor.datatype))),
     )
 
 

@@ -225,7 +225,7 @@ class FakeServer:
             results |= reduced(np.stack([weights(layer, visible) for layer in range(L)], 1), visible, arrays)
         reply = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
         for output in request.outputs:
-            parameters = {key: value.string_param for key, value in output.parameters.items()}
+            parameters = parameters_of(output)
             add_output(reply, output.name, results[output.name], parameters)
         for name, nanoseconds in {
             "parse_ns": 1000,
@@ -281,7 +281,15 @@ def reduced(
     }
 
 
-def add_output(reply: Any, name: str, value: Any, parameters: dict[str, str]) -> None:
+def parameters_of(output: Any) -> dict[str, Any]:
+    """The parameters of a requested output."""
+    return {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in output.parameters.items()
+    }
+
+
+def add_output(reply: Any, name: str, value: Any, parameters: dict[str, Any]) -> None:
     if name == "tokens":
         reply.outputs.add(name=name, datatype="BYTES", shape=[len(value), len(value[0])])
         parts = [token.encode() for row in value for token in row]
@@ -292,7 +300,7 @@ def add_output(reply: Any, name: str, value: Any, parameters: dict[str, str]) ->
         if parameter in parameters:
             value = value.take(indices(parameters[parameter]), axis)
     if "top" in parameters:
-        value = value[..., : int(parameters["top"])]
+        value = value[..., : parameters["top"]]
     datatype = parameters.get("dtype", {"i4": "INT32", "u1": "UINT8"}.get(value.dtype.str[1:], "FP32"))
     if datatype == "UINT8" and value.dtype != np.uint8:
         value = np.round(value * 255)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.client.conftest import SIDE, TOP, D, H, L, reduced, weights
+from tests.client.conftest import SIDE, TOP, D, H, L, parameters_of, reduced, weights
 from tests.metadata import SCORES
 
 from polyhead_client import Client, Encoding, HeadScores, InvalidRequest, NotFound, norm_weighted
@@ -118,14 +118,11 @@ def test_layers_heads_and_keys_are_cut_down_on_the_server(client: Client, fake: 
     assert encoding.thumbnails.shape == (2, 1, 2, SIDE, SIDE)
     assert encoding.value_norms is not None
     assert list(encoding.value_norms) == [1]
-    parameters = {
-        output.name: {key: value.string_param for key, value in output.parameters.items()}
-        for output in fake.last("ModelInfer").outputs
-    }
+    parameters = {output.name: parameters_of(output) for output in fake.last("ModelInfer").outputs}
     chosen = {"layers": "1", "heads": "2,0"}
     assert parameters["output"] == {}
     assert parameters["head_scores"] == parameters["weighted_scores"] == chosen
-    assert parameters["top_keys"] == parameters["top_weights"] == {**chosen, "top": "2"}
+    assert parameters["top_keys"] == parameters["top_weights"] == {**chosen, "top": 2}
 
 
 def test_scores_are_found_by_name(client: Client) -> None:

@@ -116,7 +116,7 @@ def draw_pair(
         label(axis.xaxis, keys, width, rotation=90)
         label(axis.yaxis, queries, height, rotation=0)
         if not shared_scale:
-            add_bar(figure, image, axis, "weight")
+            add_bar(figure, image, axis, "")
     if shared_scale:
         add_bar(figure, image, axes, "weight")
     figure.supxlabel(_KEY, fontsize=FONT_SIZE)

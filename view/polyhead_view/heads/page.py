@@ -3,7 +3,6 @@
 import base64
 import io
 import math
-from collections import Counter
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 
 from polyhead_view.heads.pictures import draw_redundancy, draw_score_maps
 from polyhead_view.heads.redundancy import most_alike
-from polyhead_view.heads.roles import ROLES, roles_of
+from polyhead_view.heads.roles import role_counts, roles_of
 from polyhead_view.heads.statistics import HeadStatistics, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey, head_name
 
@@ -43,31 +42,17 @@ def as_page(survey: HeadSurvey, corpus: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    raw, weighted = (role_counts(survey.scores, kind.scores.mean) for kind in (survey.raw, survey.weighted))
     return environment.get_template("page.html").render(
         survey=survey,
         corpus=corpus,
         version=version("polyhead"),
-        roles=[
-            (
-                role,
-                _count(survey, survey.raw.scores, role.name),
-                _count(survey, survey.weighted.scores, role.name),
-            )
-            for role in ROLES
-            if role.score in survey.scores
-        ],
+        roles=[(role, count, weighted[role]) for role, count in raw.items()],
         kinds=[
             _kind(survey, "Attention", survey.raw),
             _kind(survey, "Norm-weighted attention", survey.weighted),
         ],
     )
-
-
-def _count(survey: HeadSurvey, summary: ScoreSummary, name: str) -> int:
-    """Return how many heads have a role."""
-    return Counter(
-        role.name for row in summary.mean for means in row for role in roles_of(survey.scores, means)
-    )[name]
 
 
 def _kind(survey: HeadSurvey, title: str, statistics: HeadStatistics) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What heads do, by stated rules."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,17 @@ def roles_of(scores: Sequence[str], means: NDArray[Any]) -> list[Role]:
     """
     by_name = dict(zip(scores, means.tolist(), strict=True))
     return [role for role in ROLES if role.score in by_name and by_name[role.score] >= role.least]
+
+
+def role_counts(scores: Sequence[str], means: NDArray[Any]) -> dict[Role, int]:
+    """Return how many heads have each role, of those that the scores can show.
+
+    Args:
+        scores: The names of the S scores.
+        means: [L, H, S].
+    """
+    found = Counter(role for head in means.reshape(-1, len(scores)) for role in roles_of(scores, head))
+    return {role: found[role] for role in ROLES if role.score in scores}
 
 
 def nearest_role(scores: Sequence[str], means: NDArray[Any]) -> Role | None:

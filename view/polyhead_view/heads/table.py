@@ -1,6 +1,5 @@
 """Print a survey for people."""
 
-from collections import Counter
 from itertools import islice
 
 from rich.box import SIMPLE_HEAD
@@ -9,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polyhead_view.heads.redundancy import most_alike
-from polyhead_view.heads.roles import ROLES, Role, nearest_role, roles_of
+from polyhead_view.heads.roles import Role, nearest_role, role_counts, roles_of
 from polyhead_view.heads.statistics import Redundancy, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey, head_name
 
@@ -58,18 +57,16 @@ def _spelled(survey: HeadSurvey, summary: ScoreSummary, at: int, head: int, role
 
 
 def _print_rules(survey: HeadSurvey, console: Console) -> None:
-    known = [role for role in ROLES if role.score in survey.scores]
-    counts = Counter(
-        role.name
-        for row in survey.raw.scores.mean
-        for means in row
-        for role in roles_of(survey.scores, means)
-    )
     console.print(
         "A head has a role if the mean of a score reaches a threshold; in brackets: what comes closest."
     )
-    for role in known:
-        console.print(f"  {role.name}: {role.score} ≥ {role.least:g} ({counts[role.name]} heads)")
+    table = Table("role", "rule", box=SIMPLE_HEAD)
+    for title in ("attention", "norm-weighted"):
+        table.add_column(f"heads, {title}", justify="right")
+    raw, weighted = (role_counts(survey.scores, kind.scores.mean) for kind in (survey.raw, survey.weighted))
+    for role, count in raw.items():
+        table.add_row(role.name, f"{role.score} ≥ {role.least:g}", str(count), str(weighted[role]))
+    console.print(table)
 
 
 def _print_pairs(survey: HeadSurvey, kind: str, redundancy: Redundancy | None, console: Console) -> None:
