@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def roll_out(mean: Tensor, below: Tensor | None) -> Tensor:
+def roll_out(mean: Tensor, below: Tensor) -> Tensor:
     """Multiply one layer onto the rollout of the layers below it.
 
     Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": R_l = Â_l R_{l−1}, where Â is the mean
@@ -12,11 +12,10 @@ def roll_out(mean: Tensor, below: Tensor | None) -> Tensor:
 
     Args:
         mean: The layer's attention, the mean over its heads [B, T, T].
-        below: The rollout of the layers below [B, T, T]; None for the first layer.
+        below: The rollout of the layers below [B, T, T]; below the first layer, the identity.
 
     Returns:
         [B, T, T], rows sum to 1; in padding a token is its own source.
     """
     identity = torch.eye(mean.shape[1], device=mean.device)
-    mixed = (mean + identity) / (mean.sum(2, keepdim=True) + 1)
-    return mixed if below is None else mixed @ below
+    return (mean + identity) / (mean.sum(2, keepdim=True) + 1) @ below
