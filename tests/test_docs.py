@@ -55,14 +55,14 @@ def test_your_own_encoder(
 
 def test_bertviz(minilm_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package is not installed here; this is what its `head_view` takes."""
-    seen: list[Any] = []
-    monkeypatch.setitem(sys.modules, "bertviz", SimpleNamespace(head_view=lambda *given: seen.extend(given)))
+    seen: dict[str, Any] = {}
+    monkeypatch.setitem(sys.modules, "bertviz", SimpleNamespace(head_view=seen.update))
 
     exec(python(OWN)[-1].replace(ADDRESS, minilm_address), {})
 
-    weights, tokens = seen
-    assert tokens == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
-    assert [tuple(layer.shape) for layer in weights] == [(1, 12, 9, 9)] * 6
+    assert seen["tokens"] == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+    weights = [seen["attention"][layer] for layer in seen["include_layers"]]
+    assert [tuple(layer.shape) for layer in weights] == [(1, 12, 9, 9)] * 2
     for layer in weights:
         np.testing.assert_allclose(layer.sum(-1).numpy(), 1, atol=1e-5)
 

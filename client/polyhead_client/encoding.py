@@ -49,7 +49,8 @@ class Encoding:
 
     Arrays are read-only views of the reply, and each of them keeps the whole reply in memory; `array.copy()`
     and `torch.tensor(array)` give writable copies. Only outputs that come in several messages, and weights
-    that come as FP16 or UINT8, have arrays of their own. Outputs that were not requested are None.
+    that come as FP16 or UINT8 or are norm-weighted, have arrays of their own. Outputs that were not requested
+    are None.
     """
 
     model: str

@@ -1,10 +1,10 @@
 """Write an encoding as JSON, or as an .npz file of arrays.
 
-Both take the encoding of a list of sequences. Shape letters: T tokens, D d_model, H heads.
+Both take the encoding of a list of sequences. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,19 @@ def edges_of(encoding: Encoding, index: int, layer: int, *, top: int, special: b
     return dict(zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True))
 
 
-def as_json(encoding: Encoding, texts: Sequence[str | None], *, top: int, special: bool) -> str:
+def as_json(
+    encoding: Encoding,
+    texts: Sequence[str | None],
+    scores: Mapping[str, NDArray[Any]],
+    *,
+    top: int,
+    special: bool,
+) -> str:
     """Return a JSON object: format, model, version, sequences, timings_ns.
 
     Each sequence has text (or null), length, tokens (or null), output_shape [T, D], pooled (numbers, or
-    null), and attention (null, or layer → edges with head, query, key, query_token, key_token, weight).
-    Infinite numbers and NaN are null.
+    null), attention (null, or layer → edges with head, query, key, query_token, key_token, weight), and
+    scores (null, or name → layer → a number for each head). Infinite numbers and NaN are null.
     """
     sequences = []
     for index, text in enumerate(texts):
@@ -64,6 +71,15 @@ def as_json(encoding: Encoding, texts: Sequence[str | None], *, top: int, specia
                 if encoding.pooled is None
                 else [_number(value) for value in encoding.pooled[index]],
                 "attention": attention,
+                "scores": {
+                    name: {
+                        str(layer): [_number(value) for value in row]
+                        for layer, row in zip(encoding.scores.layers, values[index], strict=True)
+                    }
+                    for name, values in scores.items()
+                }
+                if encoding.scores is not None
+                else None,
             }
         )
     timings = {name.removesuffix("_ns"): value for name, value in asdict(encoding.timings).items()}
@@ -81,7 +97,10 @@ def as_json(encoding: Encoding, texts: Sequence[str | None], *, top: int, specia
 
 
 def write_npz(path: Path, encoding: Encoding) -> None:
-    """Write lengths, pooled, and for each sequence N: output.N, tokens.N and attention.LAYER.N."""
+    """Write lengths, pooled, and for each sequence N: output.N, tokens.N and attention.LAYER.N.
+
+    Scores are scores.NAME and weighted_scores.NAME, [B, L, H].
+    """
     arrays: dict[str, NDArray[Any]] = {"lengths": np.asarray(encoding.lengths)}
     if encoding.pooled is not None:
         arrays["pooled"] = encoding.pooled
@@ -91,6 +110,10 @@ def write_npz(path: Path, encoding: Encoding) -> None:
             arrays[f"tokens.{index}"] = np.array(encoding.tokens[index], np.str_)
         for layer, weights in (encoding.attention or {}).items():
             arrays[f"attention.{layer}.{index}"] = weights[index]
+    if (scores := encoding.scores) is not None:
+        arrays |= {f"scores.{name}": scores[name] for name in scores.names}
+        if (weighted := scores.weighted) is not None:
+            arrays |= {f"weighted_scores.{name}": weighted[name] for name in weighted.names}
     np.savez(path, **arrays)  # type: ignore[arg-type]  # any keyword is an array's name
 
 

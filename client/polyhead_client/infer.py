@@ -11,6 +11,8 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from polyhead_client.encoding import Encoding
 
 app = App(name="infer", help="Run an encoder on sentences, and show what comes out.")
@@ -29,6 +31,7 @@ def infer(
     input: Path | None = None,
     attention: str | None = None,
     heads: str | None = None,
+    scores: str | None = None,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
     special: bool = False,
     truncate: bool = False,
@@ -49,6 +52,8 @@ def infer(
         Layers whose attention weights to fetch: 5, or 0,5, or -1 for the last, or all.
     heads
         Heads of those layers: 3, or 0,3, or 0:4. Default: all.
+    scores
+        A score of all heads to show, such as entropy or previous, or all. The model needs an insight graph.
     top
         The number of strongest edges to show for each head.
     special
@@ -56,10 +61,10 @@ def infer(
     truncate
         Truncate sentences that are too long, instead of rejecting them.
     json
-        Write JSON: pooled vectors, and the strongest edges.
+        Write JSON: pooled vectors, the strongest edges, and the scores.
     npz
         Also write all arrays to this file: output.N, pooled, lengths, tokens.N, attention.LAYER.N
-        for the sequence N = 0, 1, ...
+        for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME, [B, L, H].
     """
     from polyhead_client.formats import as_json, write_npz
     from polyhead_client.report import print_report
@@ -73,21 +78,30 @@ def infer(
             model=connection.model,
             attention=_layers(attention),
             heads=None if heads is None else parse_indices("--heads", heads),
+            scores=scores is not None,
             truncate=truncate,
         )
     labels = [item if isinstance(item, str) else None for item in inputs]
+    shown = _scores(encoding, scores)
     if npz is not None:
         write_npz(npz, encoding)
     if json:
-        sys.stdout.write(as_json(encoding, labels, top=top, special=special) + "\n")
+        sys.stdout.write(as_json(encoding, labels, shown, top=top, special=special) + "\n")
     else:
-        print_report(encoding, labels, top=top, special=special)
+        print_report(encoding, labels, shown, top=top, special=special)
 
 
 def _layers(attention: str | None) -> bool | list[int] | None:
     if attention is None:
         return None
     return True if attention == "all" else parse_indices("--attention", attention)
+
+
+def _scores(encoding: "Encoding", name: str | None) -> "dict[str, NDArray[Any]]":
+    """Return the scores to show, [B, L, H] each, by name."""
+    if encoding.scores is None or name is None:
+        return {}
+    return {each: encoding.scores[each] for each in (encoding.scores.names if name == "all" else [name])}
 
 
 def _inputs(texts: tuple[str, ...], path: Path | None) -> list[Any]:

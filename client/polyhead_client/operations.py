@@ -28,7 +28,7 @@ from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, loca
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import HEAD_MASK, HEAD_MIX, INPUT_IDS, TEXT, Property, X
+from polyhead_proto.names import HEAD_MASK, HEAD_MIX, INPUT_IDS, ROWS, TEXT, Property, X
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
@@ -184,8 +184,10 @@ class Operations:
         started_ns = time.perf_counter_ns()
         try:
             results = yield from _encode_batch(template, batch, deadline, send, progress)
-        except (NotFound, InvalidRequest):
+        except (NotFound, InvalidRequest) as error:
             self._models.forget(name)
+            if requested.rows and str(error).startswith(ROWS):  # the caller knows them as queries
+                error.args = (str(error).replace(ROWS, "queries", 1),)
             raise
         if results.version not in info.versions:
             self._models.forget(name)

@@ -87,7 +87,7 @@ def read(
 
 def _weight(arrays: dict[str, NDArray[Any]], requested: RequestedOutputs) -> None:
     """Make attention norm-weighted; in place, where it has arrays of its own."""
-    (norms,) = requested.with_role(VALUE_NORMS)
+    norms = requested.with_role(VALUE_NORMS)[0]
     for output in requested.with_role(ATTENTION):
         weights = arrays[output.name]
         of_layer = arrays[norms.name].take(norms.layers.index(output.layers[0]), norms.layer_axis)

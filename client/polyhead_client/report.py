@@ -1,12 +1,15 @@
-"""Print an encoding for people: shapes, the strongest edges of each head, and timings.
+"""Print an encoding for people: shapes, the strongest edges and scores of each head, and timings.
 
-Shape letters: T tokens, D d_model, H heads.
+Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
@@ -20,8 +23,15 @@ _SHOWN = 4
 """The number of elements of a pooled vector that are shown."""
 
 
-def print_report(encoding: Encoding, texts: Sequence[str | None], *, top: int, special: bool) -> None:
-    """Print the encoding of a list of sequences to the standard output."""
+def print_report(
+    encoding: Encoding,
+    texts: Sequence[str | None],
+    scores: Mapping[str, NDArray[Any]],
+    *,
+    top: int,
+    special: bool,
+) -> None:
+    """Print the encoding of a list of sequences, and some scores [B, L, H], to the standard output."""
     console = Console()
     console.print(Text.assemble((encoding.model, "bold"), f", version {encoding.version}"))
     for index, text in enumerate(texts):
@@ -32,6 +42,8 @@ def print_report(encoding: Encoding, texts: Sequence[str | None], *, top: int, s
             console.print(
                 Padding(_edges(encoding, index, layer, top=top, special=special), (1, 0, 0, 2), expand=False)
             )
+        for name, values in scores.items():
+            console.print(Padding(_score(encoding, name, values[index]), (1, 0, 0, 2), expand=False))
     console.print()
     console.print(_timings(encoding))
 
@@ -64,6 +76,17 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
     for head, edges in edges_of(encoding, index, layer, top=top, special=special).items():
         line = "   ".join(f"{labels[edge.query]} → {labels[edge.key]} {edge.weight:.2f}" for edge in edges)
         table.add_row(str(head), Text(line))
+    return table
+
+
+def _score(encoding: Encoding, name: str, values: NDArray[Any]) -> Table:
+    """Return a table of one score, [L, H]."""
+    table = Table(title=f"{name} of each head", title_justify="left", title_style="", box=SIMPLE_HEAD)
+    table.add_column("layer", justify="right")
+    for head in encoding.heads or ():
+        table.add_column(str(head), justify="right")
+    for layer, row in zip(encoding.scores.layers if encoding.scores else (), values, strict=True):
+        table.add_row(str(layer), *("–" if np.isnan(value) else f"{value:.2f}" for value in row))
     return table
 
 

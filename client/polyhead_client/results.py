@@ -3,7 +3,7 @@
 Shape letters: B batch, T tokens, H heads, L layers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from polyhead_client.encoding import Arrays, Encoding, Timings
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.padding import InputForm
-from polyhead_client.selection import RequestedOutputs, SelectedOutput
+from polyhead_client.selection import RequestedOutputs
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
@@ -55,27 +55,22 @@ class Results:
         """
         single = form is InputForm.SINGLE
 
-        def of(role: str) -> Iterator[tuple[SelectedOutput, Arrays]]:
-            return ((output, self.arrays[output.name]) for output in requested.with_role(role))
-
         def one(role: str) -> Arrays:
-            return next((arrays for _, arrays in of(role)), None)
+            return next((self.arrays[output.name] for output in requested.with_role(role)), None)
 
         def by_layer(*roles: str) -> Mapping[int, Arrays] | None:
             found = {
-                layer: arrays if output.layer_axis is None else _at(arrays, output.layer_axis, index, single)
+                layer: _of_layer(self.arrays[output.name], output.layer_axis, index, single)
                 for role in roles
-                for output, arrays in of(role)
+                for output in requested.with_role(role)
                 for index, layer in enumerate(output.layers)
             }
             return MappingProxyType(found) if found else None
 
-        heads = requested.heads or tuple(range(self.heads)) or None
-
         def scores(role: str, weighted: HeadScores | None = None) -> HeadScores | None:
-            for output, arrays in of(role):
+            for output in requested.with_role(role):
                 return HeadScores(
-                    values=arrays,
+                    values=self.arrays[output.name],
                     names=output.labels,
                     layers=tuple(output.layers),
                     heads=heads or (),
@@ -83,6 +78,7 @@ class Results:
                 )
             return None
 
+        heads = requested.heads or tuple(range(self.heads)) or None
         keys, weights = one(TOP_KEYS), one(TOP_WEIGHTS)
         return Encoding(
             model=self.model,
@@ -104,8 +100,10 @@ class Results:
         )
 
 
-def _at(arrays: Arrays, axis: int, index: int, single: bool) -> Arrays:
-    """Take one index of an axis, which is counted with B."""
+def _of_layer(arrays: Arrays, axis: int | None, index: int, single: bool) -> Arrays:
+    """Take one layer; `axis` is counted with B, None where there is but one."""
+    if axis is None:
+        return arrays
     if isinstance(arrays, list):
-        return [array[(slice(None),) * (axis - 1) + (index,)] for array in arrays]
+        return [_of_layer(array, axis, index, True) for array in arrays]
     return arrays[(slice(None),) * (axis - single) + (index,)]

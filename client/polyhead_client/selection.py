@@ -4,7 +4,7 @@ Everything follows from metadata: the roles and axes of a model's outputs. Shape
 H heads, L layers, R rows asked for.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -70,7 +70,7 @@ class SelectedOutput:
     datatype: str
     """In the model; the reply may convert it."""
     dims: tuple[str | int, ...]
-    """The letters of its axes in the reply; where something is selected, the size in place of the letter."""
+    """The axes that it has in the reply: letters, and sizes where these are known to be those asked for."""
     parameters: tuple[tuple[str, str | int], ...] = ()
     layers: Sequence[int] = ()
     """The encoder's layers that it is of: one, or those along its axis of layers."""
@@ -112,22 +112,24 @@ class RequestedOutputs:
     """Whether to return attention norm-weighted."""
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        """The names of the outputs."""
-        return frozenset(output.name for output in self.outputs)
-
-    @cached_property
     def signature(self) -> Hashable:
         """What requests must have in common to be joined."""
         return (self.weighted, *((output.name, output.parameters) for output in self.outputs))
 
-    def with_role(self, role: str) -> Iterator[SelectedOutput]:
+    def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""
-        return (output for output in self.outputs if output.role == role)
+        return self._by_role.get(role, ())
 
     def sequence_bytes(self, tokens: int) -> int:
         """Estimate the bytes of the outputs of one sequence with so many tokens."""
         return sum(size * tokens**power for size, power in self._sequence_bytes)
+
+    @cached_property
+    def _by_role(self) -> Mapping[str, Sequence[SelectedOutput]]:
+        found: dict[str, list[SelectedOutput]] = {}
+        for output in self.outputs:
+            found.setdefault(output.role, []).append(output)
+        return found
 
     @cached_property
     def _sequence_bytes(self) -> Sequence[tuple[int, int]]:
@@ -182,9 +184,7 @@ class OutputOptions:
         self._check_use({ATTENTION}, "weighted", "queries", "dtype")
         self._check_use({ATTENTION, *by_head}, "heads")
         # With attention, the value norms are of its layers.
-        self._check_use(
-            by_head - ({VALUE_NORMS} & self.roles if ATTENTION in self.roles else set()), "layers"
-        )
+        self._check_use(by_head - {VALUE_NORMS} if ATTENTION in self.roles else by_head, "layers")
         if self.dtype is not None and self.dtype not in get_args(Precision):
             raise InvalidRequest(f"dtype must be one of {', '.join(get_args(Precision))}, was {self.dtype!r}")
 
@@ -287,8 +287,12 @@ def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] 
             dims[axis] = len(indices)
             parameters[parameter] = _spell(indices)
 
-    if tensor.layer_axis is not None and tuple(layers) != tuple(tensor.layers):
-        choose(tensor.layer_axis, LAYERS, tuple(layers))
+    if tensor.labels:
+        dims[-1] = len(tensor.labels)
+    if tensor.layer_axis is not None:
+        dims[tensor.layer_axis] = len(layers)
+        if tuple(layers) != tuple(tensor.layers):
+            parameters[LAYERS] = _spell(tuple(layers))
     choose(tensor.axis("H"), HEADS, options.heads)
     if tensor.role == ATTENTION:
         choose(len(dims) - 2, QUERIES, options.queries)

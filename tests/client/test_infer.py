@@ -72,7 +72,7 @@ def test_json_is_complete(capsys: Captured) -> None:
     assert answer["timings_ns"].keys() == {"total", "parse", "tokenise", "queue", "compute", "serialise"}
     assert answer["timings_ns"]["compute"] == 3000
     first, second = answer["sequences"]
-    assert first.keys() == {"text", "length", "tokens", "output_shape", "pooled", "attention"}
+    assert first.keys() == {"text", "length", "tokens", "output_shape", "pooled", "attention", "scores"}
     assert (first["text"], first["length"], first["output_shape"]) == ("the cat", 4, [4, 4])
     assert first["tokens"] == ["[CLS]", "the", "cat", "[SEP]"]
     assert first["pooled"] == [16.0] * 4
@@ -82,8 +82,47 @@ def test_json_is_complete(capsys: Captured) -> None:
     assert (edge["query"], edge["key"], edge["query_token"]) == (1, 1, "dog")
 
 
-def test_json_without_attention_says_null(capsys: Captured) -> None:
-    assert as_json(capsys, "the cat")["sequences"][0]["attention"] is None
+def test_json_without_attention_and_scores_says_null(capsys: Captured) -> None:
+    (sequence,) = as_json(capsys, "the cat")["sequences"]
+
+    assert (sequence["attention"], sequence["scores"]) == (None, None)
+
+
+@pytest.fixture
+def insight(fake: "FakeServer") -> None:
+    fake.graphs = ["", "attention", "insight"]
+
+
+@pytest.mark.usefixtures("insight")
+def test_a_score_of_all_heads_is_a_table(capsys: Captured) -> None:
+    assert main(["infer", "the cat", "a dog", "--scores", "entropy", "--heads", "2,0"]) == 0
+
+    told = capsys.readouterr().out
+    assert told.count("entropy of each head") == 2
+    assert re.search(r"layer +2 +0 *\n", told)
+    assert len(re.findall(r"(?m)^ +[01] +\d\.\d\d +\d\.\d\d *$", told)) == 4
+
+
+@pytest.mark.usefixtures("insight")
+def test_scores_are_written(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "all.npz"
+    one, all_ = (
+        as_json(capsys, "the cat", "--scores", name, "--npz", str(path))["sequences"][0]["scores"]
+        for name in ("entropy", "all")
+    )
+
+    assert list(all_) == ["previous", "entropy", "confidence"]
+    assert one == {"entropy": all_["entropy"]}
+    assert {layer: len(row) for layer, row in all_["entropy"].items()} == {"0": 3, "1": 3}
+    with np.load(path) as arrays:
+        np.testing.assert_allclose(arrays["scores.entropy"][0, 1], all_["entropy"]["1"])
+        np.testing.assert_array_equal(arrays["weighted_scores.entropy"], -arrays["scores.entropy"])
+
+
+@pytest.mark.usefixtures("insight")
+def test_an_unknown_score_is_told(capsys: Captured) -> None:
+    assert main(["infer", "the cat", "--scores", "fame"]) == 1
+    assert "score must be one of previous, entropy, confidence, was 'fame'" in capsys.readouterr().err
 
 
 def test_sentences_come_from_the_standard_input(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,178 @@
+"""What polyhead's own graphs give, against plain NumPy on the attention of the attention graph."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.client.conftest import Connect
+from tests.conftest import TEXT_MAX_TOKENS, write_tokenizer
+from tests.servers import quick_settings, serving
+
+from polyhead_client import Client, InvalidRequest, norm_weighted
+from polyhead_export import TokenizerFile, export_family
+from polyhead_model import Encoder, EncoderConfig
+
+L, H, TOP = 2, 2, 3
+TEXTS = ["the cat sat on the mat", "a dog", "the big dog ran, the big dog ran"]
+RANDOM = np.random.default_rng(2)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server with one family, `all`, that has every graph and a head mask."""
+    folder = tmp_path_factory.mktemp("all")
+    write_tokenizer(folder / "tokenizer.json")
+    config = EncoderConfig(
+        d_model=16, heads=H, layers=L, vocabulary=32, positions=32, pooling="mean", head_mask_input=True
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        encoder = Encoder(config).eval()
+    tokenizer = TokenizerFile(path=folder / "tokenizer.json", max_tokens=TEXT_MAX_TOKENS)
+    export_family(encoder, "all", folder / "models", graphs=["all"], tokenizer=tokenizer)
+    with serving(quick_settings(folder / "models", max_batch_size=2)) as server:
+        yield server.address
+
+
+@pytest.fixture
+def client(connect: Connect, address: str) -> Client:
+    """A client of that server, which takes two sequences a request."""
+    return connect(address)
+
+
+def attention_of(client: Client, inputs: Any) -> list[NDArray[np.float32]]:
+    """Attention [L, H, T_i, T_i] of each sequence of a list."""
+    found = client.encode(inputs, attention=True).attention or {}
+    return [np.stack(layers) for layers in zip(*found.values(), strict=True)]
+
+
+def rollout(attention: NDArray[Any]) -> NDArray[Any]:
+    whole = np.eye(attention.shape[-1])
+    for layer in attention.mean(1):
+        mixed = layer + np.eye(len(layer))
+        whole = mixed / mixed.sum(-1, keepdims=True) @ whole
+    return np.asarray(whole)
+
+
+def entropy(attention: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(-(attention * np.log(attention)).sum(-1).mean(-1))
+
+
+def test_insight_is_that_of_the_attention(client: Client) -> None:
+    mix = RANDOM.random((len(TEXTS), L, H))
+    whole = client.encode(TEXTS, attention=True, value_norms=True)
+
+    encoding = client.encode(TEXTS, scores=True, rollout=True, top=TOP, head_mix=mix)
+
+    assert encoding.model == "all.insight"
+    assert encoding.tokens == whole.tokens
+    scores, top = encoding.scores, encoding.top
+    assert scores is not None
+    assert scores.weighted is not None
+    assert top is not None
+    assert encoding.rollout is not None
+    assert encoding.mixed is not None
+    for index, attention in enumerate(attention_of(client, TEXTS)):
+        np.testing.assert_allclose(encoding.rollout[index], rollout(attention), atol=1e-5)
+        mixed = (attention * mix[index][..., None, None]).sum((0, 1))
+        np.testing.assert_allclose(encoding.mixed[index], mixed, atol=1e-5)
+        previous = attention.diagonal(-1, 2, 3).mean(-1)
+        np.testing.assert_allclose(scores["previous"][index], previous, atol=1e-5)
+        np.testing.assert_allclose(scores["entropy"][index], entropy(attention), atol=1e-5)
+        strongest = -np.sort(-attention, -1)[..., :TOP]
+        np.testing.assert_allclose(top.weights[index], strongest, atol=1e-5)
+        found = np.take_along_axis(attention, top.keys[index].astype(np.intp), -1)
+        np.testing.assert_allclose(found, strongest, atol=1e-5)
+        np.testing.assert_allclose(top.residual[index], 1 - strongest.sum(-1), atol=1e-5)
+        norms = np.stack([(whole.value_norms or {})[layer][index] for layer in range(L)])
+        weighted = norm_weighted(attention, norms)
+        weighted /= weighted.sum(-1, keepdims=True)
+        np.testing.assert_allclose(scores.weighted["entropy"][index], entropy(weighted), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["texts", "ids", "array"])
+def test_few_queries_are_those_of_the_whole(client: Client, kind: str) -> None:
+    inputs: Any = {
+        "texts": TEXTS,
+        "ids": [[5, 6, 7], [8], [9, 10, 11, 12, 13]],
+        "array": RANDOM.integers(5, 32, (2, 6)),
+    }[kind]
+    options: dict[str, Any] = {"attention": [1, 0], "queries": [2, 0], "heads": [1]}
+
+    rows = client.encode(inputs, model="all", **options)
+    whole = client.encode(inputs, model="all.attention", **options)
+
+    assert (rows.model, whole.model) == ("all.rows", "all.attention")
+    assert rows.attention is not None
+    assert whole.attention is not None
+    for layer, expected in whole.attention.items():
+        for one, other in zip(rows.attention[layer], expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_weights_are_multiplied_by_norms(client: Client) -> None:
+    whole = client.encode(TEXTS, attention=[1], value_norms=True)
+
+    weighted = client.encode(TEXTS, attention=[1], weighted=True)
+
+    for one, attention, norms in zip(
+        *((each or {})[1] for each in (weighted.attention, whole.attention, whole.value_norms)), strict=True
+    ):
+        np.testing.assert_allclose(one, attention * norms[:, None], rtol=1e-5)
+
+
+@pytest.mark.parametrize("graph", ["", ".attention", ".rows", ".insight"])
+def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -> None:
+    mask = np.ones((len(TEXTS), L, H))
+    mask[1, 0, 1] = 0
+    wishes: dict[str, dict[str, Any]] = {
+        ".attention": {"attention": 0},
+        ".rows": {"attention": 0, "queries": [0]},
+        ".insight": {"scores": True},
+    }
+    options = wishes.get(graph, {})
+
+    plain = client.encode(TEXTS, model="all", **options)
+    silenced = client.encode(TEXTS, model="all", head_mask=mask, **options)
+
+    assert plain.model == f"all{graph}"
+    assert plain.pooled is not None
+    assert silenced.pooled is not None
+    changed = np.abs(silenced.pooled - plain.pooled).max(1) > 1e-3
+    assert changed.tolist() == [False, True, False]
+
+
+def test_bertviz_gets_what_it_needs(client: Client) -> None:
+    encoding = client.encode(TEXTS[0], attention=[1])
+
+    given = encoding.to_bertviz()
+
+    assert given["tokens"] == encoding.tokens
+    assert given["include_layers"] == [1]
+    # It picks layers by position.
+    drawn = [given["attention"][layer] for layer in given["include_layers"]]
+    assert [tuple(layer.shape) for layer in drawn] == [(1, H, 8, 8)]
+    np.testing.assert_array_equal(drawn[0][0].numpy(), (encoding.attention or {})[1])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        (TEXTS, {"attention": 0}, "BertViz draws one sequence, this is a batch: encode one text"),
+        (TEXTS[0], {}, "BertViz draws attention of all queries: encode with attention, without queries"),
+        (TEXTS[0], {"attention": 0, "queries": 0}, "BertViz draws attention of all queries"),
+        ([5, 6], {"attention": 0}, "BertViz needs tokens: encode a text, or with tokens=True"),
+    ],
+)
+def test_bertviz_cannot_draw_all(client: Client, inputs: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        client.encode(inputs, **options).to_bertviz()
+
+
+@pytest.mark.parametrize("queries", [[14], range(9)])
+def test_what_a_text_does_not_have_is_refused(client: Client, queries: Sequence[int]) -> None:
+    with pytest.raises(InvalidRequest, match=r"^queries\b"):
+        client.encode("a dog", attention=0, queries=queries)
