@@ -78,7 +78,7 @@ class FakeClient:
             return replace(parts[0], **listed)
         self.calls.append({"text": text, **wanted})
         await self._answer()
-        tokens = ["[CLS]", *text.split(), "[SEP]"]
+        tokens = ["[CLS]", *text.split(), "[SEP]"] if text.strip() else []
         if len(tokens) > self.max_tokens:
             if not wanted.get("truncate"):
                 raise InvalidRequest(f"text has {len(tokens)} tokens, more than {self.max_tokens}")

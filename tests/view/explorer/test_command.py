@@ -6,11 +6,17 @@ import socket
 import subprocess
 import sys
 import urllib.request
+import webbrowser
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
+from starlette.testclient import TestClient
 
 from polyhead_client import InvalidRequest
+from polyhead_client.command import GROUP, build_app
 from polyhead_view.explorer.command import app
 
 COMMAND = (sys.executable, "-c", "from polyhead_view.explorer.command import app; app()")
@@ -48,3 +54,24 @@ def test_access_is_checked_before_anything_starts(tmp_path: Path) -> None:
         app(["--port", "0", "--tls-ca", str(tmp_path / "missing")], result_action="return_value")
     with pytest.raises(InvalidRequest, match="target must be host:port"):
         app(["--port", "0", "--address", "nowhere"], result_action="return_value")
+
+
+def test_options_come_from_the_environment_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the compose stack gives them."""
+    servers: list[uvicorn.Server] = []
+    opened: list[str] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, **_: servers.append(server))
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    for name, value in {"HOST": "0.0.0.0", "PORT": "0", "ALLOW_HOST": "lab other", "OPEN": "true"}.items():
+        monkeypatch.setenv(f"POLYHEAD_EXPLORE_{name}", value)
+    point = EntryPoint("explore", "polyhead_view.explorer.command:app", GROUP)
+
+    build_app([point], described=False)(["explore"], result_action="return_value")
+
+    page: Any = servers[0].config.app
+    for host, status in {"lab": 200, "other": 200, "127.0.0.1": 200, "third": 400}.items():
+        assert TestClient(page, base_url=f"http://{host}").get("/").status_code == status
+    assert opened[0].startswith("http://0.0.0.0:")
+    assert "does not authenticate" in capsys.readouterr().err

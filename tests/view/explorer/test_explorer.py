@@ -139,6 +139,15 @@ def test_the_split_of_a_similarity_sums_to_the_cosine(page: TestClient) -> None:
     assert (arrays["map"] * header["scale"]).sum() == pytest.approx(header["cosine"], abs=1e-3)
 
 
+@pytest.mark.parametrize("path", ["overview", "head", "rollout", "change"])
+def test_a_text_without_tokens_is_refused(page: TestClient, path: str) -> None:
+    """A tokeniser that adds none of its own finds none in spaces."""
+    answer = page.post(f"/api/{path}", json=ASKED | {"text": " "})
+
+    assert answer.status_code == 400
+    assert "must have tokens" in answer.json()["message"]
+
+
 def test_what_is_too_long_is_refused_or_truncated(page: TestClient, words: FakeClient) -> None:
     words.max_tokens = 4
 

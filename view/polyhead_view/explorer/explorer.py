@@ -6,7 +6,7 @@ Shape letters: T tokens, D d_model, H heads, L layers, S scores.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,8 @@ class Explorer:
         listing = sorted((model.name, model.version, model.state) for model in models)
         if listing != self._listing:
             # Clients remember what a family has; it may have another graph now.
-            self._listing, self._client = listing, self._connect()
+            self._client = self._client if self._listing is None else self._connect()
+            self._listing = listing
         states: dict[str, set[str]] = defaultdict(set)
         for name, _, state in listing:
             states[name].add(state)
@@ -147,11 +148,10 @@ class Explorer:
 
     async def change(self, asked: Question) -> bytes:
         """Return what silencing heads changes: cosines of the embedding and each token before and after."""
-        kept = kept_heads(await self._client.model(asked.model), asked.silenced)
         before, after = await asyncio.gather(
             *(
-                self._client.encode(asked.text, model=asked.model, truncate=asked.truncate, **mask)
-                for mask in ({}, kept)
+                self._encode(one, output=True, pooled=None)
+                for one in (replace(asked, silenced=()), asked)
             )
         )
         first, second = (
@@ -178,15 +178,16 @@ class Explorer:
 
     async def _encode(self, asked: Question, **wanted: Any) -> Encoding:
         """Encode the text as it is asked for, without any output that is not wanted."""
-        return await self._client.encode(
+        encoding = await self._client.encode(
             asked.text,
             model=asked.model,
             truncate=asked.truncate,
-            output=False,
-            pooled=False,
             **kept_heads(await self._client.model(asked.model), asked.silenced),
-            **wanted,
+            **({"output": False, "pooled": False} | wanted),
         )
+        if not encoding.tokens:
+            raise InvalidRequest("the text must have tokens, it has none")
+        return encoding
 
 
 def describe(info: ModelInfo) -> dict[str, Any]:

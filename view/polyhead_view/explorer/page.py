@@ -11,24 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config
 
-from polyhead_client import (
-    AccessDenied,
-    DeadlineExceeded,
-    InvalidRequest,
-    NotFound,
-    PolyheadError,
-    TooLarge,
-    Unavailable,
-)
+from polyhead_client import errors
 from polyhead_view.explorer.explorer import Explorer, Question
 from polyhead_view.explorer.frames import colours
 
@@ -42,7 +35,7 @@ MAX_QUESTION_BYTES = 1 << 20
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -53,14 +46,13 @@ HEADERS = {
 """Sent with every answer."""
 
 _STATUSES = {
-    InvalidRequest: 400,
-    AccessDenied: 403,
-    NotFound: 404,
-    TooLarge: 413,
-    Unavailable: 503,
-    DeadlineExceeded: 504,
+    errors.InvalidRequest: 400,
+    errors.AccessDenied: 403,
+    errors.NotFound: 404,
+    errors.TooLarge: 413,
+    errors.Unavailable: 503,
+    errors.DeadlineExceeded: 504,
 }
-_CLIENT_CLOSED_REQUEST = 499
 
 _BYTES = "application/octet-stream"
 _STATIC = Path(__file__).with_name("static")
@@ -95,7 +87,7 @@ def create_page(explorer: Explorer, *, allowed_hosts: Sequence[str] = LOOPBACK) 
             *map(question, answers),
             Mount("/", StaticFiles(directory=_STATIC, html=True)),
         ],
-        exception_handlers={PolyheadError: _refusal, ClientDisconnect: _unheard},
+        exception_handlers={errors.PolyheadError: _refusal},
         middleware=[
             Middleware(_WithHeaders),
             Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts], www_redirect=False),
@@ -133,30 +125,26 @@ class _WithHeaders:
 
 async def _read(request: Request) -> Question:
     if request.headers.get("content-type") != "application/json":
-        raise InvalidRequest("the content type of a question must be application/json")
+        raise errors.InvalidRequest("the content type of a question must be application/json")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_QUESTION_BYTES:
-            raise TooLarge(f"a question must have at most {MAX_QUESTION_BYTES} bytes")
+            raise errors.TooLarge(f"a question must have at most {MAX_QUESTION_BYTES} bytes")
     try:
         sent = json.loads(body)
     except (ValueError, RecursionError):
-        raise InvalidRequest("a question must be JSON") from None
+        raise errors.InvalidRequest("a question must be JSON") from None
     return Question.read(sent)
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do some work, but cancel it when the browser no longer waits for the answer.
-
-    Raises:
-        ClientDisconnect: It no longer waits.
-    """
+    """Do some work, but cancel it when the browser no longer waits for the answer."""
     tasks = asyncio.ensure_future(work), asyncio.ensure_future(_disconnection(request))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not tasks[0].done():
-            raise ClientDisconnect
+            raise HTTPException(499, "nobody waits for the answer")
         return tasks[0].result()
     finally:
         for task in tasks:
@@ -172,7 +160,3 @@ async def _disconnection(request: Request) -> None:
 async def _refusal(_: Request, error: Exception) -> Response:
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 502)
     return JSONResponse({"kind": type(error).__name__, "message": str(error)}, status)
-
-
-async def _unheard(_: Request, error: Exception) -> Response:
-    return Response(status_code=_CLIENT_CLOSED_REQUEST)

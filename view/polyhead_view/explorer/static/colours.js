@@ -6,11 +6,17 @@ export function setColours(fetched) {
   scales = fetched;
 }
 
-/** Return red, green and blue for a share: 0..1, or -1..1 on the diverging scale. */
+const scaleOf = (signed) => (signed ? scales.diverging : scales.sequential);
+
+/** Return where a share, 0..1 or -1..1 on the diverging scale, is in the bytes of its scale. */
+function placeOf(share, signed) {
+  return 3 * Math.round(255 * Math.min(Math.max(signed ? (share + 1) / 2 : share, 0), 1));
+}
+
+/** Return red, green and blue for a share. */
 export function colourOf(share, signed = false) {
-  const scale = signed ? scales.diverging : scales.sequential;
-  const index = Math.round(255 * Math.min(Math.max(signed ? (share + 1) / 2 : share, 0), 1));
-  return scale.subarray(3 * index, 3 * index + 3);
+  const place = placeOf(share, signed);
+  return scaleOf(signed).subarray(place, place + 3);
 }
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
@@ -27,9 +33,11 @@ export function paint(canvas, columns, rows, share, signed = false) {
   canvas.height = rows;
   const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows);
-  for (let at = 0; at < columns * rows; at++) {
-    image.data.set(colourOf(share(at), signed), 4 * at);
-    image.data[4 * at + 3] = 255;
+  const scale = scaleOf(signed);
+  for (let at = 0, to = 0; at < columns * rows; at++) {
+    const place = placeOf(share(at), signed);
+    for (let channel = 0; channel < 3; channel++) image.data[to++] = scale[place + channel];
+    image.data[to++] = 255;
   }
   context.putImageData(image, 0, 0);
 }

@@ -75,6 +75,7 @@ function refresh() {
     report(kind);
   }
   if (family().refused || !texts().length) {
+    overviews = [];
     by("grids").replaceChildren();
     by("detail").hidden = true;
     by("legend").hidden = true;
