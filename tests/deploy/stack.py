@@ -15,7 +15,14 @@ from typing import Any
 
 from tests.deploy.compose_file import ROOT
 
-PORTS = ("POLYHEAD_PORT", "POLYHEAD_METRICS_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT", "EXPLORER_PORT")
+PORTS = (
+    "POLYHEAD_PORT",
+    "POLYHEAD_METRICS_PORT",
+    "PROMETHEUS_PORT",
+    "GRAFANA_PORT",
+    "LOCUST_PORT",
+    "EXPLORER_PORT",
+)
 
 
 def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: Any) -> str:

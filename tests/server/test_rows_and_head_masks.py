@@ -1,5 +1,6 @@
 """What a request asks of its own sequences: rows of attention, a factor for each head."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.servers import quick_settings
 
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto import messages as pb
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
@@ -85,6 +87,26 @@ def test_rows_of_texts(probed: Running) -> None:
 
     attention = np.stack([whole[f"attention.{layer}"] for layer in range(L)], axis=1)
     np.testing.assert_allclose(result["attention_rows"], taken(attention, rows), atol=1e-6)
+
+
+def test_a_factor_goes_with_a_text(probed: Running) -> None:
+    silent = np.zeros((1, L, H), np.float32)
+    texts = ["the cat sat on the mat"]
+    mute, loud = (probed.infer("probed", {"text": texts, **more}) for more in ({"head_mask": silent}, {}))
+
+    assert np.abs(mute["pooled"] - loud["pooled"]).max() > 0.01
+    np.testing.assert_allclose(mute["output"], mute["output"][:, :1].repeat(8, axis=1), atol=1e-6)
+
+
+def test_metadata_says_what_they_may_be(probed: Running) -> None:
+    metadata = probed.call("ModelMetadata", pb.ModelMetadataRequest(name="probed.rows"))
+    tensors = json.loads(metadata.properties["tensors"])
+
+    assert tensors["rows"] == {"axes": ["B", "R"], "role": "rows", "below": "T"}
+    head_mask = {"axes": ["B", "L", "H"], "role": "head_mask", "fill": 1.0, "range": [0.0, 1.0]}
+    assert tensors["head_mask"] == head_mask
+    axes = ["B", "L", "H", "R", "T"]
+    assert tensors["attention_rows"] == {"axes": axes, "role": "attention_rows", "layers": [0, 1]}
 
 
 @pytest.mark.parametrize(

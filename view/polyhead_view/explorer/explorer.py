@@ -149,10 +149,7 @@ class Explorer:
     async def change(self, asked: Question) -> bytes:
         """Return what silencing heads changes: cosines of the embedding and each token before and after."""
         before, after = await asyncio.gather(
-            *(
-                self._encode(one, output=True, pooled=None)
-                for one in (replace(asked, silenced=()), asked)
-            )
+            *(self._encode(one, output=True, pooled=None) for one in (replace(asked, silenced=()), asked))
         )
         first, second = (
             one.output.mean(axis=0) if one.pooled is None else one.pooled for one in (before, after)
