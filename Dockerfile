@@ -1,4 +1,4 @@
-# polyhead's images: `docker build --target server .`, or server-gpu, export, load.
+# polyhead's images: `docker build --target server .`, or server-gpu, export, load, explorer.
 #
 # Each is built in a stage that has pip, and leaves with its packages in /opt/polyhead and nothing else: none of them
 # needs to write anywhere but /tmp and its volumes, or to be root. Versions are those of constraints.txt. What a label
@@ -102,7 +102,8 @@ RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cach
 
 # Exported here rather than at the first start, which takes a minute less for it.
 FROM export-environment AS export-models
-RUN polyhead export --models /opt/models --checkpoint /opt/polyhead/all-MiniLM-L6-v2 --name minilm --graphs all \
+RUN polyhead export --models /opt/models --checkpoint /opt/polyhead/all-MiniLM-L6-v2 --name minilm \
+        --graphs all --head-mask \
     && polyhead export --models /opt/models --preset teaching --heads 1,2,4,8
 
 FROM base AS export
@@ -141,3 +142,24 @@ ENV LOCUST_LOCUSTFILE=/opt/polyhead/locustfile.py \
     LOCUST_WEB_HOST=0.0.0.0
 EXPOSE 8089
 ENTRYPOINT ["locust"]
+
+# ---- explorer: a web page of heads ----------------------------------------------------------------------------
+
+FROM environment AS explorer-environment
+COPY --from=source /source/requirements/explorer /requirements
+RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
+
+FROM base AS explorer
+COPY --from=explorer-environment /opt/polyhead /opt/polyhead
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="polyhead explorer" \
+      org.opencontainers.image.description="A web page that shows the attention heads of a polyhead server's encoders" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+USER 10001:10001
+ENV POLYHEAD_EXPLORE_ADDRESS=server:8001 \
+    POLYHEAD_EXPLORE_HOST=0.0.0.0
+EXPOSE 8003
+ENTRYPOINT ["polyhead", "explore"]

@@ -13,6 +13,7 @@ IMAGES = {
     "server-gpu": ["server", "trace", "cuda"],
     "export": ["export"],
     "load": ["load"],
+    "explorer": ["view"],
 }
 """The extras of each image."""
 

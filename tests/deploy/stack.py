@@ -15,7 +15,14 @@ from typing import Any
 
 from tests.deploy.compose_file import ROOT
 
-PORTS = ("POLYHEAD_PORT", "POLYHEAD_METRICS_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT")
+PORTS = (
+    "POLYHEAD_PORT",
+    "POLYHEAD_METRICS_PORT",
+    "PROMETHEUS_PORT",
+    "GRAFANA_PORT",
+    "LOCUST_PORT",
+    "EXPLORER_PORT",
+)
 
 
 def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: Any) -> str:
@@ -86,7 +93,7 @@ class Stack:
         settings: Mapping[str, str] | None = None,
     ) -> str:
         """Runs `docker compose` with these arguments; what it printed."""
-        ours = ("POLYHEAD_", "COMPOSE_", "LOCUST_", "PROMETHEUS_", "GRAFANA_")
+        ours = ("POLYHEAD_", "COMPOSE_", "LOCUST_", "PROMETHEUS_", "GRAFANA_", "EXPLORER_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         values = {name: str(port) for name, port in self.ports.items()} | self.settings | dict(settings or {})
         files = [word for path in self._files for word in ("--file", str(path))]

@@ -11,7 +11,7 @@ from tests.deploy.compose_file import ROOT, TEXT, read, seconds, services, varia
 from polyhead_server import Settings
 
 SERVERS = ("server", "server-gpu")
-OURS = (*SERVERS, "export", "locust", "locust-worker")
+OURS = (*SERVERS, "export", "locust", "locust-worker", "explorer")
 
 FIXED = {
     *("models", "host", "port", "metrics_host", "metrics_port", "device"),
@@ -46,7 +46,7 @@ def test_ports_are_on_loopback_and_differ(name: str) -> None:
     ("variable", "opened"),
     [
         ("POLYHEAD_BIND", {"8001", "8011"}),
-        ("POLYHEAD_INTERNAL_BIND", {"8002", "8012", "8089", "9090", "3000"}),
+        ("POLYHEAD_INTERNAL_BIND", {"8002", "8012", "8003", "8089", "9090", "3000"}),
     ],
 )
 def test_what_asks_for_no_token_is_opened_on_its_own(variable: str, opened: set[str]) -> None:
@@ -82,6 +82,7 @@ def test_profiles_are_what_the_documentation_says() -> None:
         "export": [],
         "server": [],
         "server-gpu": ["gpu"],
+        "explorer": ["explorer"],
         "locust": ["load"],
         "locust-worker": ["load"],
         "prometheus": ["observability"],
@@ -110,6 +111,20 @@ def test_every_option_of_a_load_can_be_given() -> None:
     for name in ("locust", "locust-worker"):
         # Records are files, and nothing is mounted for them.
         assert set(services()[name]["environment"]) == variables - {"POLYHEAD_LOAD_RECORDS"} | {"LOCUST_HOST"}
+
+
+def test_the_explorer_is_let_in_as_the_load_test_is() -> None:
+    flags = {
+        "POLYHEAD_TOKEN_FILE": ["--token-file"],
+        "POLYHEAD_SERVER_CA": ["--tls-ca"],
+        "POLYHEAD_HEALTH_CERT": ["--tls-cert", "--tls-key"],
+    }
+    assert shlex.split(services()["explorer"]["command"]) == ["--port", "8003"]
+    for variable, expected in flags.items():
+        command = shlex.split(services({variable: "./some-file"})["explorer"]["command"])
+        assert [word for word in command if word.startswith("--")] == ["--port", *expected]
+        for path in command[3::2]:
+            assert path.removeprefix("/run/secrets/") in services()["explorer"]["secrets"]
 
 
 def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
@@ -182,12 +197,16 @@ def test_the_example_lists_every_variable_with_its_default() -> None:
     defaults = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", TEXT))
 
     exported = set(services()["export"]["environment"])
-    passed = {name for name in listed if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_", "OTEL_"))}
+    passed = {
+        name
+        for name in listed
+        if name.startswith(("POLYHEAD_SERVE_", "POLYHEAD_LOAD_", "POLYHEAD_EXPLORE_", "OTEL_"))
+    }
     own = passed - variables() | {"COMPOSE_PROFILES"} | exported
     assert set(listed) - own == variables()
     assert exported <= set(listed)
     for name in passed:
-        service = "locust" if name.startswith("POLYHEAD_LOAD_") else "server"
+        service = {"LOAD": "locust", "EXPLORE": "explorer"}.get(name.split("_")[1], "server")
         assert name in services()[service]["environment"]
     for name, value in listed.items():
         if name in defaults and "deploy/nothing" not in defaults[name]:

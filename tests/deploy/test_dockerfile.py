@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from tests.deploy.compose_file import ROOT
 
-TARGETS = ("server", "server-gpu", "export", "load")
+TARGETS = ("server", "server-gpu", "export", "load", "explorer")
 TEXT = (ROOT / "Dockerfile").read_text()
 
 
@@ -104,6 +104,7 @@ def test_servers_have_a_health_check() -> None:
         ("server", "POLYHEAD_SERVE_HOST"),
         ("server", "POLYHEAD_SERVE_METRICS_HOST"),
         ("load", "LOCUST_WEB_HOST"),
+        ("explorer", "POLYHEAD_EXPLORE_HOST"),
     ],
 )
 def test_what_a_container_serves_can_be_published(target: str, variable: str) -> None:

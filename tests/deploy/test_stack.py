@@ -38,7 +38,7 @@ pytestmark = [
 
 OUT = ROOT / "build" / "compose"
 TAG = f"test-{os.getpid()}"
-OURS = ("server", "export", "load")
+OURS = ("server", "export", "load", "explorer")
 MEGABYTE = 1e6
 
 
@@ -80,7 +80,7 @@ def prometheus() -> Iterator[str]:
 def images(report: Report) -> Iterator[None]:
     """Our images, built; removed in the end."""
     builder = Stack("polyhead-build", tag=TAG)
-    for service in ("server", "export", "locust"):
+    for service in ("server", "export", "locust", "explorer"):
         started = time.monotonic()
         builder("build", service, timeout=900)
         report(f"build {service}, seconds", time.monotonic() - started)
@@ -231,6 +231,16 @@ def test_locust_with_workers(stack: Stack) -> None:
     assert stats()["fail_ratio"] == 0
     stack.get("locust", "/stop", {})
     stack("rm", "--stop", "--force", "locust", "locust-worker")
+
+
+def test_the_explorer_shows_what_the_server_serves(stack: Stack) -> None:
+    stack("up", "--detach", "--no-deps", "explorer")
+    stack.until_healthy("explorer")
+
+    families = {one["name"]: one for one in json.loads(stack.get("explorer", "/api/server"))["families"]}
+    assert families["minilm"]["heads"] == 12
+    assert "takes vectors" in families["teaching-h4"]["refused"]
+    stack("rm", "--stop", "--force", "explorer")
 
 
 def test_prometheus_has_it_all(stack: Stack, client: Client) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client import Client, InvalidRequest
+from polyhead_client import Client, Encoding, InvalidRequest, ModelInfo
 from polyhead_proto.names import Property
 
 
@@ -67,7 +67,19 @@ def explain_similarity(
         PolyheadError: The call failed.
     """
     encoding = client.encode([a, b], model=model, truncate=truncate)
-    info = client.model(encoding.model)
+    return split_similarity(encoding, client.model(encoding.model))
+
+
+def split_similarity(encoding: Encoding, info: ModelInfo) -> Similarity:
+    """Split the cosine of two texts' pooled vectors over pairs of tokens, as `explain_similarity` does.
+
+    Args:
+        encoding: The encoding of both texts, with their outputs, pooled vectors and tokens.
+        info: The model that encoded them.
+
+    Raises:
+        InvalidRequest: The family does not pool by the mean, or a text has no tokens.
+    """
     pooling = info.properties.get(Property.POOLING)
     if pooling != "mean" or encoding.pooled is None:
         way = f"pools by {pooling}" if pooling else "does not pool"

@@ -1,0 +1,137 @@
+"""A client without a server: encoders of any size with made-up attention, for the explorer's tests."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client import (
+    AsyncClient,
+    Encoding,
+    HeadScores,
+    InvalidRequest,
+    ModelInfo,
+    PolyheadError,
+    ServedModel,
+    TensorInfo,
+    Timings,
+)
+from polyhead_view.explorer.frames import thumbnails
+
+NAMES = ("previous", "next", "current", "first", "entropy", "normalised_entropy", "confidence", "distance")
+D = 8
+
+
+class FakeClient:
+    """Answers as `AsyncClient` does; raises `error` instead, and while `held` waits until it is cancelled."""
+
+    def __init__(self, *, layers: int = 2, heads: int = 3, max_tokens: int = 512) -> None:
+        self.layers, self.heads, self.max_tokens = layers, heads, max_tokens
+        self.graphs = {"words": ["attention", "insight"], "vectors": ["attention"]}
+        self.head_mask = True
+        self.error: PolyheadError | None = None
+        self.held = False
+        self.calls: list[dict[str, Any]] = []
+        self.waiting = 0
+        self.reached = asyncio.Event()
+        self.state = "READY"
+
+    def as_client(self) -> AsyncClient:
+        return cast(AsyncClient, self)
+
+    async def models(self) -> list[ServedModel]:
+        await self._answer()
+        names = [
+            name
+            for family, graphs in self.graphs.items()
+            for name in (family, *(f"{family}.{graph}" for graph in graphs))
+        ]
+        return [ServedModel(name=name, version="1", state=self.state, reason="") for name in names]
+
+    async def model(self, name: str) -> ModelInfo:
+        await self._answer()
+        inputs = ["text"] if name.startswith("words") else ["x"]
+        inputs += ["head_mask"] if self.head_mask else []
+        return ModelInfo(
+            name=name,
+            versions=("1",),
+            platform="fake",
+            inputs={one: TensorInfo(name=one, datatype="BYTES", shape=(-1,)) for one in inputs},
+            outputs={},
+            properties={
+                "layers": str(self.layers),
+                "heads": str(self.heads),
+                "pooling": "mean",
+                "models": ",".join([name, *(f"{name}.{graph}" for graph in self.graphs[name])]),
+            },
+        )
+
+    async def encode(self, text: str | list[str], **wanted: Any) -> Encoding:
+        if isinstance(text, list):
+            parts = [await self.encode(one, **wanted) for one in text]
+            listed: dict[str, Any] = {
+                name: [getattr(part, name) for part in parts]
+                for name in ("tokens", "output", "pooled", "lengths")
+            }
+            return replace(parts[0], **listed)
+        self.calls.append({"text": text, **wanted})
+        await self._answer()
+        tokens = ["[CLS]", *text.split(), "[SEP]"] if text.strip() else []
+        if len(tokens) > self.max_tokens:
+            if not wanted.get("truncate"):
+                raise InvalidRequest(f"text has {len(tokens)} tokens, more than {self.max_tokens}")
+            tokens = tokens[: self.max_tokens]
+        T, L, H = len(tokens), self.layers, self.heads
+        kept = np.asarray(wanted.get("head_mask", np.ones((L, H))))
+        output = np.array([[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32)
+        asked: Any = wanted.get("attention") or []
+        attention = {
+            layer: np.stack([_weights(T, layer, head) for head in wanted.get("heads") or range(H)])
+            for layer in (range(L) if asked is True else asked)
+        }
+        return Encoding(
+            model=wanted["model"],
+            version="1",
+            output=output,
+            pooled=output.mean(axis=0),
+            attention=attention or None,
+            heads=None,
+            queries=None,
+            tokens=tokens,
+            lengths=T,
+            timings=Timings(total_ns=2_000_000, compute_ns=1_000_000),
+            scores=self._scores(T) if wanted.get("scores") else None,
+            rollout=_weights(T, 0, 0) if wanted.get("rollout") else None,
+            thumbnails=self._thumbnails(T) if wanted.get("thumbnails") else None,
+        )
+
+    def _scores(self, T: int) -> HeadScores:
+        values = np.random.default_rng(T).random((2, self.layers, self.heads, len(NAMES)), np.float32)
+        values[..., 0, 1] = np.nan
+        layers, heads = tuple(range(self.layers)), tuple(range(self.heads))
+        weighted = HeadScores(values=values[1], names=NAMES, layers=layers, heads=heads)
+        return HeadScores(values=values[0], names=NAMES, layers=layers, heads=heads, weighted=weighted)
+
+    def _thumbnails(self, T: int) -> NDArray[np.uint8]:
+        layers = [[_weights(T, layer, head) for head in range(self.heads)] for layer in range(self.layers)]
+        return np.stack([thumbnails(np.stack(heads)) for heads in layers])
+
+    async def _answer(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.held:
+            self.waiting += 1
+            self.reached.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.waiting -= 1
+
+
+def _weights(T: int, layer: int, head: int) -> Any:
+    """Attention [T, T] around a diagonal, which differs between heads."""
+    query, key = np.ogrid[:T, :T]
+    raw = np.exp(-np.abs(query - key + head - layer) / (1 + (layer + head) % 5)) + 0.3 * (key == 0)
+    return np.asarray(raw / raw.sum(axis=-1, keepdims=True), np.float32)

@@ -1,0 +1,379 @@
+"""The page as people use it, in headless Chromium (Debian: chromium and chromium-driver)."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from shutil import which
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+from tests.view.explorer.fake import NAMES, FakeClient
+
+from polyhead_client import AccessDenied, PolyheadError, Unavailable
+from polyhead_view.explorer.explorer import Explorer
+from polyhead_view.explorer.page import configuration, create_page
+
+CHROMIUM = which("chromium") or which("chromium-browser") or which("google-chrome")
+DRIVER = which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="needs Chromium and its driver: apt-get install chromium chromium-driver",
+)
+
+
+@contextmanager
+def serving_page(client: FakeClient) -> Iterator[str]:
+    """The page of a client, on a free port; yields its address."""
+    app = create_page(Explorer(client.as_client, address="host:1"))
+    server = uvicorn.Server(configuration(app))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+class Window:
+    """A browser's window with the page."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        """What is visible."""
+        script = "return [...document.querySelectorAll(arguments[0])].filter((one) => one.checkVisibility())"
+        return cast(list[WebElement], self.run(script, selector))
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        waiting = WebDriverWait(self.driver, 30, 0.05, ignored_exceptions=[StaleElementReferenceException])
+        waiting.until(lambda _: condition())
+
+    def until_idle(self) -> None:
+        """Wait until heads are shown, and nothing is asked for."""
+        self.until(lambda: self.all("[role=gridcell]") and not self.all(".busy"))
+
+    def type(self, name: str, text: str) -> None:
+        self.run(
+            "const field = document.getElementById(arguments[0]); field.value = arguments[1];"
+            "field.dispatchEvent(new Event('input'))",
+            name,
+            text,
+        )
+
+    def press(self, *keys: str) -> None:
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    @property
+    def focused(self) -> str:
+        return str(self.driver.switch_to.active_element.get_attribute("aria-label"))
+
+    def messages(self) -> list[str]:
+        """What the console says, such as blocked or missing files."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.binary_location = str(CHROMIUM)
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def window(driver: webdriver.Chrome, words: FakeClient) -> Iterator[Window]:
+    """A window that shows the heads of the first sentence; the console must be empty at the end."""
+    with serving_page(words) as address:
+        one = Window(driver)
+        driver.get(address)
+        one.until_idle()
+        yield one
+        refused = "the server responded with a status of"  # which the page has said itself
+        assert [message for message in one.messages() if refused not in message] == []
+        driver.get("about:blank")
+
+
+def test_all_heads_are_shown_with_their_scores(window: Window) -> None:
+    labels = [str(cell.get_attribute("aria-label")) for cell in window.all("[role=gridcell]")]
+
+    assert len(labels) == 6
+    assert labels[0].startswith("layer 0, head 0, entropy 0.")
+    assert labels[5].startswith("layer 1, head 2, entropy 0.")
+    assert window.find("#connection").text == "connected to host:1"
+    assert window.find("#score").text.split() == list(NAMES)
+
+    window.find("#score").send_keys("next")
+
+    labels = [str(cell.get_attribute("aria-label")) for cell in window.all("[role=gridcell]")]
+    assert labels[0] == "layer 0, head 0, next not defined"
+    colours = {cell.value_of_css_property("border-top-color") for cell in window.all("[role=gridcell]")}
+    assert len(colours) == 5, "one of each score, and one of what is not defined"
+
+
+def test_the_page_asks_nobody_else(window: Window) -> None:
+    loaded = window.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+
+    assert len(loaded) > 6
+    assert {name.split("/")[2] for name in loaded} == {window.driver.current_url.split("/")[2]}
+
+
+def test_the_keyboard_reaches_everything(window: Window) -> None:
+    window.run("document.querySelector('[role=gridcell]').focus()")
+    window.press(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert window.focused.startswith("layer 1, head 2")
+    assert window.find("#about").text.startswith("layer 1, head 2, entropy")
+    assert len(window.all("[role=gridcell][tabindex='0']")) == 1
+    outline = window.driver.switch_to.active_element.value_of_css_property("outline-style")
+    assert outline == "solid"
+
+    window.press(Keys.ENTER)
+    window.until(lambda: window.all("#detail canvas"))
+    assert window.find("#detail-title").text == "Layer 1, head 2"
+    window.until_idle()
+    window.run("document.querySelector('#detail canvas').focus()")
+    window.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    assert window.find("#detail .reading").text.startswith("cat (2) attends to The (1): 0.")
+
+    window.press(Keys.ESCAPE)
+    assert not window.all("#detail")
+    assert window.focused.startswith("layer 1, head 2")
+
+
+def test_the_pointer_reads_weights(window: Window) -> None:
+    window.all("[role=gridcell]")[1].click()
+    window.until(lambda: window.all("#detail canvas"))
+    canvas = window.find("#detail canvas")
+    before = window.find("#detail .reading").text
+
+    ActionChains(window.driver).move_to_element(canvas).perform()
+
+    reading = window.find("#detail .reading").text
+    assert reading != before
+    assert " attends to " in reading
+    tokens = window.all("#detail .strip button")
+    assert tokens[0].text == "[CLS]"
+    tokens[-1].click()
+    assert window.find("#detail .reading").text.startswith("[SEP]")
+    assert len(window.all("#detail li")) == 8
+
+
+def test_the_scores_of_the_open_head_follow_the_sentence(window: Window) -> None:
+    window.all("[role=gridcell]")[4].click()
+    window.until_idle()
+    before = window.find("#scores").text
+    assert before.splitlines()[0] == "previous"
+
+    window.type("text", "another sentence of another length")
+    window.until(lambda: "another" in window.find("figcaption").text)
+    window.until_idle()
+
+    values = window.find("#scores").text.splitlines()
+    assert window.find("#scores").text != before
+    entropy = values[values.index("entropy") + 1]
+    assert str(window.all("[role=gridcell]")[4].get_attribute("aria-label")).endswith(f"entropy {entropy}")
+
+
+def test_weights_are_fetched_norm_weighted_when_asked_for(window: Window, words: FakeClient) -> None:
+    window.all("[role=gridcell]")[0].click()
+    window.until_idle()
+    before = window.find("[role=gridcell]").get_attribute("aria-label")
+
+    window.find("[value=weighted]").click()
+    window.until(lambda: words.calls[-1].get("weighted"))
+    window.until_idle()
+
+    assert window.find("[role=gridcell]").get_attribute("aria-label") != before
+    assert window.find("#detail .caption").text.startswith("Norm-weighted attention of: The cat")
+
+
+def test_rollout_is_shown(window: Window, words: FakeClient) -> None:
+    window.find("#rollout").click()
+    window.until(lambda: window.all("#detail canvas"))
+
+    assert window.find("#detail-title").text == "Rollout"
+    assert "comes from" in window.find("#detail .reading").text
+    assert words.calls[-1]["rollout"] is True
+
+
+def test_markup_in_a_text_stays_text(window: Window) -> None:
+    text = "<img/src=x/onerror=document.title='gone'> <b>bold</b> <script>document.title='gone'</script>"
+    window.type("text", text)
+    window.type("other", text)
+    window.all("[role=gridcell]")[0].click()
+    window.until(lambda: len(window.all("#detail canvas")) == 2 and window.all("#similarity canvas"))
+    window.until_idle()
+
+    strip = [token.text for token in window.all("#detail .strip button")]
+    assert strip[1:3] == text.split()[:2]
+    assert not window.all("img, b")
+    assert window.run("return document.querySelectorAll('script').length") == 1
+    assert window.driver.title == "polyhead explorer"
+
+
+def test_silenced_heads_show_what_they_changed(window: Window, words: FakeClient) -> None:
+    window.run("document.querySelector('[role=gridcell]').focus()")
+    window.press("s", Keys.ARROW_RIGHT)
+    window.press("s")
+    window.until(lambda: len(window.all("#change .strip button")) == 12)
+    window.until_idle()
+
+    assert window.find("#silenced").text == "Without layer 0 head 0, layer 0 head 1."
+    assert "Cosine of the embedding" in window.find("#change .reading").text
+    assert window.focused.endswith("silenced"), "the focus stays where it is"
+    assert all(call["head_mask"].sum() == 4 for call in words.calls[-2:] if "head_mask" in call)
+
+    window.find("#restore").click()
+    window.until_idle()
+    assert not window.all("#change")
+    assert "head_mask" not in words.calls[-1]
+
+
+def test_two_sentences_are_compared(window: Window) -> None:
+    window.all("[role=gridcell]")[0].click()
+    window.type("other", "A dog ran")
+    window.until(lambda: len(window.all("[role=gridcell]")) == 12 and window.all("#similarity canvas"))
+    window.until(lambda: len(window.all("#detail .panel")) == 2)
+    assert window.find("#cosine").text.startswith("Cosine of the two sentences: 0.")
+    assert " with " in window.find("#similarity .reading + canvas, #similarity .panel .reading").text
+
+    window.type("other", "")
+    window.until(lambda: len(window.all("[role=gridcell]")) == 6)
+    window.until(lambda: len(window.all("#detail .panel")) == 1)
+    assert not window.all("#similarity")
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("host:1 cannot be reached"), AccessDenied("host:1 wants a token")]
+)
+def test_the_page_goes_on_when_the_server_comes_back(
+    window: Window, words: FakeClient, error: PolyheadError
+) -> None:
+    words.error = error
+    window.type("text", "while it is away")
+    window.until(lambda: window.find("#problem").text == str(error))
+    assert window.all("[role=gridcell]"), "what was shown stays"
+    assert window.all(".busy")
+
+    words.error = None
+    window.until(lambda: not window.all("#problem"))
+    window.until_idle()
+    assert "while it is away" in window.find("figcaption").text
+
+
+def test_the_page_waits_for_a_server_and_a_model(driver: webdriver.Chrome, words: FakeClient) -> None:
+    words.error = Unavailable("host:1 cannot be reached")
+    graphs, words.graphs = words.graphs, {}
+    window = Window(driver)
+    with serving_page(words) as address:
+        driver.get(address)
+        window.until(lambda: "cannot be reached" in window.find("#problem").text)
+        assert "not connected" in window.find("#connection").text
+        words.error = None
+        window.until(lambda: "serves no models" in window.find("#problem").text)
+        words.graphs = graphs
+        window.until_idle()
+        assert not window.all("#problem")
+    window.until(lambda: "polyhead explore" in window.find("#problem").text)
+    window.messages()
+
+
+def test_without_an_insight_graph_the_page_says_what_is_missing(window: Window, words: FakeClient) -> None:
+    words.graphs["words"] = ["attention"]
+    words.head_mask = False
+
+    window.until(lambda: len(window.all("#missing li")) == 2)
+    window.until_idle()
+
+    assert "--graphs insight" in window.find("#missing").text
+    assert window.find("[role=gridcell]").get_attribute("aria-label") == "layer 0, head 0"
+    assert not window.find("#score").is_enabled()
+    assert not window.all("#legend")
+
+
+def test_families_without_texts_are_refused(window: Window) -> None:
+    window.find("#family").send_keys("vectors")
+
+    window.until(lambda: "takes vectors, not texts" in window.find("#about").text)
+    assert not window.all("[role=gridcell]")
+
+
+def test_texts_that_are_too_long_are_truncated_on_request(window: Window, words: FakeClient) -> None:
+    words.max_tokens = 5
+    window.type("text", "one two three four five")
+    window.until(lambda: "more than 5" in window.find("#problem").text)
+
+    window.find("#truncate").click()
+    window.until(lambda: not window.all("#problem"))
+    window.until_idle()
+    assert "5 tokens" in window.find("figcaption").text
+
+    window.type("text", "")
+    window.until(lambda: window.find("#about").text == "Type a sentence.")
+
+
+def test_only_the_last_of_many_questions_counts(window: Window, words: FakeClient) -> None:
+    words.held = True
+    window.type("text", "the first")
+    window.until(lambda: words.waiting)
+    words.held = False
+    window.type("text", "the last one")
+
+    window.until(lambda: "the last one" in window.find("figcaption").text)
+    window.until_idle()
+    window.until(lambda: words.waiting == 0)
+    assert not window.all("#problem")
+
+
+def test_long_texts_and_many_heads_fit(driver: webdriver.Chrome) -> None:
+    many = FakeClient(layers=12, heads=12)
+    window = Window(driver)
+    with serving_page(many) as address:
+        driver.get(address)
+        window.type("text", " ".join(f"word{at}" for at in range(510)))
+        window.until(lambda: "512 tokens" in window.find("figcaption").text)
+        window.all("[role=gridcell]")[77].click()
+        window.until(lambda: window.all("#detail canvas"))
+        window.until_idle()
+
+        canvas = window.find("#detail canvas")
+        assert canvas.size["width"] >= 512
+        assert window.run("return document.body.scrollWidth <= window.innerWidth")
+        ActionChains(driver).move_to_element(canvas).perform()
+        assert "attends to word" in window.find("#detail .reading").text
+        assert len(many.calls[-1]["heads"]) == 1
+        assert window.messages() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_follow_the_system(window: Window, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        colours = [window.find("body").value_of_css_property(name) for name in ("color", "background-color")]
+        text, ground = (sum(int(part) for part in one[5:-4].split(",")[:3]) for one in colours)
+        assert (text > ground) is (scheme == "dark")
+        assert abs(text - ground) > 500
+    finally:
+        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -1,0 +1,128 @@
+"""The page's questions, answered by polyhead's own server."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+from starlette.testclient import TestClient
+from tests.servers import quick_settings, serving
+from tests.view.explorer.test_frames import unpack
+
+from polyhead_client import AsyncClient
+from polyhead_client.options import Access
+from polyhead_view.explorer.explorer import Explorer
+from polyhead_view.explorer.page import create_page
+
+ASKED = {"model": "tiny-tokens", "text": "the cat sat on the mat"}
+T = 8
+
+Open = Callable[..., TestClient]
+
+
+@pytest.fixture
+def open_page() -> Iterator[Open]:
+    """Opens the page of a server. One event loop lives as long as the page, as in uvicorn."""
+    opened = []
+
+    def page(address: str, access: Access | None = None) -> TestClient:
+        access = access or Access()
+        credentials, token = access.credentials(), access.token()
+        explorer = Explorer(
+            lambda: AsyncClient(address, credentials=credentials, token=token, timeout=20), address=address
+        )
+        opened.append(TestClient(create_page(explorer), base_url="http://127.0.0.1"))
+        return opened[-1].__enter__()
+
+    yield page
+    for one in opened:
+        one.__exit__(None, None, None)
+
+
+def ask(page: TestClient, path: str, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    answer = page.post(f"/api/{path}", json=ASKED | more)
+    assert answer.status_code == 200, answer.text
+    return unpack(answer.content)
+
+
+def test_families_are_found(open_page: Open, repository: Path) -> None:
+    with serving(quick_settings(repository)) as server:
+        served = open_page(server.address).get("/api/server").json()
+
+    families = {one["name"]: one for one in served["families"]}
+    assert families.keys() == {"tiny", "tiny-tokens", "tiny-masked"}
+    assert "takes vectors" in families["tiny"]["refused"]
+    assert (families["tiny-tokens"]["layers"], families["tiny-tokens"]["heads"]) == (2, 2)
+
+
+def test_maps_are_those_of_the_server(open_page: Open, repository: Path) -> None:
+    with serving(quick_settings(repository)) as server:
+        page = open_page(server.address)
+        header, overview = ask(page, "overview")
+        head, arrays = ask(page, "head", layer=1, head=1)
+        similarity, pairs = ask(page, "similarity", other="a big dog")
+        too_long = page.post("/api/overview", json=ASKED | {"text": "the " * 30})
+        cut = ask(page, "overview", text="the " * 30, truncate=True)[0]
+
+    assert header["tokens"] == ["[CLS]", *ASKED["text"].split(), "[SEP]"]
+    weights = arrays["map"] * head["scale"]
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=2e-3)
+    small = overview["thumbnails"][1, 1, :T, :T]
+    np.testing.assert_allclose(small / 255, weights / weights.max(), atol=0.03)
+    assert pairs["map"].shape == (T, 5)
+    assert similarity["cosine"] == pytest.approx(float((pairs["map"] * similarity["scale"]).sum()), abs=1e-2)
+    assert too_long.status_code == 400
+    assert "truncate" in too_long.json()["message"]
+    assert len(cut["tokens"]) == 16
+
+
+def test_texts_that_no_server_can_take_are_refused(open_page: Open, repository: Path) -> None:
+    with serving(quick_settings(repository)) as server:
+        page = open_page(server.address)
+        for body in ('{"model": "tiny-tokens", "text": "\\ud800"}', '{"model": "nobody", "text": "a"}'):
+            answer = page.post("/api/head", content=body, headers={"content-type": "application/json"})
+            assert answer.status_code in {400, 404}, answer.text
+        for place in ({"layer": 7}, {"head": 9}, {"layer": -3}, {"head": -1}, {"layer": 2**70}):
+            answer = page.post("/api/head", json=ASKED | place)
+            assert answer.status_code == 400, answer.text
+
+
+def test_a_server_that_is_away_is_met_again(open_page: Open, repository: Path) -> None:
+    with serving(quick_settings(repository)) as server:
+        address = server.address
+        page = open_page(address)
+        ask(page, "head")
+    gone = page.get("/api/server")
+    assert gone.status_code == 503
+    assert address in gone.json()["message"]
+
+    with serving(quick_settings(repository, port=int(address.rpartition(":")[2]))):
+        page.get("/api/server").raise_for_status()
+        ask(page, "head")
+
+
+def test_a_locked_server_is_opened_with_a_token_and_tls(
+    open_page: Open, repository: Path, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    paths = {name: tmp_path / name for name in ("ca", "cert", "key", "token")}
+    authority.cert_pem.write_to_path(paths["ca"])
+    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
+    certificate.private_key_pem.write_to_path(paths["key"])
+    paths["token"].write_text("a-secret-token-of-the-test\n")
+    paths["token"].chmod(0o600)
+    settings = quick_settings(
+        repository, tls_cert=paths["cert"], tls_key=paths["key"], token_file=paths["token"]
+    )
+    with serving(settings) as server:
+        address = server.address.replace("127.0.0.1", "localhost")
+        assert open_page(address).get("/api/server").status_code == 503
+        refused = open_page(address, Access(tls_ca=paths["ca"])).get("/api/server")
+        assert refused.status_code == 403
+        assert "secret" not in refused.text
+        opened = open_page(address, Access(tls_ca=paths["ca"], token_file=paths["token"]))
+        assert opened.get("/api/server").status_code == 200
+        ask(opened, "head")

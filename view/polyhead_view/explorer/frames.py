@@ -1,0 +1,80 @@
+"""What the page receives: a JSON header and arrays, as bytes.
+
+A frame is the header's length (uint32, little endian), the header, and the arrays, each at a multiple of 8
+bytes. The header's `arrays` gives the datatype, shape and place of each; its other fields are the caller's.
+
+Shape letters: T tokens, H heads, L layers.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from numpy.typing import NDArray
+
+SIDE = 32
+"""The side of a thumbnail, in cells."""
+
+_ALIGNMENT = 8
+
+
+def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Write a frame."""
+    places, chunks, end = {}, [], 0
+    for name, array in arrays.items():
+        raw = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).tobytes()
+        places[name] = {"dtype": array.dtype.name, "shape": array.shape, "start": end}
+        chunks.append(raw + bytes(-len(raw) % _ALIGNMENT))
+        end += len(chunks[-1])
+    spelled = json.dumps({**header, "arrays": places}, allow_nan=False).encode()
+    spelled += b" " * (-(len(spelled) + 4) % _ALIGNMENT)
+    return b"".join([len(spelled).to_bytes(4, "little"), spelled, *chunks])
+
+
+def quantise(values: NDArray[Any], *, signed: bool = False) -> tuple[NDArray[Any], float]:
+    """Write values with 16 bits each; unsigned ones must not be negative.
+
+    Returns:
+        Codes, and the scale: a value is about its code times the scale, within half of it.
+    """
+    dtype = np.dtype(np.int16 if signed else np.uint16)
+    most = float(np.abs(values).max(initial=0)) or 1.0
+    scale = most / np.iinfo(dtype).max
+    return np.round(values / scale).astype(dtype), scale
+
+
+def thumbnails(weights: NDArray[Any]) -> NDArray[np.uint8]:
+    """Draw the maps of heads small, as an insight graph does.
+
+    A map of up to 32 tokens is drawn as it is, in the top left corner; of a larger one, means over blocks.
+    Each is scaled so that its largest cell is 255.
+
+    Args:
+        weights: [H, T, T].
+
+    Returns:
+        [H, 32, 32].
+    """
+    heads, tokens = weights.shape[:2]
+    side = min(tokens, SIDE)
+    starts = np.arange(side) * tokens // side
+    sums = np.add.reduceat(np.add.reduceat(weights, starts, axis=1), starts, axis=2)
+    sizes = np.diff(starts, append=tokens)
+    means = sums / np.outer(sizes, sizes)
+    most = means.max(axis=(1, 2), keepdims=True, initial=0)
+    small = np.zeros((heads, SIDE, SIDE), np.uint8)
+    small[:, :side, :side] = np.round(255 * means / np.where(most > 0, most, 1))
+    return small
+
+
+@cache
+def colours() -> bytes:
+    """Return 256 colours for values from 0 on, and 256 for values around 0; red, green and blue of each.
+
+    Both scales can be told apart with any kind of colour vision, the first also in grey.
+    """
+    scales = [mpl.colormaps[name](range(256), bytes=True)[:, :3] for name in ("viridis", "PuOr_r")]
+    return np.concatenate(scales).tobytes()

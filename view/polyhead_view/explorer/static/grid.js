@@ -1,0 +1,116 @@
+// The heads of an encoder as small maps, layers × heads, framed by the colour of a score.
+
+import { colourOf, css, paint, shade } from "./colours.js";
+
+const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+export class HeadGrid {
+  /** `on.open`, `on.silence` and `on.look` are called with layer and head; `on.close` with neither. */
+  constructor(name, on) {
+    this.on = on;
+    this.cells = [];
+    this.element = document.createElement("figure");
+    this.element.style.margin = 0;
+    this.caption = this.element.appendChild(document.createElement("figcaption"));
+    this.caption.className = "caption";
+    this.grid = this.element.appendChild(document.createElement("div"));
+    this.grid.className = "grid";
+    this.grid.setAttribute("role", "grid");
+    this.grid.setAttribute("aria-label", name);
+    this.grid.addEventListener("keydown", (event) => this.#press(event));
+  }
+
+  /** Show the thumbnails of an overview; cells stay, and so does the focus, if there are as many as before. */
+  show(overview, caption) {
+    const [, heads, side] = overview.thumbnails.shape;
+    const key = `${overview.layers}×${heads}`;
+    if (this.key !== key) this.#build(overview.layers, heads);
+    this.key = key;
+    this.caption.textContent = caption;
+    const shown = Math.min(overview.tokens.length, side);
+    this.cells.forEach((cell, at) => {
+      const from = at * side * side;
+      const value = (pixel) => overview.thumbnails[from + Math.floor(pixel / shown) * side + (pixel % shown)];
+      const share = (pixel) => shade(value(pixel) / 255, overview.tokens.length);
+      paint(cell.firstChild, shown, shown, share);
+    });
+  }
+
+  /** Colour the frames: `shares` in 0..1 or NaN, `labels` what is read out, for each cell. */
+  frame(shares, labels, silenced, selected) {
+    this.cells.forEach((cell, at) => {
+      const { layer, head } = cell.dataset;
+      const off = silenced.has(`${layer}.${head}`);
+      const value = labels ? `, ${labels[at]}` : "";
+      cell.style.borderColor = shares && !Number.isNaN(shares[at]) ? css(colourOf(shares[at])) : "";
+      cell.classList.toggle("silenced", off);
+      cell.setAttribute("aria-selected", selected === `${layer}.${head}`);
+      cell.setAttribute("aria-label", `layer ${layer}, head ${head}${value}${off ? ", silenced" : ""}`);
+    });
+  }
+
+  focus(layer, head) {
+    this.cells.find((cell) => cell.dataset.layer === `${layer}` && cell.dataset.head === `${head}`)?.focus();
+  }
+
+  #build(layers, heads) {
+    this.cells = [];
+    this.heads = heads;
+    this.grid.replaceChildren();
+    this.grid.style.gridTemplateColumns = `repeat(${heads + 1}, max-content)`;
+    const titles = this.#row();
+    for (let head = -1; head < heads; head++) this.#header(titles, "columnheader", head < 0 ? "" : head);
+    for (const layer of layers) {
+      const row = this.#row();
+      this.#header(row, "rowheader", layer);
+      for (let head = 0; head < heads; head++) this.cells.push(this.#cell(row, layer, head));
+    }
+    this.cells[0].tabIndex = 0;
+  }
+
+  #row() {
+    const row = this.grid.appendChild(document.createElement("div"));
+    row.setAttribute("role", "row");
+    return row;
+  }
+
+  #header(row, role, text) {
+    const header = row.appendChild(document.createElement("span"));
+    header.setAttribute("role", role);
+    header.textContent = text;
+  }
+
+  #cell(row, layer, head) {
+    const cell = row.appendChild(document.createElement("button"));
+    Object.assign(cell, { type: "button", tabIndex: -1 });
+    Object.assign(cell.dataset, { layer, head });
+    cell.setAttribute("role", "gridcell");
+    cell.appendChild(document.createElement("canvas"));
+    cell.addEventListener("click", () => this.on.open(layer, head));
+    cell.addEventListener("mouseenter", () => this.on.look(layer, head));
+    cell.addEventListener("focus", () => {
+      for (const other of this.cells) other.tabIndex = other === cell ? 0 : -1;
+      this.on.look(layer, head);
+    });
+    return cell;
+  }
+
+  #press(event) {
+    const at = this.cells.indexOf(document.activeElement);
+    if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    const cell = this.cells[at];
+    const [down, right] = MOVES[event.key] ?? [0, 0];
+    const column = (at % this.heads) + right;
+    const next = this.cells[at + down * this.heads + right];
+    if (event.key in MOVES) {
+      if (next && column >= 0 && column < this.heads) next.focus();
+    } else if (event.key === "Home" || event.key === "End") {
+      this.cells[event.key === "Home" ? 0 : this.cells.length - 1].focus();
+    } else if (event.key === "s" || event.key === "S") {
+      this.on.silence(Number(cell.dataset.layer), Number(cell.dataset.head));
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+}
