@@ -148,8 +148,9 @@ def main() -> None:
         console.print(Rule("A trained encoder, and four head configurations"))
         replace = ("--models", arguments.models, "--if-exists", "replace")
         heads = ",".join(map(str, head_counts))
+        explorable = ("--graphs", "all", "--head-mask")
         polyhead_at_once(
-            ("export", "--checkpoint", checkpoint, "--name", "minilm", "--graphs", "all", *replace),
+            ("export", "--checkpoint", checkpoint, "--name", "minilm", *explorable, *replace),
             ("export", "--preset", "teaching", "--heads", heads, *replace),
         )
         console.print(Rule("What it is made of"))
