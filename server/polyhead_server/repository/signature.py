@@ -135,6 +135,7 @@ class Signature:
         Counts every output, asked for or not, as onnxruntime computes them all; one layer's scores and
         weights, (B, H, T, T) each; and eight (B, T, D) values. Without `sizes`, all axes that vary are T.
         """
+        outputs: int
         if sizes is None:
             outputs = sum(fixed * tokens ** len(letters) for letters, fixed in self._output_bytes.items())
         else:
