@@ -46,6 +46,16 @@ def test_a_masked_family_takes_a_mask(repository: Path) -> None:
     assert (mask.datatype, mask.shape, mask.optional) == ("BOOL", (-1, -1, -1), True)
 
 
+def test_a_bound_by_a_fixed_axis_is_a_number(repository: Path) -> None:
+    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    fast = manifest.graphs["fast"]
+    choice = fast.inputs[1].model_copy(update={"name": "choice", "axes": ("B", "L"), "below": "H"})
+    graph = fast.model_copy(update={"inputs": [*fast.inputs, choice]})
+    chosen = signature_of(manifest.model_copy(update={"graphs": {"fast": graph}}), "fast")
+
+    assert chosen.inputs["choice"].below == 4
+
+
 @pytest.mark.parametrize(("graph", "maps", "norms"), [("fast", 2, 0), ("attention", 4, 2)])
 def test_working_memory_counts_every_attention_map(
     repository: Path, graph: GraphName, maps: int, norms: int
