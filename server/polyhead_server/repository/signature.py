@@ -136,6 +136,7 @@ class Signature:
         manifest says, else one layer's scores and weights; and eight [B, T, D] values. Without `sizes`, all
         axes that vary are T.
         """
+        outputs: int
         if sizes is None:
             outputs = sum(fixed * tokens ** len(letters) for letters, fixed in self._output_bytes.items())
         else:
