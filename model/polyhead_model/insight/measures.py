@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from polyhead_model.insight.patterns import Patterns
-from polyhead_model.insight.rollout import roll_out
+from polyhead_model.insight.rollout import rolled_out
 from polyhead_model.insight.scores import RowSums, head_scores, row_sums
 from polyhead_model.insight.thumbnails import blocks, thumbnails
-from polyhead_model.insight.top_keys import TopKeys, strongest_keys, top_keys
+from polyhead_model.insight.top_keys import StrongestKeys, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
 
 
@@ -28,7 +28,7 @@ class Measures(NamedTuple):
     """[B, T, T]."""
     mixed: Tensor
     """[B, T, T]: Σ head_mix · attention over all layers and heads."""
-    top: TopKeys
+    top: StrongestKeys
     """Of every layer, [B, L, H, T, …]."""
     thumbnails: Tensor
     """uint8 [B, L, H, SIDE, SIDE]."""
@@ -59,8 +59,8 @@ def measure(
     valid = valid_tokens(lengths, size)
     strongest: list[tuple[Tensor, Tensor]] = []
     sums: list[RowSums] = []
-    rollout = torch.eye(size, device=lengths.device)
-    mixed = torch.zeros_like(attention[0][:, 0])
+    means: list[Tensor] = []
+    mixed: list[Tensor] = []
     logits = [None] * len(attention) if logits is None else logits
     equal = torch.full_like(head_mix, 1 / head_mix.shape[2])
     mixes = torch.stack((equal, head_mix), 2)  # (B, L, 2, H)
@@ -71,8 +71,8 @@ def measure(
         sums.append(row_sums(weights, its_norms, patterns, largest, its_logits))
         # One pass over the weights for two sums over the heads.
         mean, mix = (mixes[:, layer] @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
-        rollout = roll_out(mean, rollout)
-        mixed = mixed + mix
+        means.append(mean)
+        mixed.append(mix)
     scores, weighted = head_scores(
         RowSums(*(torch.stack(each, 1) for each in zip(*sums, strict=True))), patterns
     )
@@ -80,8 +80,8 @@ def measure(
     return Measures(
         head_scores=scores,
         weighted_scores=weighted,
-        rollout=rollout * tokens,
-        mixed=mixed * tokens,
+        rollout=rolled_out(means) * tokens,
+        mixed=sum(mixed[1:], mixed[0]) * tokens,
         top=top_keys(strongest, valid),
         thumbnails=thumbnails(attention, blocks(lengths, size)),
         value_norms=torch.stack(list(norms), 1),

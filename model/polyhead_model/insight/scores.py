@@ -105,15 +105,12 @@ def head_scores(sums: RowSums, patterns: Patterns) -> tuple[Tensor, Tensor]:
     plain, times_norm = sums.of_logits.unbind(-1)
     moved, times_log = sums.of_norms.unbind(-1)
     some = moved.clamp(min=_TINY)
-    entropy = some.log() + shift - (times_norm + times_log) / some
+    weighted = some.log() + shift - (times_norm + times_log) / some
+    entropies = (shift - plain).clamp(min=0), torch.where(moved > 0, weighted, 0).clamp(min=0)
     rows = patterns.rows[:, None]
     return (
-        _join(sums.on_pairs, (shift - plain) @ rows, sums.largest @ rows),
-        _join(
-            sums.moved_on_pairs,
-            torch.where(moved > 0, entropy, 0) @ rows,
-            sums.largest_moved @ rows,
-        ),
+        _join(sums.on_pairs, entropies[0] @ rows, sums.largest @ rows),
+        _join(sums.moved_on_pairs, entropies[1] @ rows, sums.largest_moved @ rows),
     )
 
 

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 TOP = 8
 """The number of keys that are kept."""
 
 
-class TopKeys(NamedTuple):
+class StrongestKeys(NamedTuple):
     """The strongest keys of each query, strongest first."""
 
     keys: Tensor
@@ -31,7 +30,7 @@ def strongest_keys(attention: Tensor) -> tuple[Tensor, Tensor]:
     return weights, keys
 
 
-def top_keys(layers: Sequence[tuple[Tensor, Tensor]], valid: Tensor) -> TopKeys:
+def top_keys(layers: Sequence[tuple[Tensor, Tensor]], valid: Tensor) -> StrongestKeys:
     """Return the strongest keys of each query.
 
     Args:
@@ -42,5 +41,10 @@ def top_keys(layers: Sequence[tuple[Tensor, Tensor]], valid: Tensor) -> TopKeys:
     weights = weights * valid[:, None, None, :, None].float()
     keys = torch.where(weights > 0, keys.to(torch.int32), -1)
     residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(-1), 0).clamp(min=0)
-    missing = TOP - weights.shape[-1]
-    return TopKeys(F.pad(keys, (0, missing), value=-1), F.pad(weights, (0, missing)), residual)
+    # Not a Pad, which CUDA has no kernel of for integers.
+    nothing = torch.zeros_like(residual[..., None]).expand(-1, -1, -1, -1, TOP)
+    return StrongestKeys(
+        torch.cat((keys, nothing.to(torch.int32) - 1), -1)[..., :TOP],
+        torch.cat((weights, nothing), -1)[..., :TOP],
+        residual,
+    )

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from tests.model.insight.plain import rollout as plain_rollout
+from tests.model.insight.plain import thumbnail as plain_thumbnail
 from torch import Tensor
 
 from polyhead_model.insight.measures import Measures, measure
@@ -10,9 +12,6 @@ from polyhead_model.insight.patterns import patterns_of
 from polyhead_model.insight.thumbnails import SIDE, blocks, thumbnails
 from polyhead_model.insight.top_keys import TOP, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
-
-from .plain import rollout as plain_rollout
-from .plain import thumbnail as plain_thumbnail
 
 LENGTHS = [41, 32, 5, 1, 0]
 LAYERS, HEADS, SIZE = 3, 2, 41

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from tests.model.insight.plain import norm_weighted as plain_norm_weighted
+from tests.model.insight.plain import scores as plain_scores
+from tests.model.insight.plain import visible_pairs
 from torch import Tensor
 
 from polyhead_model.insight.patterns import patterns_of
 from polyhead_model.insight.scores import RowSums, head_scores, row_sums, score_names
 from polyhead_model.masks import causal, valid_tokens
-
-from .plain import norm_weighted as plain_norm_weighted
-from .plain import scores as plain_scores
-from .plain import visible_pairs
 
 SEPARATOR, PUNCTUATION = 3, 4
 CLASSES = ("separator", "punctuation")
