@@ -56,7 +56,8 @@ class Results:
         single = form is InputForm.SINGLE
 
         def one(role: str) -> Arrays:
-            return next((self.arrays[output.name] for output in requested.with_role(role)), None)
+            outputs = requested.with_role(role)
+            return self.arrays[outputs[0].name] if outputs else None
 
         def by_layer(*roles: str) -> Mapping[int, Arrays] | None:
             found = {
@@ -68,15 +69,16 @@ class Results:
             return MappingProxyType(found) if found else None
 
         def scores(role: str, weighted: HeadScores | None = None) -> HeadScores | None:
-            for output in requested.with_role(role):
-                return HeadScores(
-                    values=self.arrays[output.name],
-                    names=output.labels,
-                    layers=tuple(output.layers),
-                    heads=heads or (),
-                    weighted=weighted,
-                )
-            return None
+            outputs = requested.with_role(role)
+            if not outputs:
+                return None
+            return HeadScores(
+                values=self.arrays[outputs[0].name],
+                names=outputs[0].labels,
+                layers=tuple(outputs[0].layers),
+                heads=heads or (),
+                weighted=weighted,
+            )
 
         heads = requested.heads or tuple(range(self.heads)) or None
         keys, weights = one(TOP_KEYS), one(TOP_WEIGHTS)

@@ -82,19 +82,19 @@ class SelectedOutput:
     sequence_bytes: tuple[int, int] = (0, 0)
     """The bytes n of one sequence, and a power p: n · T ** p. 0 if they are not known."""
 
-    @property
+    @cached_property
     def is_attention(self) -> bool:
         """Whether it holds attention weights."""
         return self.role in _WEIGHTS
 
-    @property
+    @cached_property
     def datatypes(self) -> tuple[str, ...]:
         """The datatypes that it may have in the reply."""
         if self.is_attention:
             return get_args(Precision)
         return ("FP32", "FP16") if self.datatype in {"FP32", "FP16"} else (self.datatype,)
 
-    @property
+    @cached_property
     def token_axes(self) -> list[int]:
         """The axes of T, counted without B."""
         return [axis for axis, dim in enumerate(self.dims[1:]) if dim == "T"]
