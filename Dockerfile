@@ -102,7 +102,7 @@ RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cach
 
 # Exported here rather than at the first start, which takes a minute less for it.
 FROM export-environment AS export-models
-RUN polyhead export --models /opt/models --checkpoint /opt/polyhead/all-MiniLM-L6-v2 --name minilm \
+RUN polyhead export --models /opt/models --checkpoint /opt/polyhead/all-MiniLM-L6-v2 --name minilm --graphs all \
     && polyhead export --models /opt/models --preset teaching --heads 1,2,4,8
 
 FROM base AS export

@@ -15,7 +15,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-compose compose-tests check format dist bench startup peers agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve test test-compose compose-tests check format dist bench startup attention-cost peers agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +60,9 @@ bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELIN
 
 startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, against onnxruntime alone
 	$(BIN)/python benchmarks/startup.py
+
+attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
+	$(BIN)/python benchmarks/attention_cost.py
 
 peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measure polyhead beside Triton and KServe, each in an environment of its own
 	PYTHONPATH=benchmarks $(BIN)/python -m peers \

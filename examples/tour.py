@@ -149,7 +149,7 @@ def main() -> None:
         replace = ("--models", arguments.models, "--if-exists", "replace")
         heads = ",".join(map(str, head_counts))
         polyhead_at_once(
-            ("export", "--checkpoint", checkpoint, "--name", "minilm", *replace),
+            ("export", "--checkpoint", checkpoint, "--name", "minilm", "--graphs", "all", *replace),
             ("export", "--preset", "teaching", "--heads", heads, *replace),
         )
         console.print(Rule("What it is made of"))

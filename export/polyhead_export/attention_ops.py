@@ -90,7 +90,8 @@ def _scores(query: Tensor, key: Tensor, heads: int) -> Tensor:
     q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    return (scaled @ k.transpose(-2, -1)).float()
+    scores: Tensor = scaled @ k.transpose(-2, -1)
+    return scores.float()
 
 
 def _attend_in_half_precision(

@@ -35,7 +35,7 @@ class ForwardPass:
     If it is masked by a bias, only the columns of padding are zero; its rows hold any numbers.
     """
     logits: Mapping[int, Tensor]
-    """[B, H, T, T] in fp32, finite, of the layers whose attention is masked by a bias: its softmax's input."""
+    """[B, H, T, T] in fp32 and finite, the softmax's input, of the layers that are masked by a bias."""
     norm_maps: Sequence[Tensor]
     """[H, K, M] of each layer, in fp32: the norm of v · map is that of v · W_O, head by head."""
 

@@ -64,6 +64,7 @@ def write_manifest(
                 "file": kind.file,
                 "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
                 "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
+                "maps": kind.maps(config),
                 "operators": operators[kind.name],
             }
             for kind in kinds

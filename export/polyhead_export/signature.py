@@ -66,6 +66,10 @@ class GraphKind:
         """Return the sizes of fixed axes that no other kind has, by letter."""
         return {}
 
+    def maps(self, config: EncoderConfig) -> int:
+        """Return how many [T, T] values a run holds at once for each sequence, besides its outputs."""
+        return 2 * config.heads
+
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return the inputs beyond those of the fast graph, in order."""
         return ()

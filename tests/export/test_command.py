@@ -51,6 +51,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
             ["--checkpoint", "somewhere", "--name", "x", "--heads", "2"],
             "a checkpoint or a description is exported as it is",
         ),
+        (["--preset", "teaching", "--graphs", "rows,row"], "graphs must be some of fast, .*, was 'row'"),
         (["--preset", "bert-bass"], "must be one of .*, was 'bert-bass'; did you mean 'bert-base'?"),
         (["--preset", "teaching", "--heads", "3"], r"d_model \(256\) must be a multiple of heads \(3\)"),
         (["--preset", "teaching", "--heads", "2,2"], "head counts must differ from each other, were 2, 2"),
@@ -77,7 +78,7 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
     folder, models = tmp_path / "classifier", tmp_path / "models"
     write_checkpoint(folder, "bert", head="ForSequenceClassification")
     (folder / "tokenizer.json").rename(folder / "vocab.txt")
-    arguments = ("--checkpoint", folder, "--name", "mine", "--models", models)
+    arguments = ("--checkpoint", folder, "--name", "mine", "--models", models, "--head-mask")
 
     with pytest.raises(ExportError, match="with --strict, all of a checkpoint must be served, but the task"):
         export(*arguments, "--strict")
@@ -95,6 +96,7 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
     assert [f"mine: {sentence}" for sentence in sentences] == [line for line in lines if "not served" in line]
     manifest = json.loads((models / "mine" / "1" / "manifest.json").read_text())
     assert (manifest["left_out"], manifest["tokenizer"]) == (sentences, None)
+    assert manifest["encoder"]["head_mask_input"]
 
 
 @pytest.mark.parametrize("flag", ["--prompt", "--no-prompt"])
@@ -141,10 +143,14 @@ def test_a_description(tmp_path: Path) -> None:
     file = tmp_path / "encoder.json"
     file.write_text('{"d_model": 12, "heads": 3, "head_width": 8, "layers": 1, "bias": false}')
 
-    export("--encoder", file, "--name", "described", "--models", tmp_path / "models")
+    graphs = ("--graphs", "rows", "--attention-layers", "0", "--head-mask")
+    export("--encoder", file, "--name", "described", "--models", tmp_path / "models", *graphs)
 
     manifest = json.loads((tmp_path / "models" / "described" / "1" / "manifest.json").read_text())
     assert {"d_model": 12, "heads": 3, "head_width": 8, "bias": False}.items() <= manifest["encoder"].items()
+    assert list(manifest["graphs"]) == ["fast", "attention", "rows"]
+    assert manifest["sizes"]["A"] == 1
+    assert all(graph["inputs"][2]["name"] == "head_mask" for graph in manifest["graphs"].values())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which graphs a family has, and which layers they show."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,19 @@ def test_rows_are_rows_of_the_attention_graph(folders: dict[str, Path]) -> None:
     beyond = inputs["rows"].numpy() >= inputs["lengths"].numpy()[:, None]
     assert beyond.any()
     assert not rows["attention_rows"].transpose(0, 3, 1, 2, 4)[beyond].any()
+
+
+def test_rows_in_16_bits(tmp_path: Path) -> None:
+    """The export itself compares them with PyTorch. Only the layer whose rows are asked for stays in parts."""
+    encoder = Encoder(dataclasses.replace(CONFIG, head_mask_input=True))
+    options: dict[str, Any] = {"graphs": ["rows"], "attention_layers": [1], "precision": "fp16"}
+    exported = export_family(encoder, "half", tmp_path, **options)
+
+    operators = json.loads((exported.folder / "manifest.json").read_text())["graphs"]["rows"]["operators"]
+    assert (operators["Attention"], operators["MultiHeadAttention"], operators["Softmax"]) == (2, 1, 1)
+    assert exported.parity.deviations["rows"]["attention_rows"] <= 1e-6
+    assert exported.parity.drift is not None
+    assert 1e-5 < exported.parity.drift.deviations["rows"]["attention_rows"] < 1e-2
 
 
 def test_a_family_has_the_graphs_that_are_asked_for() -> None:

@@ -191,6 +191,31 @@ def test_a_mask_comes_on_top_of_padding_and_causality() -> None:
     close(one_for_all, encoder(x, lengths, mask=mask[:1].expand(3, 6, 6)).output)
 
 
+@pytest.mark.parametrize("name", VECTORS)
+def test_a_factor_of_a_head_is_one_of_its_rows_of_the_output_matrix(name: str) -> None:
+    config, encoder = CONFIGS[name], ENCODERS[name]
+    x, lengths = torch.randn(2, 5, 12), torch.tensor([5, 3])
+    factors = torch.rand(config.layers, config.heads)
+    factors[0, 1] = 0  # silenced
+    scaled = build(config)
+    with torch.no_grad():
+        for layer in range(config.layers):
+            prefix = f"layers.{layer}.attention." if config.feed_forward else f"layers.{layer}."
+            columns = factors[layer].repeat_interleave(config.head_size)
+            scaled.get_parameter(f"{prefix}w_o.weight").mul_(columns)
+
+    # The second sequence keeps all of its heads.
+    mask = torch.stack([factors, torch.ones_like(factors)])
+    result = encoder(x, lengths, head_mask=mask, need_weights=True)
+
+    torch.testing.assert_close(result.output[:1], scaled(x, lengths).output[:1])
+    torch.testing.assert_close(result.output[1:], encoder(x, lengths).output[1:])
+    first = encoder(x, lengths, need_weights=True).attention
+    assert result.attention is not None
+    assert first is not None
+    torch.testing.assert_close(result.attention[0], first[0])  # weights stay as they are
+
+
 def test_pooling_is_the_loop() -> None:
     base = replace(VECTORS["post norm"], normalise=False)
     x = torch.randn(4, 5, 12)
@@ -292,6 +317,11 @@ def test_half_precision() -> None:
             "attention only",
             {"mask": torch.ones(2, 3, 4, dtype=torch.bool)},
             "mask must have the shape [B or 1, Tq or 1, Tk] with B = 2, Tq = 3, Tk = 3, was [2, 3, 4]",
+        ),
+        (
+            "attention only",
+            {"head_mask": torch.ones(2, 3)},
+            "head_mask must have the shape [B, L, H] = [2, 2, 3], was [2, 3]",
         ),
         (
             "attention only",

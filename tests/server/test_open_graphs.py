@@ -25,7 +25,7 @@ from polyhead_server.scheduling import Work, layout_of
 from polyhead_server.scheduling.execution import execute
 
 D, H, L = 6, 2, 3
-SIZES = {"D": D, "H": H, "L": L}
+SIZES = {"D": D, "H": H, "L": L, "Top": 3}
 TYPES = {"FP32": TensorProto.FLOAT, "INT32": TensorProto.INT32}
 X = {"name": "x", "datatype": "FP32", "axes": ["B", "T", "D"]}
 LENGTHS = {"name": "lengths", "datatype": "INT32", "axes": ["B"], "role": "lengths", "fill": "T"}
@@ -118,6 +118,20 @@ SUMMARY = Hand(
     ],
     constants=INNER | {"tokens": np.array([1], np.int64)},
 )
+STRONGEST = Hand(
+    inputs=[X, LENGTHS],
+    outputs=[
+        {"name": "strongest", "datatype": "FP32", "axes": ["B", "T", "Top"]},
+        {"name": "places", "datatype": "INT32", "axes": ["B", "T", "Top"]},
+    ],
+    nodes=[
+        *PASS,
+        helper.make_node("Add", ["x", "nothing3"], ["kept"]),
+        helper.make_node("TopK", ["kept", "three"], ["strongest", "indices"]),
+        helper.make_node("Cast", ["indices"], ["places"], to=TensorProto.INT32),
+    ],
+    constants=INNER | {"three": np.array([3], np.int64)},
+)
 HEAD_MASK = {"name": "head_mask", "datatype": "FP32", "axes": ["B", "L", "H"], "fill": 1.0}
 MASKED = Hand(
     inputs=[X, LENGTHS, HEAD_MASK],
@@ -193,7 +207,7 @@ def floats(*shape: int) -> Array:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("open")
-    write(folder, "third", {"fast": FAST, "summary": SUMMARY})
+    write(folder, "third", {"fast": FAST, "summary": SUMMARY, "strongest": STRONGEST})
     write(folder, "masked", {"fast": MASKED})
     write(folder, "cross", {"fast": CROSS})
     return folder
@@ -275,6 +289,24 @@ def test_all_of_them_are_served(models: Path, serve: Any) -> None:
     np.testing.assert_allclose(some, expected[:, [1]][:, :, [3, 0]], atol=1e-6)
     full = server.infer("cross", {"query": query, "memory": memory})["weights"]
     np.testing.assert_allclose(full, cross(query, memory, np.array([9, 9], np.int32)), atol=1e-6)
+
+
+def test_the_first_of_the_strongest_are_selected(models: Path, serve: Any) -> None:
+    server: Running = serve(models=models)
+    x = floats(2, 4, D)
+    result = server.infer("third.strongest", {"x": x}, parameters={"top": 2, "dtype": "FP16"})
+
+    places = np.argsort(-x, axis=-1)[..., :2]
+    np.testing.assert_array_equal(result["places"], places)
+    np.testing.assert_allclose(result["strongest"], np.take_along_axis(x, places, axis=-1), rtol=1e-3)
+    assert result.datatypes == {"strongest": "FP16", "places": "INT32"}
+    for parameters, message in (
+        ({"top": 4}, r"parameter top of output places must be between 1 and Top \(3\), was 4"),
+        ({"top": 0}, "parameter top of output places must be at least 1, was 0"),
+        ({"dtype": "FP16"}, "parameter dtype FP16 does not apply to output places"),
+    ):
+        with pytest.raises(grpc.RpcError, match=message):
+            server.infer("third.strongest", {"x": x}, outputs={"places": parameters})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a request asks of its own sequences: rows of attention, a factor for each head."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.servers import quick_settings
 
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto import messages as pb
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
@@ -87,6 +89,26 @@ def test_rows_of_texts(probed: Running) -> None:
     np.testing.assert_allclose(result["attention_rows"], taken(attention, rows), atol=1e-6)
 
 
+def test_a_factor_goes_with_a_text(probed: Running) -> None:
+    silent = np.zeros((1, L, H), np.float32)
+    texts = ["the cat sat on the mat"]
+    mute, loud = (probed.infer("probed", {"text": texts, **more}) for more in ({"head_mask": silent}, {}))
+
+    assert np.abs(mute["pooled"] - loud["pooled"]).max() > 0.01
+    np.testing.assert_allclose(mute["output"], mute["output"][:, :1].repeat(8, axis=1), atol=1e-6)
+
+
+def test_metadata_says_what_they_may_be(probed: Running) -> None:
+    metadata = probed.call("ModelMetadata", pb.ModelMetadataRequest(name="probed.rows"))
+    tensors = json.loads(metadata.properties["tensors"])
+
+    assert tensors["rows"] == {"axes": ["B", "R"], "role": "rows", "below": "T"}
+    head_mask = {"axes": ["B", "L", "H"], "role": "head_mask", "fill": 1.0, "range": [0.0, 1.0]}
+    assert tensors["head_mask"] == head_mask
+    axes = ["B", "L", "H", "R", "T"]
+    assert tensors["attention_rows"] == {"axes": axes, "role": "attention_rows", "layers": [0, 1]}
+
+
 @pytest.mark.parametrize(
     ("parameters", "index"),
     [
@@ -133,8 +155,8 @@ def rejected(probed: Running, model: str, inputs: Mapping[str, Any], **options: 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([[0, 7], [0, 1], [0, 1]], "rows[0, 1] must be between 0 and 6, was 7"),
-        ([[0, 1], [-1, 1], [0, 1]], "rows[1, 0] must be between 0 and 6, was -1"),
+        ([[0, 7], [0, 1], [0, 1]], "rows[0, 1] must be between 0 and T-1 (6), was 7"),
+        ([[0, 1], [-1, 1], [0, 1]], "rows[1, 0] must be between 0 and T-1 (6), was -1"),
         ([[0, 1], [0, 1], [4, 4]], "rows[2] must name each row once, has 4 more than once"),
         (
             [range(8)] * 3,
@@ -152,7 +174,7 @@ def test_rows_that_are_not_there(probed: Running, rows: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([[4]], "rows[0, 0] must be between 0 and 3, was 4"),
+        ([[4]], "rows[0, 0] must be between 0 and T-1 (3), was 4"),
         ([[1, 1]], "rows[0] must name each row once, has 1 more than once"),
         ([range(5)], "rows must have at most T (4) rows of a sequence, had 5"),
     ],

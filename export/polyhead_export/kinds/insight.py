@@ -44,6 +44,10 @@ class InsightGraph(GraphKind):
         """Return the numbers of scores, of kept keys, and of cells along a picture's side."""
         return {"S": len(self.scores(config)), "Top": TOP, "Side": SIDE}
 
+    def maps(self, config: EncoderConfig) -> int:
+        """Count one layer's logits and weights, four values made of them, and patterns being built."""
+        return 6 * config.heads + 3 * len(self.scores(config))
+
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return `head_mix`."""
         return (
@@ -136,7 +140,7 @@ class InsightGraph(GraphKind):
         table = np.zeros((config.vocabulary, len(self.token_classes)), np.bool_)
         for column, each in enumerate(self.token_classes):
             table[list(each.ids), column] = True
-        return torch.from_numpy(table)[ids]
+        return torch.from_numpy(table).index_select(0, ids.flatten()).reshape(*ids.shape, -1)
 
     def align(
         self, actual: Mapping[str, Array], expected: Mapping[str, Array], run: ForwardPass
@@ -149,7 +153,12 @@ class InsightGraph(GraphKind):
             theirs[name] = np.nan_to_num(theirs[name], nan=-1)
         weights = np.stack([run.weights[layer].numpy() for layer in range(len(run.weights))], axis=1)
         keys = ours["top_keys"]
-        ours["top_keys"] = np.where(keys < 0, 0, np.take_along_axis(weights, np.maximum(keys, 0), axis=-1))
+        ordered = np.sort(keys, axis=-1)
+        repeated = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
+        there = np.take_along_axis(weights, np.clip(keys, 0, weights.shape[-1] - 1), axis=-1)
+        ours["top_keys"] = np.where(keys < 0, 0, there)
+        if repeated.any() or keys.max() >= weights.shape[-1]:
+            ours["top_keys"] = np.full(keys.shape, np.inf)
         theirs["top_keys"] = theirs["top_weights"]
         ours["thumbnails"], theirs["thumbnails"] = (
             values["thumbnails"].astype(np.float32) / 255 for values in (ours, theirs)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from polyhead_model.insight.patterns import Patterns
-from polyhead_model.insight.rollout import roll_out
-from polyhead_model.insight.scores import head_scores
+from polyhead_model.insight.rollout import rolled_out
+from polyhead_model.insight.scores import RowSums, head_scores, row_sums
 from polyhead_model.insight.thumbnails import blocks, thumbnails
-from polyhead_model.insight.top_keys import TopKeys, top_keys
+from polyhead_model.insight.top_keys import StrongestKeys, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
 
 
@@ -28,7 +28,7 @@ class Measures(NamedTuple):
     """[B, T, T]."""
     mixed: Tensor
     """[B, T, T]: Σ head_mix · attention over all layers and heads."""
-    top: TopKeys
+    top: StrongestKeys
     """Of every layer, [B, L, H, T, …]."""
     thumbnails: Tensor
     """uint8 [B, L, H, SIDE, SIDE]."""
@@ -45,7 +45,7 @@ def measure(
     head_mix: Tensor,
     logits: Sequence[Tensor | None] | None = None,
 ) -> Measures:
-    """Measure the attention of all layers, one after the other.
+    """Measure the attention of all layers.
 
     Args:
         attention: [B, H, T, T] of each layer.
@@ -57,32 +57,32 @@ def measure(
     """
     size = attention[0].shape[2]
     valid = valid_tokens(lengths, size)
-    means = blocks(lengths, size)
-    scores, weighted, top, pictures = [], [], [], []
-    rollout: Tensor | None = None
-    mixed: Tensor | None = None
+    strongest: list[tuple[Tensor, Tensor]] = []
+    sums: list[RowSums] = []
+    means: list[Tensor] = []
+    mixed: list[Tensor] = []
     logits = [None] * len(attention) if logits is None else logits
+    equal = torch.full_like(head_mix, 1 / head_mix.shape[2])
+    mixes = torch.stack((equal, head_mix), 2)  # (B, L, 2, H)
     for layer, (weights, its_norms, its_logits) in enumerate(zip(attention, norms, logits, strict=True)):
-        raw, moved = head_scores(weights, its_norms, patterns, its_logits)
-        scores.append(raw)
-        weighted.append(moved)
-        top.append(top_keys(weights, valid))
-        pictures.append(thumbnails(weights, means))
+        strongest.append(strongest_keys(weights))
+        its_weights, its_keys = strongest[-1]
+        largest = its_weights[..., 0], its_keys[..., 0]
+        sums.append(row_sums(weights, its_norms, patterns, largest, its_logits))
         # One pass over the weights for two sums over the heads.
-        mix = head_mix[:, layer : layer + 1]
-        equal = torch.full_like(mix, 1 / mix.shape[2])
-        sums = (torch.cat((equal, mix), 1) @ weights.flatten(2)).reshape(-1, 2, size, size)
-        rollout = roll_out(sums[:, 0], rollout)
-        mixed = sums[:, 1] if mixed is None else mixed + sums[:, 1]
-    if rollout is None or mixed is None:
-        raise ValueError("attention must be of at least one layer, was of none")
+        mean, mix = (mixes[:, layer] @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
+        means.append(mean)
+        mixed.append(mix)
+    scores, weighted = head_scores(
+        RowSums(*(torch.stack(each, 1) for each in zip(*sums, strict=True))), patterns
+    )
     tokens = (valid[:, :, None] & valid[:, None, :]).float()
     return Measures(
-        head_scores=torch.stack(scores, 1),
-        weighted_scores=torch.stack(weighted, 1),
-        rollout=rollout * tokens,
-        mixed=mixed * tokens,
-        top=TopKeys(*(torch.stack(each, 1) for each in zip(*top, strict=True))),
-        thumbnails=torch.stack(pictures, 1),
+        head_scores=scores,
+        weighted_scores=weighted,
+        rollout=rolled_out(means) * tokens,
+        mixed=sum(mixed[1:], mixed[0]) * tokens,
+        top=top_keys(strongest, valid),
+        thumbnails=thumbnails(attention, blocks(lengths, size)),
         value_norms=torch.stack(list(norms), 1),
     )

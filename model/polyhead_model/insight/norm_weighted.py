@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def norm_weighted(attention: Tensor, norms: Tensor) -> Tensor:
+def norm_weighted(attention: Tensor, norms: Tensor, moved: Tensor | None = None) -> Tensor:
     """Weight attention by the norms of what it moves, and scale each row to sum to 1 again.
 
     A head often rests on a token whose value is almost zero, such as [SEP]: the weight is large, and nothing
@@ -14,9 +14,10 @@ def norm_weighted(attention: Tensor, norms: Tensor) -> Tensor:
     Args:
         attention: [B, H, T, T].
         norms: ‖v W_O‖ [B, H, T]; finite in padding.
+        moved: Σ A n [B, H, T, 1] where it is known.
 
     Returns:
         [B, H, T, T]. A row that moves nothing is zero.
     """
-    moved = attention @ norms[..., None]  # (B, H, T, 1)
+    moved = attention @ norms[..., None] if moved is None else moved
     return attention * norms[:, :, None, :] * torch.where(moved > 0, 1 / moved, 0)

@@ -22,7 +22,7 @@ class Patterns:
 
     names: tuple[str, ...]
     pairs: Tensor
-    """[B, T, T, P + 1]: 1/n at the keys of a pattern that n queries see; at last |q − k| / n, the distance."""
+    """[B, T, T, P + 1]: 1/n at the keys of a pattern that n queries see; last |q − k| / n, the distance."""
     rows: Tensor
     """[B, T, 2]: 1/n at the queries, and 1 / (n ln m) for a query that sees m keys."""
 
@@ -46,10 +46,10 @@ def patterns_of(
 ) -> Patterns:
     """Build the patterns of a batch.
 
-    previous, next and current are the keys at offsets −1, +1 and 0, first is the first key (Clark et al. 2019,
-    "What Does BERT Look At?"). A class is of keys, as Clark's separators and punctuation. duplicate is each
-    earlier occurrence of the query's token (TransformerLens, `head_detector`), induction the token after each
-    (Olsson et al. 2022, "In-context Learning and Induction Heads", prefix matching).
+    previous, next and current are the keys at offsets −1, +1 and 0, first is the first key (Clark et al.
+    2019, "What Does BERT Look At?"). A class is of keys, as Clark's separators and punctuation. duplicate is
+    each earlier occurrence of the query's token (TransformerLens, `head_detector`), induction the token after
+    each (Olsson et al. 2022, "In-context Learning and Induction Heads", prefix matching).
 
     Args:
         visible: Boolean [B, T, T], True = the query sees the key; False in padding.

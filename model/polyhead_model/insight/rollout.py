@@ -1,22 +1,26 @@
 """Attention rollout: attention from the last layer down to the tokens, through all layers."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 
-def roll_out(mean: Tensor, below: Tensor | None) -> Tensor:
-    """Multiply one layer onto the rollout of the layers below it.
+def rolled_out(means: Sequence[Tensor]) -> Tensor:
+    """Multiply the attention of all layers, Â_L … Â_1.
 
-    Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": R_l = Â_l R_{l−1}, where Â is the mean
-    over the heads plus the identity, which stands for the residual connection, scaled to rows that sum to 1.
+    Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": Â is the mean over the heads plus the
+    identity, which stands for the residual connection, scaled to rows that sum to 1.
 
     Args:
-        mean: The layer's attention, the mean over its heads [B, T, T].
-        below: The rollout of the layers below [B, T, T]; None for the first layer.
+        means: The mean over the heads [B, T, T] of each layer, from the first on.
 
     Returns:
         [B, T, T], rows sum to 1; in padding a token is its own source.
     """
-    identity = torch.eye(mean.shape[1], device=mean.device)
-    mixed = (mean + identity) / (mean.sum(2, keepdim=True) + 1)
-    return mixed if below is None else mixed @ below
+    position = torch.arange(means[0].shape[1], device=means[0].device)
+    identity = (position[:, None] == position).float()  # not `eye`, which CUDA has no kernel of
+    first, *others = ((mean + identity) / (mean.sum(2, keepdim=True) + 1) for mean in means)
+    for each in others:
+        first = each @ first
+    return first

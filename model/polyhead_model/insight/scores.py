@@ -4,6 +4,7 @@ Shape letters: B batch, T tokens, H heads, P patterns, S scores.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,10 +27,61 @@ def score_names(*, tokens: bool, classes: Sequence[str]) -> tuple[str, ...]:
     return (*POSITIONS, *SHAPES, *patterns[len(POSITIONS) :])
 
 
-def head_scores(
-    attention: Tensor, norms: Tensor, patterns: Patterns, logits: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Score each head: means over the queries, each of which counts the same.
+class RowSums(NamedTuple):
+    """What the scores of a layer are made of, each read from its weights in one pass.
+
+    Small next to the weights: [B, H, T] each, or [B, H, T, 2] where there are two, but for the last two.
+    """
+
+    largest: Tensor
+    """The largest weight of each row."""
+    its_logit: Tensor
+    largest_moved: Tensor
+    """The largest weight of each row of `norm_weighted`."""
+    of_logits: Tensor
+    """Σ A logits and Σ A n logits."""
+    of_norms: Tensor
+    """Σ A n and Σ A n ln n."""
+    on_pairs: Tensor
+    """[B, H, P + 1]: the sums over the pairs of each pattern."""
+    moved_on_pairs: Tensor
+    """[B, H, P + 1]: the same of `norm_weighted`."""
+
+
+def row_sums(
+    attention: Tensor,
+    norms: Tensor,
+    patterns: Patterns,
+    largest: tuple[Tensor, Tensor],
+    logits: Tensor | None = None,
+) -> RowSums:
+    """Reduce the weights of one layer to what `head_scores` needs.
+
+    Args:
+        attention: [B, H, T, T].
+        norms: ‖v W_O‖ [B, H, T]; finite in padding.
+        patterns: Of the same sequences.
+        largest: The largest weight of each row and its key, [B, H, T] each.
+        logits: The finite numbers [B, H, T, T] that `attention` is the softmax of, which saves a logarithm of
+            every weight; None = they are not known.
+    """
+    logits = attention.clamp(min=_TINY).log() if logits is None else logits
+    of_norms = attention @ torch.stack((norms, norms * norms.clamp(min=_TINY).log()), 3)
+    weighted = norm_weighted(attention, norms, of_norms[..., :1])
+    pairs = patterns.pairs.flatten(1, 2)
+    return RowSums(
+        largest=largest[0],
+        its_logit=logits.gather(3, largest[1][..., None])[..., 0],
+        largest_moved=weighted.amax(3),
+        of_logits=(attention * logits) @ torch.stack((torch.ones_like(norms), norms), 3),
+        of_norms=of_norms,
+        on_pairs=attention.flatten(2) @ pairs,
+        moved_on_pairs=weighted.flatten(2) @ pairs,
+    )
+
+
+def head_scores(sums: RowSums, patterns: Patterns) -> tuple[Tensor, Tensor]:
+    """Score heads: means over the queries, each of which counts the same.
 
     * A pattern's score is the weight on its keys, over the queries that see one of them. So a perfect head
       has 1, where TransformerLens and Clark et al. divide by all queries.
@@ -38,55 +90,34 @@ def head_scores(
     * confidence: the largest weight of each row (Voita et al. 2019, "Analyzing Multi-Head Self-Attention").
     * distance: Σ A |q − k| in tokens (Vig & Belinkov 2019, "Analyzing the Structure of Attention").
 
+    ln A = logits − c with one c for a row. So −Σ A ln A = c − Σ A logits, and with r = Σ A n, the entropy of
+    A n / r is ln r + c − (Σ A n logits + Σ A n ln n) / r.
+
     Args:
-        attention: [B, H, T, T].
-        norms: ‖v W_O‖ [B, H, T]; finite in padding.
+        sums: Of all layers, stacked: [B, L, …].
         patterns: Of the same sequences.
-        logits: The finite numbers [B, H, T, T] that `attention` is the softmax of, which saves a logarithm of
-            every weight; None = they are not known.
 
     Returns:
-        The scores of `attention`, and those of `norm_weighted`, [B, H, S] each, in the order of `score_names`;
-        NaN where no query counts.
+        The scores of the attention and those of `norm_weighted`, [B, L, H, S] each, in the order of
+        `score_names`; NaN where no query counts.
     """
-    weighted = norm_weighted(attention, norms)
-    entropies = _entropies(attention, norms, attention.clamp(min=_TINY).log() if logits is None else logits)
-    raw, moved = (
-        _join(weights, entropy, patterns)
-        for weights, entropy in zip((attention, weighted), entropies, strict=True)
+    shift = sums.its_logit - sums.largest.clamp(min=_TINY).log()
+    plain, times_norm = sums.of_logits.unbind(-1)
+    moved, times_log = sums.of_norms.unbind(-1)
+    some = moved.clamp(min=_TINY)
+    weighted = some.log() + shift - (times_norm + times_log) / some
+    entropies = (shift - plain).clamp(min=0), torch.where(moved > 0, weighted, 0).clamp(min=0)
+    rows = patterns.rows[:, None]
+    return (
+        _join(sums.on_pairs, entropies[0] @ rows, sums.largest @ rows),
+        _join(sums.moved_on_pairs, entropies[1] @ rows, sums.largest_moved @ rows),
     )
-    return raw, moved
 
 
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def _entropies(attention: Tensor, norms: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the entropy of each row of `attention`, and of `norm_weighted`, [B, H, T] each.
-
-    ln A = logits − c with one c for a row. So −Σ A ln A = c − Σ A logits, and with r = Σ A n, the entropy of
-    A n / r is ln r + c − (Σ A n logits + Σ A n ln n) / r.
-    """
-    shift = logits.amax(3) - attention.amax(3).clamp(min=_TINY).log()
-    ones = torch.ones_like(norms)
-    plain, times_norm = ((attention * logits) @ torch.stack((ones, norms), 3)).unbind(3)
-    moved, of_norms = (attention @ torch.stack((norms, norms * norms.clamp(min=_TINY).log()), 3)).unbind(3)
-    some = moved.clamp(min=_TINY)
-    weighted = some.log() + shift - (times_norm + of_norms) / some
-    return shift - plain, torch.where(moved > 0, weighted, 0)
-
-
-def _join(attention: Tensor, entropy: Tensor, patterns: Patterns) -> Tensor:
-    on_pairs = attention.flatten(2) @ patterns.pairs.flatten(1, 2)  # (B, H, P + 1)
-    confidence = attention.amax(3) @ patterns.rows[:, :, :1]
+def _join(on_pairs: Tensor, entropies: Tensor, confidence: Tensor) -> Tensor:
     count = len(POSITIONS)
-    return torch.cat(
-        (
-            on_pairs[:, :, :count],
-            entropy @ patterns.rows,
-            confidence,
-            on_pairs[:, :, -1:],
-            on_pairs[:, :, count:-1],
-        ),
-        2,
-    )
+    positions, rest, distance = on_pairs[..., :count], on_pairs[..., count:-1], on_pairs[..., -1:]
+    return torch.cat((positions, entropies, confidence[..., :1], distance, rest), -1)

@@ -1,5 +1,7 @@
 """Small pictures of attention maps."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -27,18 +29,22 @@ def blocks(lengths: Tensor, tokens: int) -> Tensor:
     return member / member.sum(1, keepdim=True).clamp(min=1)
 
 
-def thumbnails(attention: Tensor, means: Tensor) -> Tensor:
+def thumbnails(attention: Sequence[Tensor], means: Tensor) -> Tensor:
     """Shrink maps to pictures, each as bright as its brightest cell allows.
 
     Args:
-        attention: [B, H, T, T].
+        attention: [B, H, T, T] of each layer.
         means: [B, T, SIDE] of `blocks`.
 
     Returns:
-        uint8 [B, H, SIDE, SIDE], rows are queries; 255 in the largest cell, 0 behind the sequence.
+        uint8 [B, L, H, SIDE, SIDE], rows are queries; 255 in the largest cell, 0 behind the sequence.
     """
+    cells = torch.stack([_shrunk(each, means) for each in attention], 1)
+    largest = cells.amax((3, 4), keepdim=True).clamp(min=torch.finfo(cells.dtype).tiny)
+    return (cells * (255 / largest)).round().to(torch.uint8)
+
+
+def _shrunk(attention: Tensor, means: Tensor) -> Tensor:
     batch, heads, size, _ = attention.shape
     columns = (attention.flatten(1, 2) @ means).reshape(batch, heads, size, SIDE)
-    cells = means.transpose(1, 2)[:, None] @ columns
-    largest = cells.amax((2, 3), keepdim=True).clamp(min=torch.finfo(cells.dtype).tiny)
-    return (cells * (255 / largest)).round().to(torch.uint8)
+    return means.transpose(1, 2)[:, None] @ columns

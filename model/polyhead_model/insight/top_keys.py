@@ -1,37 +1,50 @@
 """The strongest keys of each query, and how much weight they leave."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 TOP = 8
 """The number of keys that are kept."""
 
 
-class TopKeys(NamedTuple):
+class StrongestKeys(NamedTuple):
     """The strongest keys of each query, strongest first."""
 
     keys: Tensor
-    """int32 [B, H, T, TOP]; −1 where the query gives weight to fewer keys."""
+    """int32 [B, L, H, T, TOP]; −1 where the query gives weight to fewer keys."""
     weights: Tensor
-    """[B, H, T, TOP]; 0 there."""
+    """[B, L, H, T, TOP]; 0 there."""
     residual: Tensor
-    """[B, H, T]: the weight on all other keys. Without it, a row cut short looks like a whole one."""
+    """[B, L, H, T]: the weight on all other keys. Without it, a row cut short looks like a whole one."""
 
 
-def top_keys(attention: Tensor, valid: Tensor) -> TopKeys:
-    """Return the strongest keys of each query; of equal ones, any.
+def strongest_keys(attention: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest weights of each row of attention [B, H, T, T] and their keys, [B, H, T, ≤ TOP] each.
+
+    Of equal weights, any; also those of 0.
+    """
+    weights, keys = attention.topk(torch.sym_min(attention.shape[3], TOP), dim=3)  # type: ignore[no-untyped-call]
+    return weights, keys
+
+
+def top_keys(layers: Sequence[tuple[Tensor, Tensor]], valid: Tensor) -> StrongestKeys:
+    """Return the strongest keys of each query.
 
     Args:
-        attention: [B, H, T, T].
+        layers: The result of `strongest_keys` for each layer.
         valid: Boolean [B, T], True = token; the rows of padding have no keys.
     """
-    kept = torch.sym_min(attention.shape[3], TOP)  # type: ignore[no-untyped-call]
-    weights, keys = attention.topk(kept, dim=3)
-    weights = torch.where(valid[:, None, :, None], weights, 0)
-    keys = torch.where(weights > 0, keys, -1).to(torch.int32)
-    residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(3), 0).clamp(min=0)
-    missing = TOP - kept
-    return TopKeys(F.pad(keys, (0, missing), value=-1), F.pad(weights, (0, missing)), residual)
+    weights, keys = (torch.stack(each, 1) for each in zip(*layers, strict=True))
+    weights = weights * valid[:, None, None, :, None].float()
+    keys = torch.where(weights > 0, keys.to(torch.int32), -1)
+    residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(-1), 0).clamp(min=0)
+    # Not a Pad, which CUDA has no kernel of for integers.
+    nothing = torch.zeros_like(residual[..., None]).expand(-1, -1, -1, -1, TOP)
+    return StrongestKeys(
+        torch.cat((keys, nothing.to(torch.int32) - 1), -1)[..., :TOP],
+        torch.cat((weights, nothing), -1)[..., :TOP],
+        residual,
+    )

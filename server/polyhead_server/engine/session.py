@@ -39,6 +39,8 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # The default order leaves what is reduced to the end, and keeps every layer's attention until then.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     # Threads that spin while they wait take the CPU from the other sessions.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3

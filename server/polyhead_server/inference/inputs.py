@@ -337,8 +337,12 @@ def _check_indices(given: RequestInput, array: NDArray[Any], limit: int) -> None
         return
     place = tuple(int(index) for index in np.argwhere((array < 0) | (array > limit))[0])
     where = ", ".join(map(str, place))
-    letter = given.spec.fill
-    must = f"{letter} ({limit})" if isinstance(letter, str) else limit
+    fill, below = given.spec.fill, given.spec.below
+    must = str(limit)
+    if isinstance(fill, str):
+        must = f"{fill} ({limit})"
+    elif isinstance(below, str):
+        must = f"{below}-1 ({limit})"
     raise InvalidRequestError(f"{given.name}[{where}] must be between 0 and {must}, was {array[place]}")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import HEADS, QUERIES
+from polyhead_proto.names import HEADS, LAYERS, QUERIES
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.inference.account import RequestAccount
@@ -207,9 +207,11 @@ def _cheaper(outputs: Sequence[OutputPlan]) -> str:
     """List the ways to a smaller reply that this request does not use yet."""
     attention = [output for output in outputs if output.spec.is_attention]
     ways = []
-    if len(attention) > 1:
+    if len(attention) > 1 or any(
+        output.spec.selected_axis(LAYERS) not in (None, *output.selection) for output in attention
+    ):
         ways.append("fewer layers")
-    if any(output.spec.selected_axis(HEADS) not in output.selection for output in attention):
+    if any(output.spec.selected_axis(HEADS) not in (None, *output.selection) for output in attention):
         ways.append("parameter heads (such as '0,3')")
     if any(output.spec.selected_axis(QUERIES) not in (None, *output.selection) for output in attention):
         ways.append("parameter queries (such as '0')")

@@ -96,6 +96,8 @@ class Graph(_Model):
     file: FileName
     inputs: Annotated[list[Tensor], Field(min_length=1)]
     outputs: Annotated[list[Tensor], Field(min_length=1)]
+    maps: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    """How many [T, T] values a run holds at once for each sequence, besides its outputs; None: 2 a head."""
 
     def problem(self, sizes: Mapping[str, int]) -> str | None:
         """Return what keeps a server from batching, padding and trimming it, if anything does."""

@@ -132,16 +132,21 @@ class Signature:
     def working_bytes(self, batch: int, tokens: int, sizes: Mapping[str, int] | None = None) -> int:
         """Estimate the memory of a run of this size beyond the weights, in bytes.
 
-        Counts every output, asked for or not, as onnxruntime computes them all; one layer's scores and
-        weights, (B, H, T, T) each; and eight (B, T, D) values. Without `sizes`, all axes that vary are T.
+        Counts every output, asked for or not, as onnxruntime computes them all; the values [B, T, T] that the
+        manifest says, else one layer's scores and weights; and eight [B, T, D] values. Without `sizes`, all
+        axes that vary are T.
         """
-        outputs = 0
-        for letters, fixed in self._output_bytes.items():
-            outputs += fixed * (
-                tokens ** len(letters) if sizes is None else math.prod(sizes[letter] for letter in letters)
+        if sizes is None:
+            outputs = sum(fixed * tokens ** len(letters) for letters, fixed in self._output_bytes.items())
+        else:
+            outputs = sum(
+                fixed * math.prod(sizes.get(letter, tokens) for letter in letters)
+                for letters, fixed in self._output_bytes.items()
             )
-        sizes = self.manifest.sizes
-        inside = tokens * (2 * sizes.get("H", 1) * tokens + 8 * sizes.get("D", 1))
+        maps, width = self.manifest.graphs[self.graph].maps, self.manifest.sizes.get("D", 1)
+        if maps is None:
+            maps = 2 * self.manifest.sizes.get("H", 1)
+        inside = tokens * (maps * tokens + 8 * width)
         return batch * (outputs + 4 * inside)
 
     @cached_property
@@ -186,8 +191,11 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
 
 
 def _spec(tensor: Tensor, sizes: Mapping[str, int]) -> TensorSpec:
+    fields = dict(tensor)
+    for name in ("fill", "below"):
+        fields[name] = sizes.get(fields[name], fields[name])  # the letter of an axis that is fixed
     return TensorSpec(
-        **dict(tensor),
+        **fields,
         sizes={letter: sizes[letter] for letter in tensor.axes if letter in sizes},
         optional=tensor.fill is not None,
     )

@@ -22,7 +22,7 @@ def scores(
     queries = [q for q in range(length) if sees[q].sum() >= 2]
 
     def mean(values: list[float]) -> float:
-        return sum(values) / len(values) if values else math.nan
+        return math.fsum(values) / len(values) if values else math.nan
 
     def on_keys(wanted: Callable[[int, int], bool]) -> float:
         rows = []
@@ -33,7 +33,7 @@ def scores(
         return mean(rows)
 
     def entropy(q: int) -> float:
-        return -sum(weight * math.log(weight) for weight in attention[q] if weight > 0)
+        return -math.fsum(weight * math.log(weight) for weight in attention[q] if weight > 0)
 
     found = {
         "previous": on_keys(lambda q, k: k == q - 1),
@@ -46,7 +46,7 @@ def scores(
         "distance": mean([sum(attention[q, k] * abs(q - k) for k in range(length)) for q in queries]),
     }
     for name, members in classes.items():
-        found[name] = on_keys(lambda q, k, members=members: ids[k] in members)
+        found[name] = on_keys(lambda _, k, of=frozenset(members): ids[k] in of)  # type: ignore[misc]
     found["duplicate"] = on_keys(lambda q, k: k < q and ids[k] == ids[q])
     found["induction"] = on_keys(lambda q, k: 1 <= k <= q and ids[k - 1] == ids[q])
     return found

@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from tests.model.insight.plain import rollout as plain_rollout
+from tests.model.insight.plain import thumbnail as plain_thumbnail
 from torch import Tensor
 
 from polyhead_model.insight.measures import Measures, measure
 from polyhead_model.insight.patterns import patterns_of
 from polyhead_model.insight.thumbnails import SIDE, blocks, thumbnails
-from polyhead_model.insight.top_keys import TOP, top_keys
+from polyhead_model.insight.top_keys import TOP, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
-
-from .plain import rollout as plain_rollout
-from .plain import thumbnail as plain_thumbnail
 
 LENGTHS = [41, 32, 5, 1, 0]
 LAYERS, HEADS, SIZE = 3, 2, 41
@@ -102,12 +101,12 @@ def test_top_keys_are_the_strongest(attention: Tensor, measures: Measures) -> No
 def test_a_short_sequence_has_fewer_keys() -> None:
     attention = torch.tensor([[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [0.3, 0.3, 0.4]])[None, None]
 
-    top = top_keys(attention, torch.tensor([[True, True, False]]))
+    top = top_keys([strongest_keys(attention)], torch.tensor([[True, True, False]]))
 
     nothing = [-1] * (TOP - 3)
-    assert top.keys[0, 0].tolist() == [[1, 2, 0, *nothing], [1, -1, -1, *nothing], [-1, -1, -1, *nothing]]
+    assert top.keys[0, 0, 0].tolist() == [[1, 2, 0, *nothing], [1, -1, -1, *nothing], [-1, -1, -1, *nothing]]
     assert top.keys.dtype == torch.int32
-    assert top.residual[0, 0].tolist() == [0, 0, 0]
+    assert top.residual[0, 0, 0].tolist() == [0, 0, 0]
 
 
 def test_thumbnails_are_means_over_blocks(attention: Tensor, measures: Measures) -> None:
@@ -125,7 +124,7 @@ def test_a_thumbnail_has_queries_in_rows() -> None:
     attention = torch.zeros(1, 1, 4, 4)
     attention[0, 0, 3, 1] = 0.5
 
-    picture = thumbnails(attention, blocks(torch.tensor([4]), 4))[0, 0]
+    picture = thumbnails([attention], blocks(torch.tensor([4]), 4))[0, 0, 0]
 
     assert picture.nonzero().tolist() == [[3, 1]]
     assert picture[3, 1] == 255

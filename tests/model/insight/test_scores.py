@@ -6,15 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from tests.model.insight.plain import norm_weighted as plain_norm_weighted
+from tests.model.insight.plain import scores as plain_scores
+from tests.model.insight.plain import visible_pairs
 from torch import Tensor
 
 from polyhead_model.insight.patterns import patterns_of
-from polyhead_model.insight.scores import head_scores, score_names
+from polyhead_model.insight.scores import RowSums, head_scores, row_sums, score_names
 from polyhead_model.masks import causal, valid_tokens
-
-from .plain import norm_weighted as plain_norm_weighted
-from .plain import scores as plain_scores
-from .plain import visible_pairs
 
 SEPARATOR, PUNCTUATION = 3, 4
 CLASSES = ("separator", "punctuation")
@@ -37,11 +36,12 @@ def both_scores_of(
     classes = None if ids is None else torch.stack((ids == SEPARATOR, ids == PUNCTUATION), 2)
     names = () if ids is None else CLASSES
     patterns = patterns_of(seen, ids, classes)
-    both = head_scores(
-        attention, torch.ones_like(attention[..., 0]) if norms is None else norms, patterns, logits
-    )
+    norms = torch.ones_like(attention[..., 0]) if norms is None else norms
+    weight, key = attention.max(3)
+    sums = row_sums(attention, norms, patterns, (weight, key), logits)
+    both = head_scores(RowSums(*(each[:, None] for each in sums)), patterns)
     labels = score_names(tokens=ids is not None, classes=names)
-    return [dict(zip(labels, scores.unbind(2), strict=True)) for scores in both]
+    return [dict(zip(labels, scores[:, 0].unbind(2), strict=True)) for scores in both]
 
 
 def scores_of(attention: Tensor, seen: Tensor, ids: Tensor | None = None) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from polyhead_model.insight.token_classes import token_classes
 
 
-def classes_of(tokenizer: Tokenizer) -> dict[str, set[str]]:
+def classes_of(tokenizer: Tokenizer) -> dict[str, set[str | None]]:
     contents: dict[str, Any] = json.loads(tokenizer.to_str())
     return {
         each.name: {tokenizer.id_to_token(number) for number in each.ids} for each in token_classes(contents)

@@ -117,6 +117,10 @@ def test_a_missing_or_huge_manifest_is_refused(folder: Path) -> None:
         ({"axes": ["B", "T", "B"]}, "must have B first and nowhere else, was B, T, B"),
         ({"axes": ["B", "T", "d"]}, "axes.2: String should match"),
         ({"axes": ["B", "T", "Q"]}, "axis Q must be that of an input, or have a size"),
+        ({"layers": [0]}, "attention.0: layers must be one for each index of their axis, and different"),
+        ({"axes": ["B", "L", "T"], "layers": [0]}, "layers must be one for each index of their axis"),
+        ({"axes": ["B", "L", "T"], "layers": [1, 1]}, "layers must be one for each index of their axis"),
+        ({"axes": ["B", "T", "H"], "labels": ["a"]}, "labels must be one for each index of their axis"),
         ({"name": "lengths"}, "each output must have a name of its own, were output, lengths, lengths"),
     ],
 )
@@ -143,6 +147,7 @@ def test_a_graph_that_cannot_be_described_is_left_out(
         ({"fill": 0.0}, "an input with an axis beside B must be needed"),
         ({"axes": ["B"]}, "an input with an axis beside B must be needed"),
         ({"fill": "S"}, "axis S must be that of an input, or have a size"),
+        ({"below": "S"}, "axis S must be that of an input, or have a size"),
     ],
 )
 def test_where_no_graph_can_be_described_the_version_is_refused(

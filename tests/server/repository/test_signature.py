@@ -46,6 +46,16 @@ def test_a_masked_family_takes_a_mask(repository: Path) -> None:
     assert (mask.datatype, mask.shape, mask.optional) == ("BOOL", (-1, -1, -1), True)
 
 
+def test_a_bound_by_a_fixed_axis_is_a_number(repository: Path) -> None:
+    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    fast = manifest.graphs["fast"]
+    choice = fast.inputs[1].model_copy(update={"name": "choice", "axes": ("B", "L"), "below": "H"})
+    graph = fast.model_copy(update={"inputs": [*fast.inputs, choice]})
+    chosen = signature_of(manifest.model_copy(update={"graphs": {"fast": graph}}), "fast")
+
+    assert chosen.inputs["choice"].below == 4
+
+
 @pytest.mark.parametrize(("graph", "maps", "norms"), [("fast", 2, 0), ("attention", 4, 2)])
 def test_working_memory_counts_every_attention_map(
     repository: Path, graph: GraphName, maps: int, norms: int
@@ -53,3 +63,15 @@ def test_working_memory_counts_every_attention_map(
     needed = signature(repository, "tiny", graph).working_bytes(3, 100)
 
     assert needed == 4 * 3 * (maps * 4 * 100 * 100 + norms * 4 * 100 + (8 + 1) * 16 * 100)
+
+
+def test_working_memory_counts_the_maps_that_the_manifest_says(repository: Path) -> None:
+    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    fast = manifest.graphs["fast"]
+    before, more = (
+        signature_of(manifest.model_copy(update={"graphs": {"fast": graph}}), "fast").working_bytes(3, 100)
+        for graph in (fast.model_copy(update={"maps": None}), fast.model_copy(update={"maps": 11}))
+    )
+
+    assert fast.maps == 2 * 4
+    assert more - before == 4 * 3 * (11 - 2 * 4) * 100 * 100

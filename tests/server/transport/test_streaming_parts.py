@@ -103,6 +103,7 @@ def test_an_output_that_fits_is_one_part(server: Any) -> None:
         "output",
         "attention.0",
         "attention.1",
+        "value_norms",
     ]
     assert not any(reply.infer_response.outputs[0].parameters for reply in replies)
 
@@ -314,7 +315,7 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
         (refused,) = stream(server, iter([request]))
         assert refused.error_message.startswith("UNAVAILABLE: requests and replies hold ")
         assert refused.infer_response.id == "mine"
-    assert len(produced.arrays) == 2 * 3
+    assert len(produced.arrays) == 2 * 4
     with pytest.raises(grpc.RpcError, match="more would pass the limit of") as caught:
         server.infer("tiny.attention", {"x": LONG}, parameters={"heads": "0", "queries": "0"})
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -1,0 +1,248 @@
+"""The insight graph, against plain loops over transformers' attention."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.checkpoints import random_model, write_checkpoint
+from tests.model.insight.plain import norm_weighted, rollout, scores, thumbnail, visible_pairs
+
+from polyhead_export import export_family, from_checkpoint
+from polyhead_export.graphs import build_graph
+from polyhead_export.kinds.insight import InsightGraph
+from polyhead_export.parity import TOLERANCE, deviation, reference_outputs, run_reference
+from polyhead_export.samples import sample_inputs
+from polyhead_export.weights import names_of, share_weights
+from polyhead_model import Encoder, EncoderConfig
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LENGTHS = [40, 12, 1]
+POSITIONS = ("previous", "next", "current", "first")
+SHAPES = ("entropy", "normalised_entropy", "confidence", "distance")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random BERT with all that an insight graph can say."""
+    checkpoint = tmp_path_factory.mktemp("checkpoint")
+    write_checkpoint(checkpoint, "bert")
+    built = from_checkpoint(checkpoint, "bert").build()
+    models = tmp_path_factory.mktemp("models")
+    return export_family(built.encoder, "bert", models, graphs=["insight"], tokenizer=built.tokenizer).folder
+
+
+@pytest.fixture(scope="module")
+def manifest(folder: Path) -> dict[str, Any]:
+    contents: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return contents
+
+
+@pytest.fixture(scope="module")
+def inputs() -> dict[str, NDArray[Any]]:
+    """Ids of few tokens, so that they are repeated; separators and punctuation among them."""
+    random = np.random.default_rng(51)
+    ids = random.choice([3, 5, 6, 7, 8, 64, 65], (len(LENGTHS), max(LENGTHS)))
+    return {
+        "input_ids": ids.astype(np.int64),
+        "token_type_ids": np.zeros_like(ids, dtype=np.int64),
+        "lengths": np.array(LENGTHS, np.int32),
+        "head_mix": random.standard_normal((len(LENGTHS), 1, 4)).astype(np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def outputs(folder: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    session = ort.InferenceSession(folder / "insight.onnx", providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+@pytest.fixture(scope="module")
+def theirs(inputs: dict[str, NDArray[Any]], folder: Path) -> list[tuple[Any, Any]]:
+    """For each sequence, transformers' attention [H, T, T] and the norms of what each key gives [H, T]."""
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    model = random_model("bert", vocab_size=len(words))
+    found = []
+    for ids, length in zip(inputs["input_ids"], LENGTHS, strict=True):
+        with torch.inference_mode():
+            result = model(torch.from_numpy(ids[None, :length]), output_attentions=True)
+            layer = model.encoder.layer[0].attention
+            values = layer.self.value(model.embeddings(torch.from_numpy(ids[None, :length])))[0]
+            by_head = values.reshape(length, 4, -1).transpose(0, 1)
+            projection = layer.output.dense.weight.reshape(16, 4, -1).permute(1, 2, 0)
+            norms = (by_head @ projection).norm(dim=-1)
+        found.append((result.attentions[0][0].double().numpy(), norms.double().numpy()))
+    return found
+
+
+def test_the_graph_has_the_signature_of_the_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    session = ort.InferenceSession(folder / "insight.onnx", providers=["CPUExecutionProvider"])
+    sizes, graph = manifest["sizes"], manifest["graphs"]["insight"]
+
+    assert {letter: sizes[letter] for letter in ("S", "Top", "Side")} == {"S": 12, "Top": 8, "Side": 32}
+    for side, actual in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        expected = [
+            (said["name"], [sizes.get(letter, letter) for letter in said["axes"]]) for said in graph[side]
+        ]
+        assert [(value.name, value.shape) for value in actual] == expected
+    said = {tensor["name"]: tensor for tensor in graph["inputs"] + graph["outputs"]}
+    assert said["head_mix"]["fill"] == 1 / 4
+    assert said["head_mix"]["range"] == [None, None]
+    assert said["head_scores"]["labels"] == said["weighted_scores"]["labels"]
+    assert said["head_scores"]["labels"] == [
+        *POSITIONS,
+        *SHAPES,
+        "separator",
+        "punctuation",
+        "duplicate",
+        "induction",
+    ]
+    for name in ("head_scores", "top_keys", "residual", "thumbnails"):
+        assert (said[name]["role"], said[name]["layers"]) == (name, [0])
+    assert max(manifest["parity"]["graphs"]["insight"].values()) <= TOLERANCE
+
+
+def test_scores_are_those_of_transformers_attention(
+    outputs: dict[str, NDArray[Any]],
+    inputs: dict[str, NDArray[Any]],
+    theirs: list[Any],
+    manifest: Any,
+    folder: Path,
+) -> None:
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    classes = {
+        "separator": {words["[SEP]"]},
+        "punctuation": {words[word] for word in words if set(word.removeprefix("##")) <= set("<>[]/:.")},
+    }
+    labels = manifest["graphs"]["insight"]["outputs"][1]["labels"]
+    for item, (attention, norms) in enumerate(theirs):
+        sees = visible_pairs(LENGTHS[item], causal=False)
+        ids = inputs["input_ids"][item].tolist()
+        for head in range(4):
+            raw = scores(attention[head], sees, ids, classes)
+            weighted = scores(norm_weighted(attention[head], norms[head]), sees, ids, classes)
+            assert list(raw) == labels
+            for name, expected in (("head_scores", raw), ("weighted_scores", weighted)):
+                np.testing.assert_allclose(
+                    outputs[name][item, 0, head], list(expected.values()), rtol=1e-5, atol=1e-5
+                )
+    assert np.isnan(outputs["head_scores"][2]).all()
+
+
+def test_maps_are_those_of_transformers_attention(
+    outputs: dict[str, NDArray[Any]], inputs: dict[str, NDArray[Any]], theirs: list[Any]
+) -> None:
+    for item, (attention, norms) in enumerate(theirs):
+        length = LENGTHS[item]
+        inside = np.s_[item, :length, :length]
+        mixed = np.einsum("h,hqk->qk", inputs["head_mix"][item, 0], attention)
+
+        np.testing.assert_allclose(outputs["rollout"][inside], rollout([attention]), atol=1e-5)
+        np.testing.assert_allclose(outputs["mixed"][inside], mixed, atol=1e-5)
+        np.testing.assert_allclose(outputs["value_norms"][item, 0, :, :length], norms, rtol=1e-5)
+        assert not outputs["rollout"][item, length:].any()
+        assert not outputs["mixed"][item, :, length:].any()
+        assert not outputs["value_norms"][item, ..., length:].any()
+
+
+def test_keys_and_pictures_are_those_of_transformers_attention(
+    outputs: dict[str, NDArray[Any]], theirs: list[Any]
+) -> None:
+    for item, (attention, _) in enumerate(theirs):
+        length = LENGTHS[item]
+        kept = min(8, length)
+        keys = outputs["top_keys"][item, 0, :, :length]
+        strongest = np.sort(attention, axis=-1)[..., ::-1][..., :kept]
+
+        np.testing.assert_allclose(outputs["top_weights"][item, 0, :, :length, :kept], strongest, atol=1e-5)
+        np.testing.assert_allclose(
+            np.take_along_axis(attention, keys[..., :kept].astype(np.int64), axis=-1), strongest, atol=1e-5
+        )
+        assert (keys[..., kept:] == -1).all()
+        assert (outputs["top_keys"][item, 0, :, length:] == -1).all()
+        np.testing.assert_allclose(outputs["residual"][item, 0, :, :length], 1 - strongest.sum(-1), atol=1e-5)
+        for head in range(4):
+            np.testing.assert_allclose(
+                outputs["thumbnails"][item, 0, head], thumbnail(attention[head], 32), atol=0.51
+            )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EncoderConfig(d_model=16, heads=2, layers=2, feed_forward=16, causal=True, norm="pre"),
+        EncoderConfig(d_model=12, heads=2, layers=1, mask_input=True),
+    ],
+    ids=["causal", "mask"],
+)
+def test_padding_may_hold_anything(config: EncoderConfig, tmp_path: Path) -> None:
+    """NaN behind the end of a sequence reaches nothing; vectors have the scores that need no tokens."""
+    torch.manual_seed(52)
+    encoder, kind = Encoder(config).eval(), InsightGraph()
+    model = build_graph(encoder, kind)
+    share_weights([model], tmp_path, names_of(encoder))
+    ir.save(model, tmp_path / kind.file)
+    session = ort.InferenceSession(tmp_path / kind.file, providers=["CPUExecutionProvider"])
+    inputs = sample_inputs(config, kind, 4, 9, seed=53)
+    inputs["lengths"] = torch.tensor([9, 5, 1, 0], dtype=torch.int32)
+    names = [value.name for value in session.get_outputs()]
+    reference, expected = run_reference(encoder, kind, inputs)
+    dirty = {name: value.numpy().copy() for name, value in inputs.items()}
+    for item, length in enumerate(inputs["lengths"].tolist()):
+        dirty["x"][item, length:] = np.nan
+
+    actual = dict(zip(names, session.run(names, dirty), strict=True))
+
+    assert kind.scores(config) == (*POSITIONS, *SHAPES)
+    assert np.isnan(actual["head_scores"][2:]).all()
+    ours, wanted = kind.align(actual, expected, reference)
+    assert all(deviation(ours[name], wanted[name]) <= TOLERANCE for name in names)
+
+
+def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
+    config = EncoderConfig(d_model=4, heads=1, layers=1)
+    kind = InsightGraph()
+    with torch.random.fork_rng():
+        torch.manual_seed(54)
+        encoder = Encoder(config).eval()
+    expected = reference_outputs(encoder, kind, sample_inputs(config, kind, 1, 3, seed=55))
+    weights = torch.tensor([[0.4, 0.4, 0.2]]).expand(1, 1, 3, 3)
+    keys = expected["top_keys"].copy()
+    keys[..., :3] = [0, 1, 2]
+    expected["top_keys"], expected["top_weights"] = keys, np.zeros_like(expected["top_weights"])
+    expected["top_weights"][..., :3] = [0.4, 0.4, 0.2]
+    run: Any = SimpleNamespace(weights={0: weights})
+
+    def off(name: str, values: NDArray[Any]) -> float:
+        ours, wanted = kind.align(expected | {name: values}, expected, run)
+        return deviation(ours[name], wanted[name])
+
+    swapped = keys.copy()
+    swapped[..., :3] = [1, 0, 2]
+    assert off("top_keys", swapped) == 0
+    swapped[..., :3] = [2, 1, 0]
+    assert off("top_keys", swapped) == pytest.approx(0.2)
+    swapped[..., :3] = [1, 1, 2]
+    assert off("top_keys", swapped) == float("inf")
+    picture = expected["thumbnails"].astype(np.int64)
+    assert off("thumbnails", np.where(picture > 0, picture - 1, 1)) == 0
+    assert off("thumbnails", np.where(picture > 1, picture - 2, 2)) == pytest.approx(2 / 255)
+
+
+def test_sixteen_bits_are_measured(tmp_path: Path) -> None:
+    torch.manual_seed(56)
+    encoder = Encoder(EncoderConfig(d_model=16, heads=2, layers=1, vocabulary=40))
+
+    parity = export_family(encoder, "narrow", tmp_path, precision="bf16", graphs=["insight"]).parity
+
+    assert parity.drift is not None
+    assert max(parity.deviations["insight"].values()) <= TOLERANCE
+    assert 0 < parity.drift.deviations["insight"]["weighted_scores"] < 0.1
