@@ -57,7 +57,13 @@ def test_maps_are_compared_where_thumbnails_show_every_token() -> None:
 
 def test_the_insight_graph_gives_what_its_attention_gives(insight_server: str) -> None:
     """Against all weights, which the attention graph returns."""
-    texts = ["the cat sat on the mat .", "a big dog ran !", "i saw that , yesterday", "the the cat cat", "dog"]
+    texts = [
+        "the cat sat on the mat .",
+        "a big dog ran !",
+        "i saw that , yesterday",
+        "the the cat cat",
+        "dog",
+    ]
     with Client(insight_server) as client:
         found = survey_heads(client, texts)
         encodings = [client.encode(text, attention=True, value_norms=True) for text in texts]
