@@ -80,13 +80,19 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
 
 
 def _score(encoding: Encoding, name: str, values: NDArray[Any]) -> Table:
-    """Return a table of one score, [L, H]."""
+    """Return a table of one score, [L, H]; heads that do not fit into a line continue in the next."""
+    heads = [str(head) for head in encoding.heads or ()]
+    rows = [["–" if np.isnan(value) else f"{value:.2f}" for value in row] for row in values]
+    width = max(map(len, [*heads, *(cell for row in rows for cell in row)]))
+
+    def line(cells: Sequence[str]) -> Text:
+        return Text(" ".join(cell.ljust(width) for cell in cells))
+
     table = Table(title=f"{name} of each head", title_justify="left", title_style="", box=SIMPLE_HEAD)
-    table.add_column("layer", justify="right")
-    for head in encoding.heads or ():
-        table.add_column(str(head), justify="right")
-    for layer, row in zip(encoding.scores.layers if encoding.scores else (), values, strict=True):
-        table.add_row(str(layer), *("–" if np.isnan(value) else f"{value:.2f}" for value in row))
+    table.add_column("layer", justify="right", no_wrap=True)
+    table.add_column(line(heads))
+    for layer, row in zip(encoding.scores.layers if encoding.scores else (), rows, strict=True):
+        table.add_row(str(layer), line(row))
     return table
 
 

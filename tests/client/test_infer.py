@@ -104,6 +104,17 @@ def test_a_score_of_all_heads_is_a_table(capsys: Captured) -> None:
 
 
 @pytest.mark.usefixtures("insight")
+def test_a_score_is_whole_on_a_narrow_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+
+    assert main(["infer", "the cat", "--scores", "entropy"]) == 0
+
+    _, table = capsys.readouterr().out.split("entropy of each head")
+    assert len(re.findall(r"\b\d\.\d\d\b", table.partition("ms in")[0])) >= 2 * 3
+    assert "…" not in table
+
+
+@pytest.mark.usefixtures("insight")
 def test_scores_are_written(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "all.npz"
     one, all_ = (
