@@ -302,7 +302,8 @@ def test_the_first_of_the_strongest_are_selected(models: Path, serve: Any) -> No
     assert result.datatypes == {"strongest": "FP16", "places": "INT32"}
     for parameters, message in (
         ({"top": 4}, r"parameter top of output places must be between 1 and Top \(3\), was 4"),
-        ({"top": 0}, "parameter top of output places must be at least 1, was 0"),
+        ({"top": 0}, "parameter top of output places must be a whole number of at least 1, was 0"),
+        ({"top": -1}, "parameter top of output places must be a whole number of at least 1, was -1"),
         ({"dtype": "FP16"}, "parameter dtype FP16 does not apply to output places"),
     ):
         with pytest.raises(grpc.RpcError, match=message):

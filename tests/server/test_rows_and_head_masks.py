@@ -201,7 +201,7 @@ def test_rows_that_a_text_has_not(probed: Running, rows: Any, message: str) -> N
         ({"heads": "2"}, "parameter heads of output attention_rows must be between 0 and H-1 (1), was 2"),
         ({"queries": "0"}, "parameter queries does not apply to output attention_rows"),
         ({"top": 3}, "parameter top does not apply to output attention_rows"),
-        ({"top": 0}, "parameter top of output attention_rows must be at least 1, was 0"),
+        ({"top": 0}, "parameter top of output attention_rows must be a whole number of at least 1, was 0"),
     ],
 )
 def test_selections_that_do_not_fit(probed: Running, parameters: dict[str, Any], message: str) -> None:

@@ -131,9 +131,9 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
             case "triton_enable_empty_final_response":
                 _boolean(name, parameter)
             case "timeout":
-                timeout = _at_least_zero(name, parameter)
+                timeout = _whole_number(name, parameter)
             case "priority":
-                priority = _at_least_zero(name, parameter)
+                priority = _whole_number(name, parameter)
             case "sequence_id" | "sequence_start" | "sequence_end":
                 _without_sequence(name, parameter)
             case _ if not _changes_nothing(
@@ -201,7 +201,7 @@ def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> 
     size = None
     for name, parameter in parameters.items():
         if name == "binary_data_size":
-            size = _at_least_zero(name, parameter, whose)
+            size = _whole_number(name, parameter, whose)
         elif not _changes_nothing(name, parameter, whose, text=text):
             raise InvalidRequestError(
                 f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}"
@@ -270,9 +270,7 @@ def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
 
 def _first(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
     """Read how many of the first are selected."""
-    count = _at_least_zero(name, parameter, whose)
-    if count == 0:
-        raise InvalidRequestError(f"parameter {name} of {whose} must be at least 1, was 0")
+    count = _whole_number(name, parameter, whose, least=1)
     return Selector(name=name, whose=whose, ranges=[(0, count)])
 
 
@@ -282,14 +280,15 @@ def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request"
     return parameter.bool_param
 
 
-def _at_least_zero(name: str, parameter: pb.InferParameter, whose: str = "the request") -> int:
-    choice = parameter.WhichOneof("parameter_choice")
-    if choice == "uint64_param":
-        return parameter.uint64_param
-    if choice == "int64_param" and parameter.int64_param >= 0:
-        return parameter.int64_param
+def _whole_number(
+    name: str, parameter: pb.InferParameter, whose: str = "the request", *, least: int = 0
+) -> int:
+    if parameter.WhichOneof("parameter_choice") in {"int64_param", "uint64_param"}:
+        number = parameter.int64_param or parameter.uint64_param
+        if number >= least:
+            return number
     raise InvalidRequestError(
-        f"parameter {name} of {whose} must be a whole number of at least 0, was {_shown(parameter)}"
+        f"parameter {name} of {whose} must be a whole number of at least {least}, was {_shown(parameter)}"
     )
 
 
