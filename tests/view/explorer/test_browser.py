@@ -315,7 +315,7 @@ def test_without_an_insight_graph_the_page_says_what_is_missing(window: Window, 
 def test_families_without_texts_are_refused(window: Window) -> None:
     window.find("#family").send_keys("vectors")
 
-    window.until(lambda: "takes vectors, not texts" in window.find("#about").text)
+    window.until(lambda: "takes no texts" in window.find("#about").text)
     assert not window.all("[role=gridcell]")
 
 

@@ -26,7 +26,7 @@ def test_families_are_described_with_what_is_missing(page: TestClient, words: Fa
     assert served["address"] == "host:1"
     first, second = sorted(served["families"], key=lambda one: str(one["name"]))
     assert first["name"] == "vectors"
-    assert "takes vectors, not texts" in first["refused"]
+    assert "takes no texts" in first["refused"]
     assert second == {
         "name": "words",
         "layers": 2,

@@ -53,7 +53,7 @@ def test_families_are_found(open_page: Open, repository: Path) -> None:
 
     families = {one["name"]: one for one in served["families"]}
     assert families.keys() == {"tiny", "tiny-tokens", "tiny-masked"}
-    assert "takes vectors" in families["tiny"]["refused"]
+    assert "takes no texts" in families["tiny"]["refused"]
     assert (families["tiny-tokens"]["layers"], families["tiny-tokens"]["heads"]) == (2, 2)
 
 

@@ -191,7 +191,7 @@ def describe(info: ModelInfo) -> dict[str, Any]:
     """Describe a family for the page."""
     if not info.takes_text:
         refused = (
-            f"{info.family} takes vectors, not texts. The explorer needs a family with a tokeniser: "
+            f"{info.family} takes no texts. The explorer needs a family with a tokeniser: "
             "polyhead export --checkpoint FOLDER."
         )
         return {"name": info.family, "refused": refused}

@@ -144,7 +144,7 @@ async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not tasks[0].done():
-            raise HTTPException(499, "nobody waits for the answer")
+            raise HTTPException(499, "the browser does not wait for the answer")
         return tasks[0].result()
     finally:
         for task in tasks:

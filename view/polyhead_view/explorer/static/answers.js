@@ -20,11 +20,11 @@ async function request(path, question, signal) {
     throw new Refusal("The explorer itself does not answer. Is `polyhead explore` still running?", "Unavailable");
   }
   if (response.ok) return response;
-  let told = {};
+  let problem = {};
   try {
-    told = await response.json();
+    problem = await response.json();
   } catch { /* not one of ours */ }
-  throw new Refusal(told.message ?? `The explorer failed with status ${response.status}.`, told.kind);
+  throw new Refusal(problem.message ?? `The explorer failed with status ${response.status}.`, problem.kind);
 }
 
 export async function askServer(signal) {

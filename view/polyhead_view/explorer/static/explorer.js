@@ -1,7 +1,7 @@
 // The page: what is chosen, what is asked for it, and where the answers are shown.
 
 import { ask, askServer, fetchColours, latest } from "./answers.js";
-import { colourOf, paint, setColours } from "./colours.js";
+import { paint, setColours } from "./colours.js";
 import { HeadGrid } from "./grid.js";
 import { Panel, Strip } from "./panel.js";
 

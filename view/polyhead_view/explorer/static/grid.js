@@ -5,7 +5,7 @@ import { colourOf, css, paint, shade } from "./colours.js";
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 export class HeadGrid {
-  /** `on.open`, `on.silence` and `on.look` are called with layer and head; `on.close` with neither. */
+  /** `on.open`, `on.silence` and `on.look` are called with layer and head. */
   constructor(name, on) {
     this.on = on;
     this.cells = [];
