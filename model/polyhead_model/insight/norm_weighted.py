@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def norm_weighted(attention: Tensor, norms: Tensor, moved: Tensor | None = None) -> Tensor:
+def scale_norm_weighted(attention: Tensor, norms: Tensor, moved: Tensor | None = None) -> Tensor:
     """Weight attention by the norms of what it moves, and scale each row to sum to 1 again.
 
     A head often rests on a token whose value is almost zero, such as [SEP]: the weight is large, and nothing

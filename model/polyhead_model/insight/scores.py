@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polyhead_model.insight.norm_weighted import norm_weighted
+from polyhead_model.insight.norm_weighted import scale_norm_weighted
 from polyhead_model.insight.patterns import POSITIONS, Patterns, pattern_names
 
 SHAPES = ("entropy", "normalised_entropy", "confidence", "distance")
@@ -35,7 +35,7 @@ class RowSums(NamedTuple):
 
     largest_logit: Tensor
     largest_moved: Tensor
-    """The largest weight of each row of `norm_weighted`."""
+    """The largest weight of each row of `scale_norm_weighted`."""
     of_logits: Tensor
     """Σ A logits."""
     moved: Tensor
@@ -47,7 +47,7 @@ class RowSums(NamedTuple):
     on_pairs: Tensor
     """[B, H, P + 1]: the sums over the pairs of each pattern."""
     moved_on_pairs: Tensor
-    """[B, H, P + 1]: the same of `norm_weighted`."""
+    """[B, H, P + 1]: the same of `scale_norm_weighted`."""
 
 
 def row_sums(
@@ -70,7 +70,7 @@ def row_sums(
     # One column at a time: onnxruntime multiplies by one faster than by two.
     column = norms[..., None]
     moved = attention @ column
-    weighted = norm_weighted(attention, norms, moved)
+    weighted = scale_norm_weighted(attention, norms, moved)
     pairs = patterns.pairs.flatten(1, 2)
     return RowSums(
         largest_logit=logits.amax(3),
@@ -103,7 +103,7 @@ def head_scores(sums: RowSums, largest: Tensor, patterns: Patterns) -> tuple[Ten
         patterns: Of the same sequences.
 
     Returns:
-        The scores of the attention and those of `norm_weighted`, [B, L, H, S] each, in the order of
+        The scores of the attention and those of `scale_norm_weighted`, [B, L, H, S] each, in the order of
         `score_names`; NaN where no query counts.
     """
     shift = sums.largest_logit - largest.clamp(min=_TINY).log()

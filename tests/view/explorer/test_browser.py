@@ -132,7 +132,7 @@ def test_all_heads_are_shown_with_their_scores(window: Window) -> None:
     assert len(colours) == 5, "one of each score, and one of what is not defined"
 
 
-def test_the_page_asks_nobody_else(window: Window) -> None:
+def test_the_page_asks_no_other_host(window: Window) -> None:
     loaded = window.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
 
     assert len(loaded) > 6
