@@ -228,10 +228,7 @@ class _Part:
         """Return what calls must have in common to be joined."""
         template, requested = self.template, self.template.requested
         return (
-            template.info.name,
-            template.version,
-            template.truncate,
-            requested.signature,
+            template,
             # T decides whether a selected query is valid.
             requested.queries is not None and not requested.rows and self.width,
             self.batch.signature,
@@ -303,7 +300,7 @@ class _Queue:
 
     def learn(self, results: Results, size: int, width: int) -> None:
         """Learn what a form costs from the result for `size` sequences."""
-        nanoseconds = results.timings.compute_ns
+        nanoseconds = results.timings.get("compute_ns")
         if nanoseconds is None or not size * width:
             return
         seconds = nanoseconds / 1e9 / (size * width)
