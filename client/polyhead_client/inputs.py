@@ -20,6 +20,8 @@ from polyhead_client.tensors import InputTensor, as_datatype, encode_texts
 from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import INPUT_IDS, LENGTHS, MASK, ROWS, TEXT, TOKEN_TYPE_IDS, X
 
+_HALF = np.dtype(np.float16)
+
 Inputs: TypeAlias = (
     str | Sequence[str] | NDArray[Any] | Sequence[NDArray[Any]] | Sequence[int] | Sequence[Sequence[int]]
 )
@@ -39,7 +41,7 @@ class Field:
     @property
     def row_bytes(self) -> int:
         """The bytes of the longest row."""
-        return self.rows[0].nbytes if isinstance(self.rows, np.ndarray) else max(row.nbytes for row in self.rows)
+        return max(row.nbytes for row in self.rows)
 
     @property
     def signature(self) -> Hashable:
@@ -249,8 +251,8 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 def _main(rows: Rows) -> Field:
     if rows[0].ndim == 1:
         return _field(INPUT_IDS, "INT64", rows)
-    half = all(row.dtype == np.float16 for row in rows)
-    return _field(X, "FP16" if half else "FP32", rows, fixed=1)
+    dtypes = {rows.dtype} if isinstance(rows, np.ndarray) else {row.dtype for row in rows}
+    return _field(X, "FP16" if dtypes == {_HALF} else "FP32", rows, fixed=1)
 
 
 def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> Field:
