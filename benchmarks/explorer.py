@@ -93,7 +93,8 @@ def _until(driver: webdriver.Chrome, condition: Callable[[], object]) -> None:
 
 
 def _memory(driver: webdriver.Chrome) -> float:
-    """Return the memory of all the browser's processes in MB; what they share counts once (PSS)."""
+    """Return the memory of all the browser's processes in MB, without garbage; what they share once."""
+    driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
     service = psutil.Process(driver.service.process.pid)
     return sum(one.memory_full_info().pss for one in service.children(recursive=True)) / 1e6
 

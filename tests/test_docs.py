@@ -1,4 +1,4 @@
-"""What docs/encoders.md, docs/view.md and docs/your-own-encoder.md show works, and what they quote is said."""
+"""What the pages on encoders, pictures and your own encoder show works, and what they quote is said."""
 
 import ast
 import re

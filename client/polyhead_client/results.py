@@ -66,15 +66,16 @@ class Results:
             return MappingProxyType(by_layer) if by_layer else None
 
         def scores(role: str, weighted: HeadScores | None = None) -> HeadScores | None:
-            for output in requested.with_role(role):
-                return HeadScores(
-                    values=self.arrays[output.name],
-                    names=output.labels,
-                    layers=tuple(output.layers),
-                    heads=heads or (),
-                    weighted=weighted,
-                )
-            return None
+            outputs = requested.with_role(role)
+            if not outputs:
+                return None
+            return HeadScores(
+                values=self.arrays[outputs[0].name],
+                names=outputs[0].labels,
+                layers=tuple(outputs[0].layers),
+                heads=heads or (),
+                weighted=weighted,
+            )
 
         heads = requested.heads or tuple(range(self.heads)) or None
         # The first output of each role.

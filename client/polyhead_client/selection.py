@@ -82,7 +82,7 @@ class SelectedOutput:
     sequence_bytes: tuple[int, int] = (0, 0)
     """The bytes n of one sequence, and a power p: n · T ** p. 0 if they are not known."""
 
-    @property
+    @cached_property
     def is_attention(self) -> bool:
         """Whether it holds attention weights."""
         return self.role in _WEIGHTS

@@ -156,7 +156,7 @@ def test_the_page_shows_what_works(address: str) -> None:
 
     names["client"].close()
     assert names["result"].scores["previous"].shape == (L, H)
-    assert names["result"].top.keys.shape == (L, H, 8, 3)
+    assert names["result"].top.keys.shape == (L, H, 9, 3)
 
 
 def test_bertviz_gets_what_it_needs(client: Client) -> None:

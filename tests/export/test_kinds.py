@@ -82,7 +82,7 @@ def test_rows_are_rows_of_the_attention_graph(folders: dict[str, Path]) -> None:
 
 
 def test_rows_in_16_bits(tmp_path: Path) -> None:
-    """The export itself compares them with PyTorch. Only the layer whose rows are asked for stays in parts."""
+    """The export itself compares them with PyTorch. Only the layer that is asked for stays in parts."""
     encoder = Encoder(dataclasses.replace(CONFIG, head_mask_input=True))
     options: dict[str, Any] = {"graphs": ["rows"], "attention_layers": [1], "precision": "fp16"}
     exported = export_family(encoder, "half", tmp_path, **options)

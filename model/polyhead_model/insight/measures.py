@@ -66,23 +66,21 @@ def measure(
     mixes = torch.stack((equal, head_mix), 2)  # (B, L, 2, H)
     for layer, (weights, its_norms, its_logits) in enumerate(zip(attention, norms, logits, strict=True)):
         strongest.append(strongest_keys(weights))
-        its_weights, its_keys = strongest[-1]
-        largest = its_weights[..., 0], its_keys[..., 0]
-        sums.append(row_sums(weights, its_norms, patterns, largest, its_logits))
+        sums.append(row_sums(weights, its_norms, patterns, its_logits))
         # One pass over the weights for two sums over the heads.
         mean, mix = (mixes[:, layer] @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
         means.append(mean)
         mixed.append(mix)
-    scores, weighted = head_scores(
-        RowSums(*(torch.stack(each, 1) for each in zip(*sums, strict=True))), patterns
-    )
+    top = top_keys(strongest, valid)
+    stacked = RowSums(*(torch.stack(each, 1) for each in zip(*sums, strict=True)))
+    scores, weighted = head_scores(stacked, top.weights[..., 0], patterns)
     tokens = (valid[:, :, None] & valid[:, None, :]).float()
     return Measures(
         head_scores=scores,
         weighted_scores=weighted,
         rollout=rolled_out(means) * tokens,
         mixed=sum(mixed[1:], mixed[0]) * tokens,
-        top=top_keys(strongest, valid),
+        top=top,
         thumbnails=thumbnails(attention, blocks(lengths, size)),
         value_norms=torch.stack(list(norms), 1),
     )

@@ -30,18 +30,20 @@ def score_names(*, tokens: bool, classes: Sequence[str]) -> tuple[str, ...]:
 class RowSums(NamedTuple):
     """What the scores of a layer are made of, each read from its weights in one pass.
 
-    Small next to the weights: [B, H, T] each, or [B, H, T, 2] where there are two, but for the last two.
+    Small next to the weights: [B, H, T] each, but for the last two.
     """
 
-    largest: Tensor
-    """The largest weight of each row."""
-    its_logit: Tensor
+    largest_logit: Tensor
     largest_moved: Tensor
     """The largest weight of each row of `norm_weighted`."""
     of_logits: Tensor
-    """Σ A logits and Σ A n logits."""
-    of_norms: Tensor
-    """Σ A n and Σ A n ln n."""
+    """Σ A logits."""
+    moved: Tensor
+    """Σ A n."""
+    moved_logits: Tensor
+    """Σ A n logits."""
+    moved_logs: Tensor
+    """Σ A n ln n."""
     on_pairs: Tensor
     """[B, H, P + 1]: the sums over the pairs of each pattern."""
     moved_on_pairs: Tensor
@@ -52,7 +54,6 @@ def row_sums(
     attention: Tensor,
     norms: Tensor,
     patterns: Patterns,
-    largest: tuple[Tensor, Tensor],
     logits: Tensor | None = None,
 ) -> RowSums:
     """Reduce the weights of one layer to what `head_scores` needs.
@@ -61,26 +62,29 @@ def row_sums(
         attention: [B, H, T, T].
         norms: ‖v W_O‖ [B, H, T]; finite in padding.
         patterns: Of the same sequences.
-        largest: The largest weight of each row and its key, [B, H, T] each.
         logits: The finite numbers [B, H, T, T] that `attention` is the softmax of, which saves a logarithm of
             every weight; None = they are not known.
     """
     logits = attention.clamp(min=_TINY).log() if logits is None else logits
-    of_norms = attention @ torch.stack((norms, norms * norms.clamp(min=_TINY).log()), 3)
-    weighted = norm_weighted(attention, norms, of_norms[..., :1])
+    by_logits = attention * logits
+    # One column at a time: onnxruntime multiplies by one faster than by two.
+    column = norms[..., None]
+    moved = attention @ column
+    weighted = norm_weighted(attention, norms, moved)
     pairs = patterns.pairs.flatten(1, 2)
     return RowSums(
-        largest=largest[0],
-        its_logit=logits.gather(3, largest[1][..., None])[..., 0],
+        largest_logit=logits.amax(3),
         largest_moved=weighted.amax(3),
-        of_logits=(attention * logits) @ torch.stack((torch.ones_like(norms), norms), 3),
-        of_norms=of_norms,
+        of_logits=by_logits.sum(3),
+        moved=moved[..., 0],
+        moved_logits=(by_logits @ column)[..., 0],
+        moved_logs=(attention @ (column * column.clamp(min=_TINY).log()))[..., 0],
         on_pairs=attention.flatten(2) @ pairs,
         moved_on_pairs=weighted.flatten(2) @ pairs,
     )
 
 
-def head_scores(sums: RowSums, patterns: Patterns) -> tuple[Tensor, Tensor]:
+def head_scores(sums: RowSums, largest: Tensor, patterns: Patterns) -> tuple[Tensor, Tensor]:
     """Score heads: means over the queries, each of which counts the same.
 
     * A pattern's score is the weight on its keys, over the queries that see one of them. So a perfect head
@@ -95,25 +99,21 @@ def head_scores(sums: RowSums, patterns: Patterns) -> tuple[Tensor, Tensor]:
 
     Args:
         sums: Of all layers, stacked: [B, L, …].
+        largest: The largest weight of each row, [B, L, H, T].
         patterns: Of the same sequences.
 
     Returns:
         The scores of the attention and those of `norm_weighted`, [B, L, H, S] each, in the order of
         `score_names`; NaN where no query counts.
     """
-    shift = sums.its_logit - sums.largest.clamp(min=_TINY).log()
-    plain, times_norm = sums.of_logits.unbind(-1)
-    moved, times_log = sums.of_norms.unbind(-1)
-    some = moved.clamp(min=_TINY)
-    entropy = some.log() + shift - (times_norm + times_log) / some
+    shift = sums.largest_logit - largest.clamp(min=_TINY).log()
+    some = sums.moved.clamp(min=_TINY)
+    weighted = some.log() + shift - (sums.moved_logits + sums.moved_logs) / some
+    entropies = (shift - sums.of_logits).clamp(min=0), torch.where(sums.moved > 0, weighted, 0).clamp(min=0)
     rows = patterns.rows[:, None]
     return (
-        _join(sums.on_pairs, (shift - plain) @ rows, sums.largest @ rows),
-        _join(
-            sums.moved_on_pairs,
-            torch.where(moved > 0, entropy, 0) @ rows,
-            sums.largest_moved @ rows,
-        ),
+        _join(sums.on_pairs, entropies[0] @ rows, largest @ rows),
+        _join(sums.moved_on_pairs, entropies[1] @ rows, sums.largest_moved @ rows),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 TOP = 8
@@ -39,12 +40,8 @@ def top_keys(layers: Sequence[tuple[Tensor, Tensor]], valid: Tensor) -> Stronges
     """
     weights, keys = (torch.stack(each, 1) for each in zip(*layers, strict=True))
     weights = weights * valid[:, None, None, :, None].float()
-    keys = torch.where(weights > 0, keys.to(torch.int32), -1)
+    keys = torch.where(weights > 0, keys.float(), -1)
     residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(-1), 0).clamp(min=0)
-    # Not a Pad, which CUDA has no kernel of for integers.
-    nothing = torch.zeros_like(residual[..., None]).expand(-1, -1, -1, -1, TOP)
-    return StrongestKeys(
-        torch.cat((keys, nothing.to(torch.int32) - 1), -1)[..., :TOP],
-        torch.cat((weights, nothing), -1)[..., :TOP],
-        residual,
-    )
+    missing = (0, TOP - weights.shape[-1])
+    # As floats, since CUDA has no kernel that pads integers.
+    return StrongestKeys(F.pad(keys, missing, value=-1).to(torch.int32), F.pad(weights, missing), residual)

@@ -136,6 +136,7 @@ class Signature:
         manifest says, else one layer's scores and weights; and eight [B, T, D] values. Without `sizes`, all
         axes that vary are T.
         """
+        outputs: int
         if sizes is None:
             outputs = sum(fixed * tokens ** len(letters) for letters, fixed in self._output_bytes.items())
         else:
@@ -143,9 +144,9 @@ class Signature:
                 fixed * math.prod(sizes.get(letter, tokens) for letter in letters)
                 for letters, fixed in self._output_bytes.items()
             )
-        heads, width = self.manifest.sizes.get("H", 1), self.manifest.sizes.get("D", 1)
-        maps = self.manifest.graphs[self.graph].maps
-        maps = 2 * heads if maps is None else maps
+        maps, width = self.manifest.graphs[self.graph].maps, self.manifest.sizes.get("D", 1)
+        if maps is None:
+            maps = 2 * self.manifest.sizes.get("H", 1)
         inside = tokens * (maps * tokens + 8 * width)
         return batch * (outputs + 4 * inside)
 

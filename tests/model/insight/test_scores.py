@@ -37,9 +37,8 @@ def both_scores_of(
     names = () if ids is None else CLASSES
     patterns = patterns_of(seen, ids, classes)
     norms = torch.ones_like(attention[..., 0]) if norms is None else norms
-    weight, key = attention.max(3)
-    sums = row_sums(attention, norms, patterns, (weight, key), logits)
-    both = head_scores(RowSums(*(each[:, None] for each in sums)), patterns)
+    sums = row_sums(attention, norms, patterns, logits)
+    both = head_scores(RowSums(*(each[:, None] for each in sums)), attention.amax(3)[:, None], patterns)
     labels = score_names(tokens=ids is not None, classes=names)
     return [dict(zip(labels, scores[:, 0].unbind(2), strict=True)) for scores in both]
 

@@ -85,7 +85,9 @@ class FakeClient:
             tokens = tokens[: self.max_tokens]
         T, L, H = len(tokens), self.layers, self.heads
         kept = np.asarray(wanted.get("head_mask", np.ones((L, H))))
-        output = np.array([[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32)
+        output = np.array(
+            [[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32
+        ).reshape(T, D)
         asked: Any = wanted.get("attention") or []
         attention = {
             layer: np.stack([_weights(T, layer, head) for head in wanted.get("heads") or range(H)])
@@ -95,7 +97,7 @@ class FakeClient:
             model=wanted["model"],
             version="1",
             output=output,
-            pooled=output.mean(axis=0),
+            pooled=output.sum(axis=0) / max(T, 1),
             attention=attention or None,
             heads=None,
             queries=None,

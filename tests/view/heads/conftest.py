@@ -1,7 +1,6 @@
 """A server of a small encoder with an insight graph."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.conftest import TEXT_MAX_TOKENS, build_encoder, write_tokenizer

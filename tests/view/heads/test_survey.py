@@ -57,7 +57,13 @@ def test_maps_are_compared_where_thumbnails_show_every_token() -> None:
 
 def test_the_insight_graph_gives_what_its_attention_gives(insight_server: str) -> None:
     """Against all weights, which the attention graph returns."""
-    texts = ["the cat sat on the mat .", "a big dog ran !", "i saw that , yesterday", "the the cat cat", "dog"]
+    texts = [
+        "the cat sat on the mat .",
+        "a big dog ran !",
+        "i saw that , yesterday",
+        "the the cat cat",
+        "dog",
+    ]
     with Client(insight_server) as client:
         found = survey_heads(client, texts)
         encodings = [client.encode(text, attention=True, value_norms=True) for text in texts]
@@ -67,10 +73,11 @@ def test_the_insight_graph_gives_what_its_attention_gives(insight_server: str) -
         assert encoding.attention is not None
         assert encoding.value_norms is not None
         maps = np.stack(list(encoding.attention.values())).astype(np.float64)
+        previous.append(maps.diagonal(-1, 2, 3).mean(-1))
         norms_of_text = np.stack(list(encoding.value_norms.values()))
         raw.append(np.corrcoef(maps.reshape(found.heads * len(maps), -1)))
-        weighted.append(np.corrcoef((maps * norms_of_text[:, :, None]).reshape(found.heads * len(maps), -1)))
-        previous.append(maps.diagonal(-1, 2, 3).mean(-1))
+        maps = maps * norms_of_text[:, :, None]
+        weighted.append(np.corrcoef(maps.reshape(found.heads * len(maps), -1)))
     assert (found.model, found.texts) == ("tiny-tokens", len(texts))
     assert found.tokens == sum(len(encoding.tokens or ()) for encoding in encodings)
     at = found.scores.index("previous")

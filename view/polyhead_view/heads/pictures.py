@@ -30,7 +30,7 @@ def draw_score_maps(survey: HeadSurvey, summary: ScoreSummary) -> Figure:
         most = float(np.nanmax(means, initial=0.0)) or 1.0
         image = draw_map(axis, means, Normalize(0, most), colours="cividis")
         axis.set_title(score.replace("_", " "), fontsize=FONT_SIZE + 1, pad=3)
-        label(axis.xaxis, [str(head) for head in range(heads)], width * 0.8, rotation=0)
+        label(axis.xaxis, [str(head) for head in range(heads)], width * 0.65, rotation=0)
         label(axis.yaxis, [str(layer) for layer in survey.layers], height * 0.8, rotation=0)
         add_bar(figure, image, axis, "", height=height)
     for axis in axes.flat[len(survey.scores) :]:

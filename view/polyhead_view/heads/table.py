@@ -62,7 +62,7 @@ def _print_rules(survey: HeadSurvey, console: Console) -> None:
     )
     table = Table("role", "rule", box=SIMPLE_HEAD)
     for title in ("attention", "norm-weighted"):
-        table.add_column(f"heads, {title}", justify="right")
+        table.add_column(title, justify="right")
     raw, weighted = (role_counts(survey.scores, kind.scores.mean) for kind in (survey.raw, survey.weighted))
     for role, count in raw.items():
         table.add_row(role.name, f"{role.score} ≥ {role.least:g}", str(count), str(weighted[role]))

@@ -31,7 +31,7 @@ export const ink = ([red, green, blue]) => (0.3 * red + 0.59 * green + 0.11 * bl
 export function paint(canvas, columns, rows, share, signed = false) {
   canvas.width = columns;
   canvas.height = rows;
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true }); // stays in memory, without a copy for the GPU
   const image = context.createImageData(columns, rows);
   const scale = scaleOf(signed);
   for (let at = 0, to = 0; at < columns * rows; at++) {
