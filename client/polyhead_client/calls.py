@@ -23,7 +23,7 @@ M = TypeVar("M", bound=Message)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)  # to freeze it would take time in every call
 class Call:
     """Call a remote procedure. The answer is its reply."""
 
@@ -55,7 +55,7 @@ class Sleep:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Join:
     """Wait for a request that several callers share, up to the deadline. The answer is empty."""
 

@@ -9,7 +9,6 @@ Shape letters: B batch, T tokens.
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
@@ -23,7 +22,6 @@ from polyhead_client.inputs import Batch, join
 from polyhead_client.reply import Unpadder
 from polyhead_client.request import RequestTemplate, reply_bytes
 from polyhead_client.results import Results
-from polyhead_client.selection import SelectedOutput
 from polyhead_proto import RPCS
 
 _MAX_UNDER_WAY = 2
@@ -48,6 +46,8 @@ _FORGETTING = 1 / 1024
 also hold other requests, or share its core."""
 
 _MAX_QUEUES = 256
+
+_ALL = slice(None)
 
 _SHARED_ERRORS = (Unavailable, Cancelled, AccessDenied, NotFound, Unsupported)
 """Errors that concern all calls in a request alike. After any other, each is sent alone."""
@@ -202,6 +202,7 @@ class _Part:
     Attributes:
         size: B.
         width: T; for texts, the bytes of the longest, because only the server knows their tokens.
+        units: The cost of its own request, in tokens or bytes of text.
         has_slot: Whether its own request has a slot.
         is_waiting: Whether no request has taken it yet.
         sender: The sender of the joined request that has taken it.
@@ -217,6 +218,7 @@ class _Part:
         self.size = batch.size
         tokens = batch.tokens
         self.width = max(map(len, batch.fields[0].rows)) if tokens is None else tokens
+        self.units = self.size * self.width
         self.has_slot = False
         self.is_waiting = False
         self.sender: _Sender | None = None
@@ -228,37 +230,30 @@ class _Part:
         """Return what calls must have in common to be joined."""
         template, requested = self.template, self.template.requested
         return (
-            template.info.name,
-            template.version,
-            template.truncate,
-            requested.signature,
+            template,
             # T decides whether a selected query is valid.
             requested.queries is not None and not requested.rows and self.width,
             self.batch.signature,
         )
 
-    def is_joinable(self) -> bool:
-        """Return whether a request can hold this call and as much again."""
-        requested = self.template.requested
+    def most(self, width: int) -> int:
+        """Return how many sequences of this form the server takes while the messages remain small."""
+        info, requested, largest = self.template.info, self.template.requested, _LARGEST_MESSAGE
         if not self.width or (requested.queries is not None and self.batch.tokens is None):
-            return False  # padding would make an empty sequence, or an invalid query, a valid one
-        return self.fits(2 * self.size, self.width)
-
-    def fits(self, size: int, width: int) -> bool:
-        """Return whether the server takes `size` sequences of this form, and the messages remain small."""
-        info, requested = self.template.info, self.template.requested
+            return 0  # padding would make an empty sequence, or an invalid query, a valid one
         tokens = width
         if self.batch.tokens is None:  # a text has at most a token for each byte, and two around them
             tokens = min(width + 2, info.max_tokens or width + 2)
-        if (info.max_batch_size is not None and size > info.max_batch_size) or (
-            info.max_request_tokens is not None and size * tokens > info.max_request_tokens
-        ):
-            return False
-        request = self.batch.nbytes * size * width // (self.size * self.width)
-        reply = reply_bytes(requested, size=size, tokens=tokens)
-        return request <= min(_LARGEST_MESSAGE, info.max_request_bytes or _LARGEST_MESSAGE) and reply <= min(
-            _LARGEST_MESSAGE, info.max_reply_bytes or _LARGEST_MESSAGE
+        request = self.batch.row_bytes * width // self.width
+        reply = requested.sequence_bytes(tokens)
+        rest = reply_bytes(requested, size=0, tokens=tokens)
+        limits = (
+            (info.max_batch_size, 1),
+            (info.max_request_tokens, tokens),
+            (min(largest, info.max_request_bytes or largest), request),
+            (min(largest, info.max_reply_bytes or largest) - rest, reply),
         )
+        return min(limit // (each or 1) for limit, each in limits if limit is not None)
 
     def results(self, whole: Results, start: int) -> Results:
         """Return its rows of joined results, in the form of its inputs.
@@ -269,19 +264,20 @@ class _Part:
         tokens = slice(batch.tokens)
         lengths = _copied(whole.lengths[rows]) if batch.lengths is None else batch.lengths
         unpadder = Unpadder(batch, lengths)
-
-        def own(output: SelectedOutput) -> Arrays:
-            array, axes = whole.arrays[output.name], output.token_axes
-            index = [tokens if axis in axes else slice(None) for axis in range(array.ndim - 1)]
-            arrays = unpadder.arrays(array[(rows, *index)], axes)
-            return list(map(_copied, arrays)) if isinstance(arrays, list) else _copied(arrays)
-
-        outputs = self.template.requested.outputs
-        return replace(
-            whole,
-            arrays={output.name: own(output) for output in outputs if output.name in whole.arrays},
+        own: dict[str, Arrays] = {}
+        for output in self.template.requested.outputs:
+            if (array := whole.arrays.get(output.name)) is not None:
+                index = [tokens if dim == "T" else _ALL for dim in output.dims[1:]]
+                arrays = unpadder.arrays(array[(rows, *index)], output.token_axes)
+                own[output.name] = list(map(_copied, arrays)) if isinstance(arrays, list) else _copied(arrays)
+        return Results(
+            model=whole.model,
+            version=whole.version,
+            arrays=own,
             tokens=whole.tokens and unpadder.tokens([list(row[tokens]) for row in whole.tokens[rows]]),
             lengths=lengths,
+            heads=whole.heads,
+            timings=whole.timings,
         )
 
 
@@ -300,10 +296,11 @@ class _Queue:
         self._waiting: list[_Part] = []
         self._units = 0  # tokens, or bytes of text, that wait
         self._seconds: float | None = None  # to compute a unit
+        self._most: dict[int, int] = {}  # sequences of a request, by width
 
     def learn(self, results: Results, size: int, width: int) -> None:
         """Learn what a form costs from the result for `size` sequences."""
-        nanoseconds = results.timings.compute_ns
+        nanoseconds = results.timings.get("compute_ns")
         if nanoseconds is None or not size * width:
             return
         seconds = nanoseconds / 1e9 / (size * width)
@@ -312,7 +309,7 @@ class _Queue:
 
     def goes_ahead(self, part: _Part) -> bool:
         """Return whether to send a call at once: it is not small, or nothing is under way."""
-        if self._seconds is None or self._cost(part.size * part.width) > _LONGEST_SECONDS / 2:
+        if self._seconds is None or self._cost(part.units) > _LONGEST_SECONDS / 2:
             return True
         with self._lock:
             if not self.under_way:
@@ -320,7 +317,7 @@ class _Queue:
                 self._calls += 1
                 part.has_slot = True
                 return True
-        return not part.is_joinable()
+        return self._most_for(part, part.width) < 2 * part.size
 
     def enter(self, part: _Part, wake: Callable[[], None]) -> bool:
         """Add a call; return whether to start a sender, for which a slot was taken."""
@@ -329,7 +326,7 @@ class _Queue:
             part.wake = wake
             part.is_waiting = True
             self._waiting.append(part)
-            self._units += part.size * part.width
+            self._units += part.units
             return self._take_slot()
 
     def release(self, calls: int) -> bool:
@@ -361,11 +358,11 @@ class _Queue:
                     break
                 joined_size, joined_width = size + part.size, max(width, part.width)
                 units = joined_size * joined_width
-                padding = units - size * width - part.size * part.width
+                padding = units - size * width - part.units
                 if (
                     self._cost(units) <= _LONGEST_SECONDS
                     and self._cost(padding) <= _PADDING_SECONDS
-                    and head.fits(joined_size, joined_width)
+                    and joined_size <= self._most_for(head, joined_width)
                 ):
                     taken.append(part)
                     size, width = joined_size, joined_width
@@ -443,6 +440,12 @@ class _Queue:
         """Return the seconds to compute so many units."""
         return units * (self._seconds or 0.0)
 
+    def _most_for(self, part: _Part, width: int) -> int:
+        """Return the most sequences of a request with this call, padded to a width."""
+        if (most := self._most.get(width)) is None:
+            most = self._most[width] = part.most(width)
+        return most
+
     def _is_full(self, requests: int) -> bool:
         """Return whether so many requests could not hold more than waits."""
         return self._cost(self._units) >= requests * _LONGEST_SECONDS
@@ -457,7 +460,7 @@ class _Queue:
 
     def _remove(self, part: _Part) -> None:
         self._waiting.remove(part)
-        self._units -= part.size * part.width
+        self._units -= part.units
         part.is_waiting = False
 
 

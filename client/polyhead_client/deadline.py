@@ -11,7 +11,7 @@ _LONGEST_SECONDS = 10**8
 """Three years. More means no limit, because gRPC's own clock overflows."""
 
 
-@dataclass(frozen=True)
+@dataclass  # to freeze it would take time in every call
 class Deadline:
     """A deadline on the monotonic clock."""
 

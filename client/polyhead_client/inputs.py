@@ -20,13 +20,15 @@ from polyhead_client.tensors import InputTensor, as_datatype, encode_texts
 from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import INPUT_IDS, LENGTHS, MASK, ROWS, TEXT, TOKEN_TYPE_IDS, X
 
+_HALF = np.dtype(np.float16)
+
 Inputs: TypeAlias = (
     str | Sequence[str] | NDArray[Any] | Sequence[NDArray[Any]] | Sequence[int] | Sequence[Sequence[int]]
 )
 """One sequence or a batch: texts, vectors (floats) or token ids (integers)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)  # to freeze it would take time in every call
 class Field:
     """A numeric input: one row for each sequence, already in its datatype."""
 
@@ -37,9 +39,9 @@ class Field:
     """The number of last axes on which rows must agree; on others, they are padded."""
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of the rows, without padding."""
-        return self.rows.nbytes if isinstance(self.rows, np.ndarray) else sum(row.nbytes for row in self.rows)
+    def row_bytes(self) -> int:
+        """The bytes of the longest row."""
+        return max(row.nbytes for row in self.rows)
 
     @property
     def signature(self) -> Hashable:
@@ -65,9 +67,9 @@ class Texts:
     signature = TEXT
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of the texts, with the length of each."""
-        return sum(map(len, self.rows)) + 4 * len(self.rows)
+    def row_bytes(self) -> int:
+        """The bytes of the longest text, and of its length."""
+        return max(map(len, self.rows)) + 4
 
     def part(self, chosen: slice) -> "Texts":
         """Return some of the texts."""
@@ -80,7 +82,7 @@ class Texts:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Batch:
     """The inputs of a call, after validation."""
 
@@ -95,12 +97,12 @@ class Batch:
         """The name of the main input: `text`, `input_ids` or `x`."""
         return self.fields[0].name
 
-    @property
+    @cached_property
     def size(self) -> int:
         """B."""
         return len(self.fields[0].rows)
 
-    @property
+    @cached_property
     def tokens(self) -> int | None:
         """T, or None for texts: the server counts their tokens."""
         if self.lengths is None:
@@ -114,9 +116,9 @@ class Batch:
         return tuple(field.tensor() for field in self.fields)
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of the inputs, without padding that is still to come."""
-        return sum(field.nbytes for field in self.fields)
+    def row_bytes(self) -> int:
+        """The bytes of one sequence, padded to the longest."""
+        return sum(field.row_bytes for field in self.fields)
 
     @property
     def signature(self) -> tuple[Hashable, ...]:
@@ -249,8 +251,8 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 def _main(rows: Rows) -> Field:
     if rows[0].ndim == 1:
         return _field(INPUT_IDS, "INT64", rows)
-    half = all(row.dtype == np.float16 for row in rows)
-    return _field(X, "FP16" if half else "FP32", rows, fixed=1)
+    dtypes = {rows.dtype} if isinstance(rows, np.ndarray) else {row.dtype for row in rows}
+    return _field(X, "FP16" if dtypes == {_HALF} else "FP32", rows, fixed=1)
 
 
 def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> Field:

@@ -21,9 +21,9 @@ from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
-from polyhead_client.request import RequestTemplate
+from polyhead_client.request import RequestTemplate, template_of
 from polyhead_client.results import Results
-from polyhead_client.selection import Indices, OutputOptions, read_indices, read_layers, select
+from polyhead_client.selection import Indices, read_indices, read_layers, read_options
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -150,7 +150,7 @@ class Operations:
         batch = prepare(
             inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
         )
-        options = OutputOptions(
+        options = read_options(
             text=batch.kind == TEXT,
             output=output,
             pooled=pooled,
@@ -173,13 +173,13 @@ class Operations:
         if options.roles:
             info = yield from self._models.with_outputs(info, options, version, deadline)
         _check_inputs(info, batch)
-        requested = select(info, options)
+        template = template_of(info, options, wanted_version, truncate)
+        requested = template.requested
         if requested.rows and requested.queries is not None:
             batch = batch.with_fields(rows_field(requested.queries, batch))
         for field, value in ((HEAD_MIX, head_mix), (HEAD_MASK, head_mask)):
             if value is not None:
                 batch = batch.with_fields(per_head(_input(info, field), value, batch))
-        template = RequestTemplate(info=info, requested=requested, version=wanted_version, truncate=truncate)
         send = _request if self._coalescer is None else self._coalescer.encode
         started_ns = time.perf_counter_ns()
         try:

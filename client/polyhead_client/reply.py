@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
-from polyhead_client.encoding import Arrays, Timings
+from polyhead_client.encoding import Arrays
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
 from polyhead_client.insight import norm_weighted
@@ -43,7 +43,7 @@ def read(
     batch: Batch,
     requested: RequestedOutputs,
 ) -> Results:
-    """Read a ModelInferResponse; the caller sets `total_ns`.
+    """Read a ModelInferResponse.
 
     Args:
         message: The reply, without its contents.
@@ -74,14 +74,11 @@ def read(
         tokens=None if rows is None else unpadder.tokens(rows),
         lengths=counts,
         heads=reply.extents.get("H", 0),
-        timings=Timings(
-            total_ns=0,
-            **{
-                name: message.parameters[name].int64_param
-                for name in TIMINGS
-                if name in message.parameters and message.parameters[name].HasField("int64_param")
-            },
-        ),
+        timings={
+            name: message.parameters[name].int64_param
+            for name in TIMINGS
+            if name in message.parameters and message.parameters[name].HasField("int64_param")
+        },
     )
 
 

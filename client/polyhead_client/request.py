@@ -1,13 +1,14 @@
 """Build the request of an `encode`."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from google.protobuf.message import EncodeError, Message
 
 from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
-from polyhead_client.selection import RequestedOutputs
+from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, RequestedOutputs, select
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PARTS, TRUNCATE
 
@@ -15,7 +16,7 @@ from polyhead_proto.names import PARTS, TRUNCATE
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RequestTemplate:
     """What requests have in common whose inputs have the same form."""
 
@@ -25,6 +26,16 @@ class RequestTemplate:
     """Empty means the newest."""
     truncate: bool
     """Whether to truncate texts that are too long."""
+
+
+@lru_cache(MOST_SELECTIONS)
+def template_of(info: ModelInfo, options: OutputOptions, version: str, truncate: bool) -> RequestTemplate:
+    """Return the template of requests for these outputs: the same for the same arguments.
+
+    Raises:
+        InvalidRequest: The model does not have such an output.
+    """
+    return RequestTemplate(info=info, requested=select(info, options), version=version, truncate=truncate)
 
 
 def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> bytes:

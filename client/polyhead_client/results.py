@@ -4,7 +4,7 @@ Shape letters: B batch, T tokens, H heads, L layers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +30,7 @@ from polyhead_proto.names import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Results:
     """The outputs of a request, or of several that were joined."""
 
@@ -43,7 +43,8 @@ class Results:
     """[B]."""
     heads: int
     """H; 0 where no output has such an axis, or `heads` selects from it."""
-    timings: Timings
+    timings: Mapping[str, int]
+    """The server's, as `Timings` names them."""
 
     def encoding(self, requested: RequestedOutputs, form: InputForm, total_ns: int) -> Encoding:
         """Return them as the result of `encode`.
@@ -55,18 +56,14 @@ class Results:
         """
         single = form is InputForm.SINGLE
 
-        def one(role: str) -> Arrays:
-            outputs = requested.with_role(role)
-            return self.arrays[outputs[0].name] if outputs else None
-
-        def by_layer(*roles: str) -> Mapping[int, Arrays] | None:
-            found = {
+        def of_layers(*roles: str) -> Mapping[int, Arrays] | None:
+            by_layer = {
                 layer: _of_layer(self.arrays[output.name], output.layer_axis, index, single)
                 for role in roles
                 for output in requested.with_role(role)
                 for index, layer in enumerate(output.layers)
             }
-            return MappingProxyType(found) if found else None
+            return MappingProxyType(by_layer) if by_layer else None
 
         def scores(role: str, weighted: HeadScores | None = None) -> HeadScores | None:
             outputs = requested.with_role(role)
@@ -81,24 +78,26 @@ class Results:
             )
 
         heads = requested.heads or tuple(range(self.heads)) or None
-        keys, weights = one(TOP_KEYS), one(TOP_WEIGHTS)
+        # The first output of each role.
+        found = {role: self.arrays.get(outputs[0].name) for role, outputs in requested.by_role.items()}
+        keys = found.get(TOP_KEYS)
         return Encoding(
             model=self.model,
             version=self.version,
-            output=one(OUTPUT),
-            pooled=one(POOLED),
-            attention=by_layer(ATTENTION, ATTENTION_ROWS),
+            output=found.get(OUTPUT),
+            pooled=found.get(POOLED),
+            attention=of_layers(ATTENTION, ATTENTION_ROWS),
             heads=heads,
             queries=requested.queries,
             tokens=self.tokens,
             lengths=int(self.lengths[0]) if single else self.lengths,
-            timings=replace(self.timings, total_ns=total_ns),
-            value_norms=by_layer(VALUE_NORMS),
+            timings=Timings(total_ns=total_ns, **self.timings),
+            value_norms=of_layers(VALUE_NORMS),
             scores=scores(HEAD_SCORES, scores(WEIGHTED_SCORES)),
-            rollout=one(ROLLOUT),
-            mixed=one(MIXED),
-            top=None if keys is None else TopKeys(keys=keys, weights=weights),
-            thumbnails=one(THUMBNAILS),
+            rollout=found.get(ROLLOUT),
+            mixed=found.get(MIXED),
+            top=None if keys is None else TopKeys(keys=keys, weights=found.get(TOP_WEIGHTS)),
+            thumbnails=found.get(THUMBNAILS),
         )
 
 

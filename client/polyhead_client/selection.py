@@ -4,7 +4,7 @@ Everything follows from metadata: the roles and axes of a model's outputs. Shape
 H heads, L layers, R rows asked for.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from numbers import Integral
@@ -57,7 +57,7 @@ _ARGUMENTS = MappingProxyType(
 )
 """The argument that asks for outputs of a role."""
 
-_MOST_SELECTIONS = 256
+MOST_SELECTIONS = 256
 """The selections that are kept, because a program asks for few different ones again and again."""
 
 _WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS})
@@ -100,7 +100,7 @@ class SelectedOutput:
         return [axis for axis, dim in enumerate(self.dims[1:]) if dim == "T"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RequestedOutputs:
     """The outputs that a request asks for."""
 
@@ -114,21 +114,17 @@ class RequestedOutputs:
     weighted: bool = False
     """Whether to return attention norm-weighted."""
 
-    @cached_property
-    def signature(self) -> Hashable:
-        """What requests must have in common to be joined."""
-        return (self.weighted, *((output.name, output.parameters) for output in self.outputs))
-
     def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""
-        return self._by_role.get(role, ())
+        return self.by_role.get(role, ())
 
     def sequence_bytes(self, tokens: int) -> int:
         """Estimate the bytes of the outputs of one sequence with so many tokens."""
         return sum(size * tokens**power for size, power in self._sequence_bytes)
 
     @cached_property
-    def _by_role(self) -> Mapping[str, Sequence[SelectedOutput]]:
+    def by_role(self) -> Mapping[str, Sequence[SelectedOutput]]:
+        """The outputs by role."""
         found: dict[str, list[SelectedOutput]] = {}
         for output in self.outputs:
             found.setdefault(output.role, []).append(output)
@@ -139,7 +135,7 @@ class RequestedOutputs:
         return [output.sequence_bytes for output in self.outputs if output.sequence_bytes[0]]
 
 
-@dataclass(kw_only=True, unsafe_hash=True)  # to freeze it would take time in every call
+@dataclass(kw_only=True, eq=False)
 class OutputOptions:
     """The arguments of `encode` that choose outputs; see there.
 
@@ -164,7 +160,7 @@ class OutputOptions:
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     dtype: Precision | None = None
-    roles: frozenset[str] = field(init=False, compare=False)
+    roles: frozenset[str] = field(init=False)
     """The roles of all outputs but those that every graph has."""
 
     def __post_init__(self) -> None:
@@ -211,7 +207,21 @@ def gives(info: ModelInfo, roles: Collection[str], options: OutputOptions) -> bo
     return all(info.with_role(role) and _missing_layer(info, role, options) is None for role in roles)
 
 
-@lru_cache(_MOST_SELECTIONS)
+_kept_options = lru_cache(MOST_SELECTIONS, typed=True)(OutputOptions)
+
+
+def read_options(**arguments: Any) -> OutputOptions:
+    """Return `OutputOptions`: the same for the same arguments, which are checked but once.
+
+    Raises:
+        InvalidRequest: They do not go together, whatever the model.
+    """
+    try:
+        return _kept_options(**arguments)
+    except TypeError:  # one cannot be hashed, and so is not valid
+        return OutputOptions(**arguments)
+
+
 def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
     """Choose outputs of a model.
 

@@ -6,14 +6,13 @@ Shape letters: B batch, T tokens, D d_model, H heads.
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client.encoding import Timings
 from polyhead_client.errors import PolyheadError, Unavailable
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
@@ -124,7 +123,7 @@ class JoinedResults:
             for name, piece in pieces.items():
                 if piece is not None and name not in self._whole:
                     self._whole[name] = self._room(piece)
-            for name, value in _nanoseconds(results.timings).items():
+            for name, value in results.timings.items():
                 self._timings[name] = self._timings.get(name, 0) + value
         for name, piece in pieces.items():
             if piece is not None:
@@ -136,15 +135,9 @@ class JoinedResults:
             raise RuntimeError("no part has been answered")
         arrays = dict(self._whole)
         tokens, lengths = arrays.pop(TOKENS, None), arrays.pop(LENGTHS)
-        timings = Timings(**self._timings)
-        return replace(self._first, arrays=arrays, tokens=tokens, lengths=lengths, timings=timings)
+        return replace(self._first, arrays=arrays, tokens=tokens, lengths=lengths, timings=self._timings)
 
     def _room(self, piece: NDArray[Any] | Sequence[Any]) -> NDArray[Any] | list[Any]:
         if isinstance(piece, np.ndarray):
             return np.empty((self._size, *piece.shape[1:]), piece.dtype)
         return [None] * self._size
-
-
-def _nanoseconds(timings: Timings) -> dict[str, int]:
-    values = {field.name: getattr(timings, field.name) for field in fields(timings)}
-    return {name: value for name, value in values.items() if value is not None}

@@ -8,7 +8,14 @@ import pytest
 from tests.metadata import described
 
 from polyhead_client import InvalidRequest, ModelInfo
-from polyhead_client.selection import OutputOptions, RequestedOutputs, read_indices, read_layers, select
+from polyhead_client.selection import (
+    OutputOptions,
+    RequestedOutputs,
+    read_indices,
+    read_layers,
+    read_options,
+    select,
+)
 from polyhead_proto import messages as pb
 
 
@@ -115,3 +122,10 @@ def test_wishes_that_cannot_be_met_are_refused(wishes: Mapping[str, Any], messag
 def test_a_model_without_attention_says_so() -> None:
     with pytest.raises(InvalidRequest, match="attention cannot be had: tiny has no attention outputs"):
         selected(model("output"), attention=True)
+
+
+@pytest.mark.parametrize("flag", [1, 1.0, [], {}])
+def test_what_equals_a_flag_is_none_also_after_a_valid_call(flag: Any) -> None:
+    read_options(text=False, output=True)
+    with pytest.raises(InvalidRequest, match="output must be True or False, was "):
+        read_options(text=False, output=flag)

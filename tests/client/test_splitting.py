@@ -11,7 +11,6 @@ import pytest
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
-from polyhead_client.encoding import Timings
 from polyhead_client.inputs import prepare
 from polyhead_client.results import Results
 from polyhead_client.splitting import JoinedResults
@@ -405,7 +404,7 @@ def test_no_part_is_kept_once_it_is_in_its_place() -> None:
             tokens=None,
             lengths=np.array([5, 5]),
             heads=0,
-            timings=Timings(total_ns=0),
+            timings={},
         )
         joined.put(slice(start, start + 2), results)
     del array, results
