@@ -56,6 +56,7 @@ def ask_about_server_and_models(client: Any) -> None:
         assert [output.name for output in metadata.outputs] == [
             "output",
             *(f"attention.{layer}" for layer in range(layers)),
+            *(["value_norms"] if layers else []),
         ]
         assert {tensor.name for tensor in config.input} == {tensor.name for tensor in metadata.inputs}
         assert {tensor.name for tensor in config.output} == {tensor.name for tensor in metadata.outputs}

@@ -129,9 +129,9 @@ def test_what_the_model_cannot_take_is_refused() -> None:
         written(plan_for("a:1", "x", tokens=Lengths(median=9, sigma=1, low=1, high=65)))
     with pytest.raises(LoadError, match="text must be off for x: it takes x, lengths"):
         written(plan_for("a:1", "x", text=True))
-    with pytest.raises(InvalidRequest, match="attention must be layers between 0 and 1"):
+    with pytest.raises(InvalidRequest, match=r"attention must be layers that x\.attention has \(0, 1"):
         written(plan_for("a:1", "x", attention=[2]))
-    with pytest.raises(InvalidRequest, match="heads selects from attention"):
+    with pytest.raises(InvalidRequest, match="heads goes with attention"):
         written(plan_for("a:1", "x", heads="0"))
 
 

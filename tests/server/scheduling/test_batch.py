@@ -96,7 +96,7 @@ def test_without_lengths_all_tokens_count() -> None:
             "tiny",
             "attention",
             {"x": T, "lengths": ()},
-            {"output": T, "attention.0": TT, "attention.1": TT},
+            {"output": T, "attention.0": TT, "attention.1": TT, "value_norms": ((3, 0),)},
         ),
         (
             "tiny-tokens",
