@@ -15,7 +15,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-compose compose-tests check format dist bench startup attention-cost peers agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost peers agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,7 +26,9 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-test: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready  ## Run the whole test suite
+environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready
+
+test: environments  ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-compose:  ## Build the images and really run the compose stack, where a container engine runs
