@@ -26,7 +26,7 @@ from polyhead_model import EncoderConfig
 
 MINILM, BERT = "minilm", "bert-base"
 SIZES = {MINILM: ((8, 64), (4, 128), (4, 256), (1, 512)), BERT: ((1, 128), (4, 128))}
-MOST = {
+MOST: Mapping[tuple[str, str], tuple[float, Mapping[str, tuple[tuple[int, int], ...]]]] = {
     ("rows", "fast"): (1.05, {MINILM: ((8, 64), (4, 256), (1, 512))}),
     ("insight", "attention"): (1.15, {MINILM: ((4, 128),), BERT: ((1, 128), (4, 128))}),
 }
