@@ -82,6 +82,11 @@ class Encoding:
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
 
+    @property
+    def rows(self) -> Mapping[int, Arrays] | None:
+        """Layer → the rows of attention of the chosen `queries`; None if none were chosen."""
+        return None if self.queries is None else self.attention
+
     def to_bertviz(self) -> dict[str, Any]:
         """Return the arguments of `bertviz.head_view` and `bertviz.model_view`.
 

@@ -219,6 +219,7 @@ def test_few_queries_are_rows(client: Client, fake: "FakeServer") -> None:
 
             assert (rows.queries, rows.heads) == (whole.queries, whole.heads) != (None, None)
             assert rows.attention is not None
+            assert rows.rows is rows.attention
             assert whole.attention is not None
             assert list(rows.attention) == list(whole.attention)
             for layer, some in whole.attention.items():
@@ -242,6 +243,7 @@ def test_a_graph_that_is_not_loaded_is_done_without(client: Client, fake: "FakeS
     fake.answers["ModelMetadata"] = answer
     x = vectors(5, D)
     assert client.encode(x, model="vectors", attention=0, queries=[0]).model == "vectors.attention"
+    assert client.encode(x, model="vectors", attention=0).rows is None
 
 
 def test_what_is_not_loaded_is_not_found(client: Client, fake: "FakeServer") -> None:
