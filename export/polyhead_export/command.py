@@ -15,22 +15,22 @@ app = App(name="export", help="Export encoders to ONNX, checked against PyTorch,
 _AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
-def _numbers(_: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
+def _numbers(kind: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
     """Parse `1,2,4,8`."""
     try:
-        return tuple(int(number) for number in _names_in(_, tokens))
+        return tuple(int(number) for number in _items(kind, tokens))
     except ValueError:
         given = " ".join(token.value for token in tokens)
         raise ValueError(f"must be numbers such as 1,2,4,8, was {given!r}") from None
 
 
-def _names_in(_: object, tokens: tuple[Token, ...]) -> tuple[str, ...]:
+def _items(_: object, tokens: tuple[Token, ...]) -> tuple[str, ...]:
     """Parse `rows,insight`."""
     return tuple(name.strip() for token in tokens for name in token.value.split(","))
 
 
 _Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
-_Names = Annotated[tuple[str, ...], Parameter(converter=_names_in, n_tokens=1, accepts_keys=False)]
+_Names = Annotated[tuple[str, ...], Parameter(converter=_items, n_tokens=1, accepts_keys=False)]
 
 
 @app.default
