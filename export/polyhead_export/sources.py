@@ -14,6 +14,7 @@ import torch
 from polyhead_export.errors import ExportError
 from polyhead_export.family import TokenizerFile, check_name
 from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint, read_description
+from polyhead_model.config import Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,14 @@ def from_description(file: Path, name: str, *, head_mask: bool = False, seed: in
 
 
 def from_checkpoint(
-    folder: Path, name: str, *, prompt: bool = True, strict: bool = False, head_mask: bool = False
+    folder: Path,
+    name: str,
+    *,
+    prompt_name: str | None = None,
+    pooling: Pooling | None = None,
+    normalise: bool = False,
+    strict: bool = False,
+    head_mask: bool = False,
 ) -> Source:
     """Return the source for a trained encoder from a Hugging Face folder.
 
@@ -115,13 +123,16 @@ def from_checkpoint(
     Args:
         folder: The checkpoint.
         name: The family's name.
-        prompt: Whether to put sentence-transformers' default prompt before each text.
+        prompt_name: The prompt to put before each text, among those of sentence-transformers; None means the
+            checkpoint's own default, and empty no prompt.
+        pooling: The pooling of a checkpoint that does not say how to pool.
+        normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
         strict: Whether to reject a checkpoint if a part of it cannot be served.
         head_mask: Whether the graphs take a factor for each head.
     """
 
     def build() -> Built:
-        checkpoint = load_checkpoint(folder, prompt=prompt)
+        checkpoint = load_checkpoint(folder, prompt_name=prompt_name, pooling=pooling, normalise=normalise)
         if strict and checkpoint.left_out:
             missing = "; ".join(checkpoint.left_out)
             raise ExportError(f"{folder}: with --strict, all of a checkpoint must be served, but {missing}")
@@ -130,7 +141,10 @@ def from_checkpoint(
         tokenizer = None
         if checkpoint.tokenizer is not None:
             tokenizer = TokenizerFile(
-                path=checkpoint.tokenizer, max_tokens=checkpoint.max_tokens, prompt=checkpoint.prompt
+                path=checkpoint.tokenizer,
+                max_tokens=checkpoint.max_tokens,
+                prompt=checkpoint.prompts.default,
+                prompts=checkpoint.prompts.texts,
             )
         return Built(encoder=checkpoint.encoder, tokenizer=tokenizer, left_out=checkpoint.left_out)
 

@@ -1,5 +1,6 @@
 """Load trained weights from a local Hugging Face folder. Only safetensors: unpickling can run any code."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
+from polyhead_model.config import Pooling
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
 from polyhead_model.hf_dialects import EMBEDDINGS
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
+from polyhead_model.sentence_modules import Prompts
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -37,37 +40,46 @@ class Checkpoint:
     """Its tokenizer.json, if there is one."""
     max_tokens: int
     """The longest text, in tokens; at most the model's positions."""
-    prompt: str
-    """Put before every text by sentence-transformers by default; may be empty."""
+    prompts: Prompts
+    """What sentence-transformers may put before texts."""
     left_out: tuple[str, ...]
     """The parts of the checkpoint that cannot be served, in words, such as a task head."""
 
 
-def load_checkpoint(folder: Path | str, *, prompt: bool = True) -> Checkpoint:
+def load_checkpoint(
+    folder: Path | str,
+    *,
+    prompt_name: str | None = None,
+    pooling: Pooling | None = None,
+    normalise: bool = False,
+) -> Checkpoint:
     """Load an encoder of the BERT family from a local Hugging Face or sentence-transformers folder.
 
     Args:
         folder: A folder with config.json and either model.safetensors, or model.safetensors.index.json and
             its shards. The modules.json of sentence-transformers is read where there is one.
-        prompt: Whether to use the default prompt of sentence-transformers.
+        prompt_name: The name of the prompt to use by default, among those of sentence-transformers; None
+            means the checkpoint's own choice, and empty no prompt.
+        pooling: The pooling of a checkpoint that does not say how to pool.
+        normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
 
     Raises:
         CheckpointError: A file is missing, damaged, not supported, or a pickle.
     """
-    info = read_checkpoint_info(Path(folder), prompt=prompt)
+    info = read_checkpoint_info(Path(folder), prompt_name=prompt_name, pooling=pooling, normalise=normalise)
     tensors = _read_tensors(info.folder)
     source = _encoder_tensors(info, tensors)
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(info.encoder)
-    encoder.load_state_dict(_convert(info, encoder, source), assign=True)
+    encoder.load_state_dict(_convert(info, encoder, source) | _read_dense(info), assign=True)
     return Checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
         tokenizer=info.tokenizer,
         max_tokens=info.max_tokens,
-        prompt=info.prompt,
-        left_out=(*_head(info, tensors), *_other_tokenizer(info)),
+        prompts=info.prompts,
+        left_out=(*_head(info, tensors), *info.left_out, *_other_tokenizer(info)),
     )
 
 
@@ -103,20 +115,38 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 
 def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the encoder's own tensors, under the names that they have without a task head."""
+    """Select the tensors of encoder and classifier, under the names without the encoder's prefix."""
     prefix = info.dialect.prefix
     if any(name.startswith(prefix) for name in tensors):
-        tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        served = info.encoder.classifier is not None
+        tensors = {
+            name.removeprefix(prefix): t for name, t in tensors.items() if served or name.startswith(prefix)
+        }
     return {
         # Early BERT checkpoints call a norm's weight and bias gamma and beta.
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): t
         for name, t in tensors.items()
-        if not name.startswith(_UNUSED)
+        if not name.startswith(_UNUSED) or name in _classifier_names(info).values()
+    }
+
+
+def _classifier_names(info: CheckpointInfo) -> Mapping[str, str]:
+    """Return the names of a classifier's parameters: ours → theirs."""
+    if info.encoder.classifier is None:
+        return {}
+    head = info.dialect.classifier
+    modules = {"classifier.pooler.dense.0.linear": head.dense, "classifier.out": head.out}
+    return {
+        f"{ours}.{kind}": f"{theirs}.{kind}"
+        for ours, theirs in modules.items()
+        for kind in ("weight", "bias")
     }
 
 
 def _head(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Name the tensors that belong to a task head."""
+    """Name the tensors that belong to a task head that is not served."""
+    if info.encoder.classifier is not None:
+        return []
     prefix = info.dialect.prefix
     head = [name for name in tensors if not name.startswith(prefix)]
     if not head or len(head) == len(tensors):
@@ -138,7 +168,9 @@ def _other_tokenizer(info: CheckpointInfo) -> list[str]:
 
 def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
     """Reject a configuration much larger than the weights, before modules are built for it."""
-    described, held = parameters(info.encoder), sum(tensor.numel() for tensor in source.values())
+    # Dense layers have files of their own.
+    encoder = dataclasses.replace(info.encoder, dense=())
+    described, held = parameters(encoder), sum(tensor.numel() for tensor in source.values())
     if described > 2 * held:
         raise CheckpointError(
             f"{info.folder}: config.json describes an encoder of {described:,} parameters, "
@@ -148,19 +180,19 @@ def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
 
 def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Check that the tensors are exactly those of the encoder, and rename them to our names."""
-    expected = {_their_name(info, name): parameter.shape for name, parameter in encoder.state_dict().items()}
+    ours = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("pooler.")}
+    expected = {_their_name(info, name): parameter.shape for name, parameter in ours.items()}
     positions = EMBEDDINGS["embeddings.positions"] + ".weight"
     types = EMBEDDINGS["embeddings.types"] + ".weight"
     width = info.encoder.d_model
     expected[positions] = torch.Size((expected[positions][0] + info.position_offset, width))
     if info.folded_types:
         expected[types] = torch.Size((1, width))
+    _check_labels(info, source)
     _check_tensors(info.folder, expected, source)
 
     # Copy: safetensors maps the file, and reading a mapped file after it was truncated kills the process.
-    state = {
-        name: source[_their_name(info, name)].to(torch.float32, copy=True) for name in encoder.state_dict()
-    }
+    state = {name: source[_their_name(info, name)].to(torch.float32, copy=True) for name in ours}
     state["embeddings.positions.weight"] = state["embeddings.positions.weight"][info.position_offset :]
     if info.folded_types:
         state["embeddings.positions.weight"] = state["embeddings.positions.weight"] + source[types].float()
@@ -169,11 +201,46 @@ def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor
 
 def _their_name(info: CheckpointInfo, name: str) -> str:
     """Translate the name of one of our parameters."""
+    if name in (of_classifier := _classifier_names(info)):
+        return of_classifier[name]
     module, _, kind = name.rpartition(".")
     if module in EMBEDDINGS:
         return f"{EMBEDDINGS[module]}.{kind}"
     _, number, inner = module.split(".", 2)  # "layers.3.attention.w_q"
     return f"{info.dialect.layer_prefix}{number}.{info.dialect.layer_modules[inner]}.{kind}"
+
+
+def _check_labels(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
+    """Compare the labels of config.json with the weights."""
+    classifier = info.encoder.classifier
+    name = f"{info.dialect.classifier.out}.weight"
+    if classifier is not None and name in source and len(source[name]) != len(classifier.labels):
+        raise CheckpointError(
+            f"{info.folder}: config.json has {len(classifier.labels)} labels (id2label), but {name} is for "
+            f"{len(source[name])}"
+        )
+
+
+def _read_dense(info: CheckpointInfo) -> dict[str, Tensor]:
+    """Read the dense layers of sentence-transformers."""
+    state: dict[str, Tensor] = {}
+    width = info.encoder.d_model
+    for number, file in enumerate(info.dense):
+        folder, layer = file.folder, file.layer
+        if file.in_features != width:
+            raise CheckpointError(
+                f"{folder / 'config.json'}: in_features must be {width}, the width of what it gets, "
+                f"was {file.in_features}"
+            )
+        expected = {"linear.weight": torch.Size((layer.width, width))}
+        if layer.bias:
+            expected["linear.bias"] = torch.Size((layer.width,))
+        tensors = _read_tensors(folder)
+        _check_tensors(folder, expected, tensors)
+        for name, tensor in tensors.items():
+            state[f"pooler.dense.{number}.{name}"] = tensor.to(torch.float32, copy=True)
+        width = layer.width
+    return state
 
 
 def _check_tensors(folder: Path, expected: Mapping[str, torch.Size], source: Mapping[str, Tensor]) -> None:

@@ -1,9 +1,10 @@
 """An encoder's parameters, operations, attention bytes and tensor shapes. Needs no torch."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from polyhead_model.config import EncoderConfig
+from polyhead_model.config import Dense, EncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,19 @@ def parameter_counts(config: EncoderConfig) -> tuple[Count, ...]:
         counts.append(Count(name="embedding norm", formula="2·D", each=2 * d))
     if config.final_norm:
         counts.append(Count(name="final norm", formula="2·D", each=2 * d))
+    counts += _dense_counts("dense layer", d, config.dense)
+    if (head := config.classifier) is not None:
+        logits = Dense(width=len(head.labels), bias=head.bias)
+        counts += _dense_counts("classifier", d, (*head.dense, logits))
     return tuple(counts)
+
+
+def _dense_counts(name: str, width: int, layers: Sequence[Dense]) -> Iterator[Count]:
+    """Count the parameters of dense layers, of which the first takes vectors of this width."""
+    for layer in layers:
+        formula = f"{width:,}·{layer.width:,}" + (f" + {layer.width:,}" if layer.bias else "")
+        yield Count(name=name, formula=formula, each=(width + layer.bias) * layer.width)
+        width = layer.width
 
 
 def parameters(config: EncoderConfig) -> int:
@@ -118,6 +131,8 @@ def shape_trace(config: EncoderConfig, batch: int, tokens: int) -> tuple[Step, .
         "H·K": config.inner_size,
         "3·H·K": 3 * config.inner_size,
         "F": config.feed_forward or 0,
+        "P": config.pooled_size,
+        "C": len(config.classifier.labels) if config.classifier is not None else 0,
     }
     inputs = [("x", "B T D")]
     if config.vocabulary is not None:
@@ -126,7 +141,9 @@ def shape_trace(config: EncoderConfig, batch: int, tokens: int) -> tuple[Step, .
     if config.final_norm:
         outputs.insert(0, ("x = norm(x)", "B T D"))
     if config.pooling is not None:
-        outputs.append((f"pooled ({config.pooling})", "B D"))
+        outputs.append((f"pooled ({config.pooling})", "B P" if config.dense else "B D"))
+    if config.classifier is not None:
+        outputs.append(("logits", "B C"))
     stages: tuple[tuple[Literal["input", "each layer", "output"], list[tuple[str, str]]], ...] = (
         ("input", inputs),
         ("each layer", _layer_steps(config)),

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from polyhead_model.config import DenseActivation
+
 _BERT_LAYER = {
     "attention.w_q": "attention.self.query",
     "attention.w_k": "attention.self.key",
@@ -33,6 +35,18 @@ EMBEDDINGS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassifierDialect:
+    """How a model type's `…ForSequenceClassification` turns the first token's vector into logits."""
+
+    dense: str
+    """The name of its dense layer, as wide as the encoder; without the prefix of the encoder's tensors."""
+    activation: DenseActivation
+    """Of the dense layer."""
+    out: str
+    """The name of the layer that gives the logits."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dialect:
     """The dialect of one `model_type`."""
 
@@ -54,12 +68,22 @@ class Dialect:
     """The prefix of a layer's tensors, before its number."""
     layer_modules: Mapping[str, str]
     """Our module within a layer → theirs."""
+    classifier: ClassifierDialect
 
 
-_ROBERTA = Dialect(prefix="roberta.", layer_modules=_BERT_LAYER, padding_takes_no_position=True)
+_ROBERTA = Dialect(
+    prefix="roberta.",
+    layer_modules=_BERT_LAYER,
+    padding_takes_no_position=True,
+    classifier=ClassifierDialect(dense="classifier.dense", activation="tanh", out="classifier.out_proj"),
+)
 
 DIALECTS: Mapping[str, Dialect] = {
-    "bert": Dialect(prefix="bert.", layer_modules=_BERT_LAYER),
+    "bert": Dialect(
+        prefix="bert.",
+        layer_modules=_BERT_LAYER,
+        classifier=ClassifierDialect(dense="pooler.dense", activation="tanh", out="classifier"),
+    ),
     "camembert": _ROBERTA,
     "distilbert": Dialect(
         prefix="distilbert.",
@@ -72,8 +96,13 @@ DIALECTS: Mapping[str, Dialect] = {
         types=False,
         layer_prefix="transformer.layer.",
         layer_modules=_DISTILBERT_LAYER,
+        classifier=ClassifierDialect(dense="pre_classifier", activation="relu", out="classifier"),
     ),
-    "electra": Dialect(prefix="electra.", layer_modules=_BERT_LAYER),
+    "electra": Dialect(
+        prefix="electra.",
+        layer_modules=_BERT_LAYER,
+        classifier=ClassifierDialect(dense="classifier.dense", activation="gelu", out="classifier.out_proj"),
+    ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
 }

@@ -61,6 +61,41 @@ def largest_token_id(tokenizer: Mapping[str, object]) -> int:
     return max(ids, default=-1)
 
 
+def largest_token_type(tokenizer: Mapping[str, object], *, pair: bool) -> int | None:
+    """Return the largest token type that the contents of a `tokenizer.json` give to a text, or to a pair.
+
+    Returns:
+        The type; None for a pair if nothing would stand between its texts, so that no encoder can have been
+        trained with such pairs.
+    """
+    return _largest_type(tokenizer.get("post_processor"), "pair" if pair else "single")
+
+
+def _largest_type(processor: object, template: str) -> int | None:
+    if not isinstance(processor, dict):
+        return None if template == "pair" else 0
+    kind = processor.get("type")
+    if kind == "TemplateProcessing":
+        pieces = processor.get(template)
+        kinds = [
+            (name, piece[name])
+            for piece in (pieces if isinstance(pieces, list) else [])
+            if isinstance(piece, dict)
+            for name in piece
+        ]
+        types = [said.get("type_id", 0) for _, said in kinds if isinstance(said, dict)]
+        if template == "pair" and not any(name == "SpecialToken" for name, _ in kinds):
+            return None
+        return max((number for number in types if isinstance(number, int)), default=0)
+    if kind == "Sequence":
+        parts = processor.get("processors")
+        found = [_largest_type(part, template) for part in (parts if isinstance(parts, list) else [])]
+        return max((number for number in found if number is not None), default=None)
+    if kind == "BertProcessing" and template == "pair":
+        return 1
+    return 0 if template == "single" or kind == "RobertaProcessing" else None
+
+
 def lowercases(tokenizer: Mapping[str, object]) -> bool:
     """Return whether the contents of a `tokenizer.json` lowercase text."""
     normalizer = tokenizer.get("normalizer")
