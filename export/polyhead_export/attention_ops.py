@@ -25,10 +25,11 @@ def fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
         v: Tensor,
         heads: int,
         mask: Tensor | None,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         context = torch.onnx.ops.symbolic(
             "com.microsoft::MultiHeadAttention",
-            (q, k, v, None, lengths),
+            (q, k, v, None, lengths) if bias is None else (q, k, v, None, lengths, None, bias),
             {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
             dtype=q.dtype,
             shape=q.shape,
@@ -58,19 +59,27 @@ def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list
     visible = masks.key_padding(lengths, tokens)
     if causal:
         visible = visible & masks.causal(tokens, device=lengths.device)
-    bias = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
+    hidden = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        /,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        logits.append(_scores(query, key, heads) + bias)
+        logits.append(_scores(query, key, heads, bias) + hidden)
         weights = logits[-1].softmax(-1)
         return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights
 
     return attend
 
 
-def attention_weights(query: Tensor, key: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, heads: int, mask: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
     """Compute attention weights [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision.
 
     So the weights of 16-bit operands sum to 1 as they do in fp32.
@@ -80,18 +89,19 @@ def attention_weights(query: Tensor, key: Tensor, heads: int, mask: Tensor | Non
         key: [B, Tk, H·K].
         heads: H.
         mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
+        bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
     """
-    scores = _scores(query, key, heads)
+    scores = _scores(query, key, heads, bias)
     return masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
 
 
-def _scores(query: Tensor, key: Tensor, heads: int) -> Tensor:
-    """Compute Q Kᵀ / √K [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision."""
+def _scores(query: Tensor, key: Tensor, heads: int, bias: Tensor | None) -> Tensor:
+    """Compute Q Kᵀ / √K + bias [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision."""
     q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    scores: Tensor = scaled @ k.transpose(-2, -1)
-    return scores.float()
+    scores = (scaled @ k.transpose(-2, -1)).float()
+    return scores if bias is None else scores + bias.float()
 
 
 def _attend_in_half_precision(
@@ -101,6 +111,7 @@ def _attend_in_half_precision(
     heads: int,
     mask: Tensor | None,
     /,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    weights = attention_weights(query, key, heads, mask)
+    weights = attention_weights(query, key, heads, mask, bias)
     return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights

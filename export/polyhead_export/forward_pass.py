@@ -88,13 +88,19 @@ def run_forward(
     weights: dict[int, Tensor] = {}
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, heads: int, visible: Tensor | None, /
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        visible: Tensor | None,
+        /,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(seen)
         seen.append((query, key, value))
         is_explicit = mask is not None or layer in explicit
         context, its_weights = (in_explicit_layers if is_explicit else in_fused_layers)(
-            query, key, value, heads, visible
+            query, key, value, heads, visible, bias
         )
         if its_weights is not None:
             weights[layer] = its_weights
