@@ -128,6 +128,7 @@ def _windows(path: Path, config: Config, local_base: float) -> Fields:
     if "sliding_attention" not in pattern:
         return {}
     width = integer(path, {"local_attention": 128, **config}, "local_attention")
+    _require(path, config, "sliding_window", width // 2, "it is half of local_attention")
     return {"local_window": width, "global_every": every, "local_rotary_base": local_base}
 
 
