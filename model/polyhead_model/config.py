@@ -6,6 +6,7 @@ from typing import Literal, get_args
 Norm = Literal["post", "pre"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 Pooling = Literal["mean", "cls", "max"]
+CrossAttention = Literal["alone", "after_self"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +16,8 @@ class EncoderConfig:
     Every field is a plain JSON value, so `EncoderConfig(**json.loads(text))` restores
     `json.dumps(dataclasses.asdict(config))`.
 
-    Shape letters, here and everywhere in this package: B batch, T tokens, D d_model, H heads,
-    K head width, L layers, F feed-forward width.
+    Shape letters, here and everywhere in this package: B batch, T tokens, S tokens of the memory,
+    D d_model, H heads, K head width, L layers, F feed-forward width.
 
     Raises:
         ValueError: A field is out of range, or contradicts another.
@@ -46,8 +47,15 @@ class EncoderConfig:
     """Whether one W_qkv replaces W_q, W_k and W_v: the same numbers from one matrix product."""
     causal: bool = False
     """Whether token t sees only tokens 0 … t."""
+    cross_attention: CrossAttention | None = None
+    """Whether layers attend to a second sequence, `memory` [B, S, D].
+
+    "alone" does so instead of attending to the own sequence; "after_self" does both in turn, as a
+    transformer's decoder block.
+    """
     mask_input: bool = False
-    """Whether the exported graphs take a `mask` BOOL [B, T, T]."""
+    """Whether the exported graphs take a `mask` BOOL [B, T, T], and for cross-attention a `memory_mask`
+    BOOL [B, T, S]; alone, that is the only one."""
     head_mask_input: bool = False
     """Whether the exported graphs take a `head_mask` FP32 [B, L, H], a factor on what each head gives."""
     dropout: float = 0.0
@@ -99,6 +107,8 @@ class EncoderConfig:
                 raise TypeError(f"{name} must be true or false, was {getattr(self, name)!r}")
         _require_choice("norm", self.norm, get_args(Norm))
         _require_choice("activation", self.activation, get_args(Activation))
+        if self.cross_attention is not None:
+            _require_choice("cross_attention", self.cross_attention, get_args(CrossAttention))
         if self.pooling is not None:
             _require_choice("pooling", self.pooling, get_args(Pooling))
         _require_number("dropout", self.dropout)
@@ -141,6 +151,30 @@ class EncoderConfig:
                 )
         if self.normalise and self.pooling is None:
             raise ValueError("normalise needs pooling: it is the pooled vectors that are scaled to length 1")
+        if self.cross_attention is not None:
+            self._check_cross_attention(self.cross_attention)
+
+    def _check_cross_attention(self, kind: CrossAttention) -> None:
+        if self.vocabulary is not None:
+            raise ValueError(
+                "cross_attention needs an encoder of vectors: query and memory are vectors, so vocabulary "
+                f"must be None, was {self.vocabulary!r}"
+            )
+        if kind == "alone":
+            for name, why in (
+                ("causal", "the tokens of two sequences have no common order"),
+                ("fused", "queries are projected from another sequence than keys and values"),
+            ):
+                if getattr(self, name):
+                    raise ValueError(f"{name} must be false where cross_attention is 'alone': {why}")
+            return
+        if self.feed_forward is None:
+            raise ValueError("cross_attention 'after_self' makes decoder blocks, which need feed_forward")
+        if self.head_mask_input:
+            raise ValueError(
+                "head_mask_input must be false where cross_attention is 'after_self': a layer has two "
+                "attentions, and a head mask [B, L, H] does not say which it silences"
+            )
 
     @property
     def head_size(self) -> int:
@@ -151,6 +185,13 @@ class EncoderConfig:
     def position_rows(self) -> int:
         """Rows of the position table: `positions`, and one for `padding_id` if given."""
         return (self.positions or 0) + (self.padding_id is not None)
+
+    @property
+    def main_input(self) -> str:
+        """The name of the input that the output follows: `input_ids`, `query` or `x`."""
+        if self.vocabulary is not None:
+            return "input_ids"
+        return "x" if self.cross_attention is None else "query"
 
     @property
     def inner_size(self) -> int:
