@@ -13,11 +13,23 @@ _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""
 
 
-def fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
+def fused_attention(
+    lengths: Tensor, *, causal: bool, window: Tensor | None = None, can_be_empty: bool = False
+) -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
 
-    The operator has its fastest kernels for lengths rather than for a mask.
+    The operator has its fastest kernels for lengths rather than for a mask. It has no windows, so a window is
+    added to the scores.
+
+    Args:
+        lengths: Integers [B], of the keys.
+        causal: Whether a token sees only itself and those before it.
+        window: Boolean [1, T, T], True = may attend; None = everything.
+        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the operator
+            would give the mean of what is in padding.
     """
+    # A tenth, as the sum with the score of a masked key must not overflow.
+    outside = None if window is None else torch.where(window, 0.0, _MASKED_SCORE / 10)[:, None]
 
     def attend(
         q: Tensor,  # (B, T, H·K)
@@ -27,17 +39,69 @@ def fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
         mask: Tensor | None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        context = torch.onnx.ops.symbolic(
-            "com.microsoft::MultiHeadAttention",
-            (q, k, v, None, lengths) if bias is None else (q, k, v, None, lengths, None, bias),
-            {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
-            dtype=q.dtype,
-            shape=q.shape,
-            version=1,
-        )
+        if outside is not None:
+            hidden = outside.clamp(min=torch.finfo(q.dtype).min).to(q.dtype)
+            bias = hidden if bias is None else hidden / 2 + bias
+        context = _fused(q, k, v, heads, lengths=lengths, bias=bias, causal=causal)
+        if can_be_empty:
+            context = torch.where((lengths > 0)[:, None, None], context, 0)
         return context, None
 
     return attend
+
+
+def fused_masked_attention() -> Attend:
+    """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by an added bias.
+
+    A mask that is one value for all queries and keys, [B, 1, 1], costs what lengths cost, as the operator
+    itself turns those into a bias.
+    """
+    made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
+
+    def attend(
+        q: Tensor,  # (B, T, H·K)
+        k: Tensor,
+        v: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        bias: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
+        if mask is None:
+            raise ValueError("masked attention needs a mask")
+        if id(mask) not in made:
+            lowest = max(_MASKED_SCORE, torch.finfo(q.dtype).min)
+            hidden = torch.where(mask, 0.0, lowest).to(q.dtype)[:, None]
+            made[id(mask)] = mask, hidden, hidden[:, 0].amax(dim=-1, keepdim=True) == 0
+        _, hidden, sees = made[id(mask)]
+        # Half of the lowest score, as the sum of two must not overflow.
+        context = _fused(q, k, v, heads, bias=hidden if bias is None else hidden / 2 + bias)
+        return torch.where(sees, context, 0), None
+
+    return attend
+
+
+def _fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: int,
+    *,
+    lengths: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    inputs: list[Tensor | None] = [q, k, v, None, lengths, bias]
+    while inputs[-1] is None:
+        inputs.pop()
+    context: Tensor = torch.onnx.ops.symbolic(
+        "com.microsoft::MultiHeadAttention",
+        inputs,
+        {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
+        dtype=q.dtype,
+        shape=q.shape,
+        version=1,
+    )
+    return context
 
 
 def explicit_attention(dtype: torch.dtype) -> Attend:
@@ -45,7 +109,9 @@ def explicit_attention(dtype: torch.dtype) -> Attend:
     return attend_explicitly if dtype == torch.float32 else _attend_in_half_precision
 
 
-def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor]) -> Attend:
+def biased_attention(
+    lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor], window: Tensor | None = None
+) -> Attend:
     """Return explicit attention, masked by adding a bias: one pass over the weights where others make two.
 
     The rows of padding hold any finite weights. So does a sequence of length 0.
@@ -55,10 +121,13 @@ def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list
         tokens: T.
         causal: Whether a token sees only itself and those before it.
         logits: Each layer's logits [B, H, T, T] are appended, in fp32, with the bias.
+        window: Boolean [1, T, T], True = may attend; None = everything.
     """
     visible = masks.key_padding(lengths, tokens)
     if causal:
         visible = visible & masks.causal(tokens, device=lengths.device)
+    if window is not None:
+        visible = visible & window
     hidden = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
 
     def attend(

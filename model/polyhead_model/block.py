@@ -1,5 +1,8 @@
 """The transformer block: attention and a feed-forward network, each with a residual and a layer norm."""
 
+import dataclasses
+from typing import Any
+
 from torch import Tensor, nn
 
 from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
@@ -34,14 +37,19 @@ class FeedForward(nn.Module):
         return output
 
 
-class Block(nn.Module):
-    """One layer of an encoder with `config.feed_forward`; `number` counts from 0."""
+class ResidualLayer(nn.Module):
+    """Attention and a feed-forward network, each with a residual and a layer norm: what blocks consist of.
+
+    Args:
+        config: Of the encoder; it has `feed_forward`.
+        number: Of the layer, from 0.
+    """
 
     def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__()
         if config.feed_forward is None:
             raise ValueError(
-                "a Block needs config.feed_forward; attention-only layers are MultiHeadAttention"
+                "a block needs config.feed_forward; attention-only layers are MultiHeadAttention"
             )
         self.pre_norm = config.norm == "pre"
         self.attention = attention_of(config)
@@ -56,9 +64,36 @@ class Block(nn.Module):
         )
         self.feed_forward_norm = norm_of(config, config.d_model)
 
+    def _attend(
+        self,
+        attention: MultiHeadAttention,
+        norm: nn.Module | None,
+        x: Tensor,
+        key: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Apply an attention with its residual and its norm."""
+        if self.pre_norm or norm is None:
+            attended, weights = attention(x if norm is None else norm(x), key, **options)
+            return x + attended, weights
+        attended, weights = attention(x, key, **options)
+        return norm(x + attended), weights
+
+    def _transform(self, x: Tensor) -> Tensor:
+        """Apply the feed-forward network with its residual and its norm."""
+        if self.pre_norm:
+            return x + self.feed_forward(self.feed_forward_norm(x))
+        transformed: Tensor = self.feed_forward_norm(x + self.feed_forward(x))
+        return transformed
+
+
+class Block(ResidualLayer):
+    """One layer of an encoder with `config.feed_forward`."""
+
     def forward(
         self,
         x: Tensor,
+        memory: Tensor | None = None,
         *,
         mask: Tensor | None = None,
         head_mask: Tensor | None = None,
@@ -67,9 +102,16 @@ class Block(nn.Module):
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
-        """Transform x [B, T, D]; arguments and results are those of `MultiHeadAttention`."""
-        attended, weights = self.attention(
-            self.attention_norm(x) if self.pre_norm and self.attention_norm is not None else x,
+        """Transform x [B, T, D].
+
+        The other arguments, and the results, are those of `MultiHeadAttention`; `memory` is its key, and None
+        means x.
+        """
+        x, weights = self._attend(
+            self.attention,
+            self.attention_norm,
+            x,
+            memory,
             mask=mask,
             head_mask=head_mask,
             bias=bias,
@@ -77,12 +119,47 @@ class Block(nn.Module):
             need_weights=need_weights,
             attend=attend,
         )
-        x = x + attended
-        if self.pre_norm:
-            return x + self.feed_forward(self.feed_forward_norm(x)), weights
-        if self.attention_norm is not None:
-            x = self.attention_norm(x)
-        return self.feed_forward_norm(x + self.feed_forward(x)), weights
+        return self._transform(x), weights
+
+
+class DecoderBlock(ResidualLayer):
+    """A block that attends to its own sequence, then to the memory, as in a transformer's decoder."""
+
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
+        super().__init__(config, number)
+        # Never fused: queries are projected from another sequence than keys and values.
+        self.cross_attention = attention_of(dataclasses.replace(config, fused=False))
+        self.cross_attention_norm = norm_of(config, config.d_model)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        *,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attend: Attend = attend_explicitly,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Transform x [B, T, D], given memory [B, S, D].
+
+        Args:
+            x: [B, T, D].
+            memory: [B, S, D].
+            mask: Boolean [B or 1, T or 1, T], True = may attend, of the attention to x.
+            memory_mask: Boolean [B or 1, T or 1, S], likewise, of the attention to the memory.
+            need_weights: Whether to return the weights.
+            attend: The computation of both attentions, first to x, then to the memory.
+
+        Returns:
+            The output [B, T, D]; the weights [B, H, T, T] and [B, H, T, S] if needed, else None.
+        """
+        options = {"need_weights": need_weights, "attend": attend}
+        x, weights = self._attend(self.attention, self.attention_norm, x, None, mask=mask, **options)
+        x, cross_weights = self._attend(
+            self.cross_attention, self.cross_attention_norm, x, memory, mask=memory_mask, **options
+        )
+        return self._transform(x), weights, cross_weights
 
 
 def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
@@ -102,6 +179,8 @@ def attention_of(config: EncoderConfig) -> MultiHeadAttention:
     )
 
 
-def layer_of(config: EncoderConfig, number: int = 0) -> Block | MultiHeadAttention:
+def layer_of(config: EncoderConfig, number: int = 0) -> Block | DecoderBlock | MultiHeadAttention:
     """Build a layer: a block, or attention alone if the configuration has no feed-forward network."""
-    return attention_of(config) if config.feed_forward is None else Block(config, number)
+    if config.feed_forward is None:
+        return attention_of(config)
+    return (DecoderBlock if config.cross_attention == "after_self" else Block)(config, number)

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 Norm = Literal["post", "pre"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 Pooling = Literal["mean", "cls", "max"]
+CrossAttention = Literal["alone", "after_self"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +17,8 @@ class EncoderConfig:
     Every field is a plain JSON value, so `EncoderConfig(**json.loads(text))` restores
     `json.dumps(dataclasses.asdict(config))`.
 
-    Shape letters, here and everywhere in this package: B batch, T tokens, D d_model, H heads,
-    K head width, L layers, F feed-forward width.
+    Shape letters, here and everywhere in this package: B batch, T tokens, S tokens of the memory,
+    D d_model, H heads, K head width, L layers, F feed-forward width.
 
     Raises:
         ValueError: A field is out of range, or contradicts another.
@@ -76,8 +77,15 @@ class EncoderConfig:
     """
     relative_distance: int | None = None
     """The distance from which on all keys are in the same bucket."""
+    cross_attention: CrossAttention | None = None
+    """Whether layers attend to a second sequence, `memory` [B, S, D].
+
+    "alone" does so instead of attending to the own sequence; "after_self" does both in turn, as a
+    transformer's decoder block.
+    """
     mask_input: bool = False
-    """Whether the exported graphs take a `mask` BOOL [B, T, T]."""
+    """Whether the exported graphs take a `mask` BOOL [B, T, T], and for cross-attention a `memory_mask`
+    BOOL [B, T, S]; alone, that is the only one."""
     head_mask_input: bool = False
     """Whether the exported graphs take a `head_mask` FP32 [B, L, H], a factor on what each head gives."""
     dropout: float = 0.0
@@ -152,6 +160,8 @@ class EncoderConfig:
                 raise TypeError(f"{name} must be true or false, was {getattr(self, name)!r}")
         _require_choice("norm", self.norm, get_args(Norm))
         _require_choice("activation", self.activation, get_args(Activation))
+        if self.cross_attention is not None:
+            _require_choice("cross_attention", self.cross_attention, get_args(CrossAttention))
         if self.pooling is not None:
             _require_choice("pooling", self.pooling, get_args(Pooling))
         _require_number("dropout", self.dropout)
@@ -169,6 +179,8 @@ class EncoderConfig:
         self._check_layers()
         self._check_positions()
         self._check_embeddings()
+        if self.cross_attention is not None:
+            self._check_cross_attention(self.cross_attention)
 
     def _check_combinations(self) -> None:
         """Reject fields that contradict each other, and fields that would silently have no effect."""
@@ -184,6 +196,34 @@ class EncoderConfig:
             )
         if self.normalise and self.pooling is None:
             raise ValueError("normalise needs pooling: it is the pooled vectors that are scaled to length 1")
+
+    def _check_cross_attention(self, kind: CrossAttention) -> None:
+        if self.vocabulary is not None:
+            raise ValueError(
+                "cross_attention needs an encoder of vectors: query and memory are vectors, so vocabulary "
+                f"must be None, was {self.vocabulary!r}"
+            )
+        for name in ("rotary_base", "local_window", "relative_buckets"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} must be None where there is cross_attention: the tokens of two sequences have no "
+                    f"distance, was {getattr(self, name)!r}"
+                )
+        if kind == "alone":
+            for name, why in (
+                ("causal", "the tokens of two sequences have no common order"),
+                ("fused", "queries are projected from another sequence than keys and values"),
+            ):
+                if getattr(self, name):
+                    raise ValueError(f"{name} must be false where cross_attention is 'alone': {why}")
+            return
+        if self.feed_forward is None:
+            raise ValueError("cross_attention 'after_self' makes decoder blocks, which need feed_forward")
+        if self.head_mask_input:
+            raise ValueError(
+                "head_mask_input must be false where cross_attention is 'after_self': a layer has two "
+                "attentions, and a head mask [B, L, H] does not say which it silences"
+            )
 
     def _check_layers(self) -> None:
         """Reject fields of layers that would have no effect, or contradict each other."""
@@ -290,6 +330,13 @@ class EncoderConfig:
     def embedding_size(self) -> int:
         """The width of the embeddings: `embedding_width`, or D when that is None."""
         return self.embedding_width or self.d_model
+
+    @property
+    def main_input(self) -> str:
+        """The name of the input that the output follows: `input_ids`, `query` or `x`."""
+        if self.vocabulary is not None:
+            return "input_ids"
+        return "x" if self.cross_attention is None else "query"
 
     @property
     def inner_size(self) -> int:

@@ -9,21 +9,29 @@ from torch import Tensor, nn
 
 from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
-from polyhead_model.block import layer_of, norm_of
+from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig, Pooling
 from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
 
 
 class EncoderOutput(NamedTuple):
-    """The result of an encoder. Shape letters: B batch, T tokens, D d_model, H heads, L layers."""
+    """The result of an encoder.
+
+    Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers.
+    """
 
     output: Tensor
     """[B, T, D], zero in padding."""
     pooled: Tensor | None
     """[B, D], or None where the encoder does not pool."""
     attention: tuple[Tensor, ...] | None
-    """L tensors [B, H, T, T], zero in the rows and columns of padding; None unless asked for."""
+    """L tensors [B, H, T, T], zero in the rows and columns of padding; None unless asked for.
+
+    [B, H, T, S] where layers attend to the memory alone.
+    """
+    cross_attention: tuple[Tensor, ...] | None = None
+    """Of decoder blocks, which attend to both: L tensors [B, H, T, S], likewise."""
 
 
 class Embeddings(nn.Module):
@@ -120,7 +128,10 @@ class Encoder(FusibleModule):
         x: Tensor,
         lengths: Tensor | None = None,
         *,
+        memory: Tensor | None = None,
+        memory_lengths: Tensor | None = None,
         mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         head_mask: Tensor | None = None,
         need_weights: bool = False,
@@ -131,7 +142,10 @@ class Encoder(FusibleModule):
         Args:
             x: Vectors [B, T, D], or token ids [B, T] where `config.vocabulary` is given.
             lengths: Integers [B], the number of tokens in each sequence; None = T.
+            memory: Vectors [B, S, D] that layers attend to, where `config.cross_attention` is given.
+            memory_lengths: Integers [B], the number of tokens in each memory; None = S.
             mask: Boolean [B or 1, T or 1, T], True = may attend; combined with padding and causality.
+            memory_mask: Boolean [B or 1, T or 1, S], likewise, for the attention to the memory.
             token_type_ids: Integers [B, T]; None = all 0.
             head_mask: [B, L, H], a factor on what each head gives: 0 silences it; None = all 1.
             need_weights: Whether to return every layer's attention weights.
@@ -143,6 +157,7 @@ class Encoder(FusibleModule):
         """
         if not torch.compiler.is_compiling():  # inspecting sizes would fix them in an exported graph
             self._check(x, lengths, mask, token_type_ids, head_mask)
+            self._check_memory(x, memory, memory_lengths, mask, memory_mask)
         tokens = x.shape[1]
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
         if self.embeddings is not None:
@@ -160,24 +175,54 @@ class Encoder(FusibleModule):
             near = masks.combine(visible, masks.window(tokens, self.config.local_window, device=x.device))
         bias = None if self.relative_bias is None else self.relative_bias(tokens)
         rotation, near_rotation = self._rotations(tokens, x.device)
-        attention: list[Tensor] = []
-        for number in range(self.config.layers):
-            is_local = self.config.is_local(number)
-            x, weights = self.layer(number)(
-                x,
-                mask=near if is_local else visible,
-                head_mask=None if head_mask is None else head_mask[:, number],
-                bias=bias,
-                rotation=near_rotation if is_local else rotation,
-                need_weights=need_weights,
-                attend=attend,
+        visible_memory = memory_mask
+        if memory is not None:
+            valid_memory = (
+                None if memory_lengths is None else masks.valid_tokens(memory_lengths, memory.shape[1])
             )
+            memory = _zero_padding(memory, valid_memory)
+            visible_memory = masks.combine(
+                None if valid is None else valid[:, :, None],
+                None if valid_memory is None else valid_memory[:, None, :],
+                memory_mask,
+            )
+        attention: list[Tensor] = []
+        cross_attention: list[Tensor] = []
+        for number in range(self.config.layers):
+            layer, is_local, cross_weights = self.layer(number), self.config.is_local(number), None
+            if isinstance(layer, DecoderBlock):
+                x, weights, cross_weights = layer(
+                    x,
+                    memory,
+                    mask=visible,
+                    memory_mask=visible_memory,
+                    need_weights=need_weights,
+                    attend=attend,
+                )
+            else:
+                x, weights = layer(
+                    x,
+                    memory,
+                    mask=visible_memory if memory is not None else near if is_local else visible,
+                    head_mask=None if head_mask is None else head_mask[:, number],
+                    bias=bias,
+                    rotation=near_rotation if is_local else rotation,
+                    need_weights=need_weights,
+                    attend=attend,
+                )
             if weights is not None:
                 attention.append(weights)
+            if cross_weights is not None:
+                cross_attention.append(cross_weights)
         if self.final_norm is not None:
             x = self.final_norm(x)
         output = _zero_padding(x, valid)
-        return EncoderOutput(output, self._pool(output, valid), tuple(attention) if need_weights else None)
+        return EncoderOutput(
+            output,
+            self._pool(output, valid),
+            tuple(attention) if need_weights else None,
+            tuple(cross_attention) or None,
+        )
 
     def pool(self, output: Tensor, lengths: Tensor | None = None) -> Tensor | None:
         """Pool an output as `forward` does, in the output's own precision.
@@ -227,7 +272,7 @@ class Encoder(FusibleModule):
         if self.config.positions is not None and tokens > self.config.positions:
             raise ValueError(f"T must be at most {self.config.positions}, the model's positions, was {tokens}")
         if lengths is not None:
-            _check_lengths(lengths, batch, tokens)
+            _check_lengths("lengths", lengths, batch, "T", tokens)
         if mask is not None:
             masks.check(mask, batch=batch, queries=tokens, keys=tokens)
         if head_mask is not None:
@@ -236,6 +281,44 @@ class Encoder(FusibleModule):
                 raise ValueError(
                     f"head_mask must have the shape [B, L, H] = {list(shape)}, was {list(head_mask.shape)}"
                 )
+
+    def _check_memory(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        memory_lengths: Tensor | None,
+        mask: Tensor | None,
+        memory_mask: Tensor | None,
+    ) -> None:
+        if self.config.cross_attention is None:
+            for name, value in (
+                ("memory", memory),
+                ("memory_lengths", memory_lengths),
+                ("memory_mask", memory_mask),
+            ):
+                if value is not None:
+                    raise ValueError(f"{name} must be None: this encoder has no cross_attention")
+            return
+        if memory is None:
+            raise ValueError("memory must be given: the layers of this encoder attend to it")
+        batch, width = len(x), self.config.d_model
+        if memory.ndim != 3 or memory.shape[0] != batch or memory.shape[2] != width:
+            raise ValueError(
+                f"memory must have the shape [B = {batch}, S, D = {width}], was {list(memory.shape)}"
+            )
+        if not memory.is_floating_point():
+            raise TypeError(f"memory must be floating point, was {memory.dtype}")
+        keys = memory.shape[1]
+        if keys == 0:
+            raise ValueError("S must be at least 1, was 0")
+        if memory_lengths is not None:
+            _check_lengths("memory_lengths", memory_lengths, batch, "S", keys)
+        if memory_mask is not None:
+            masks.check(memory_mask, batch=batch, queries=x.shape[1], keys=keys, name="memory_mask")
+        if mask is not None and self.config.cross_attention == "alone":
+            raise ValueError(
+                "mask must be None: this encoder attends to the memory alone, which memory_mask masks"
+            )
 
     def _check_vectors(self, x: Tensor, token_type_ids: Tensor | None) -> None:
         width = self.config.d_model
@@ -293,13 +376,13 @@ def _zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
     return torch.where(valid if x.ndim == 2 else valid[..., None], x, 0)
 
 
-def _check_lengths(lengths: Tensor, batch: int, tokens: int) -> None:
+def _check_lengths(name: str, lengths: Tensor, batch: int, letter: str, tokens: int) -> None:
     if lengths.shape != (batch,):
-        raise ValueError(f"lengths must have the shape [B = {batch}], was {list(lengths.shape)}")
-    _check_integers("lengths", lengths)
+        raise ValueError(f"{name} must have the shape [B = {batch}], was {list(lengths.shape)}")
+    _check_integers(name, lengths)
     for index, length in enumerate(lengths.tolist()):
         if not 0 <= length <= tokens:
-            raise ValueError(f"lengths[{index}] must be between 0 and T ({tokens}), was {length}")
+            raise ValueError(f"{name}[{index}] must be between 0 and {letter} ({tokens}), was {length}")
 
 
 def _check_integers(name: str, tensor: Tensor) -> None:
