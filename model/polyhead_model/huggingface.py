@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import Activation, Classifier, Dense, EncoderConfig, Pooling
@@ -66,7 +67,7 @@ def read_checkpoint_info(
         normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
 
     Raises:
-        CheckpointError: The folder is not a checkpoint of the BERT family, or needs something that
+        CheckpointError: The folder is not a checkpoint of a supported type, or needs something that
             polyhead does not support.
     """
     if not folder.is_dir():
@@ -83,31 +84,30 @@ def read_checkpoint_info(
     dialect = DIALECTS[model_type]
     _refuse_variants(path, config)
     _refuse_adapters(modules.transformer)
-    padding_id = integer(path, config, "pad_token_id") if dialect.padding_takes_no_position else None
-    positions = integer(path, config, "max_position_embeddings")
+    fields = dialect.fields(path, config)
+    padding_id = fields.get("padding_id")
+    positions = integer(path, config, dialect.positions)
     if padding_id is not None:
         positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
-    named = dialect.layer_norm_epsilon
-    epsilon = 1e-12 if named is None else config.get(named, 1e-12)
+    named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
     try:
-        encoder = EncoderConfig(
-            d_model=integer(path, config, dialect.d_model),
-            heads=integer(path, config, dialect.heads),
-            layers=integer(path, config, dialect.layers),
-            feed_forward=integer(path, config, dialect.feed_forward),
-            activation=_activation(path, config, dialect.activation),
-            layer_norm_epsilon=epsilon,  # type: ignore[arg-type]  # EncoderConfig checks it
-            vocabulary=integer(path, config, "vocab_size"),
-            positions=positions,
-            padding_id=padding_id,
-            types=0 if types == 1 else types,
-            embedding_norm=True,
-            pooling=modules.pooling,
-            dense=tuple(file.layer for file in modules.dense),
-            normalise=modules.normalise,
-            classifier=_classifier(path, config, modules, dialect),
-        )
+        values: dict[str, Any] = {
+            "d_model": integer(path, config, dialect.d_model),
+            "heads": integer(path, config, dialect.heads),
+            "layers": integer(path, config, dialect.layers),
+            "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
+            "activation": _activation(path, config, dialect.activation),
+            "layer_norm_epsilon": default if named is None else config.get(named, default),
+            "vocabulary": integer(path, config, "vocab_size"),
+            "positions": positions,
+            "types": 0 if types == 1 else types,
+            "pooling": modules.pooling,
+            "dense": tuple(file.layer for file in modules.dense),
+            "normalise": modules.normalise,
+            "classifier": _classifier(path, config, modules, dialect),
+        }
+        encoder = EncoderConfig(**(values | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     tokenizer = modules.transformer / TOKENIZER
@@ -162,8 +162,14 @@ def _classifier(
     if not classifies or modules.task == "feature-extraction" or config.get("problem_type") == "regression":
         return None
     head = dialect.classifier
-    dense = Dense(width=integer(path, config, dialect.d_model), activation=head.activation)
-    return Classifier(labels=_labels(path, config), dense=(dense,))
+    settings = {} if head.fields is None else dict(head.fields(path, config))
+    pooling = settings.pop("pooling", head.pooling)
+    dense: tuple[Dense, ...] = ()
+    if head.dense is not None:
+        width = integer(path, config, dialect.d_model)
+        layer = {"activation": head.activation, "norm": head.norm is not None} | settings
+        dense = (Dense(width=width, **layer),)
+    return Classifier(labels=_labels(path, config), pooling=pooling, dense=dense, bias=head.bias)
 
 
 def _labels(path: Path, config: Mapping[str, object]) -> tuple[str, ...]:
@@ -177,7 +183,9 @@ def _labels(path: Path, config: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(named[str(number)] for number in range(len(named)))
 
 
-def _activation(path: Path, config: Mapping[str, object], name: str) -> Activation:
+def _activation(path: Path, config: Mapping[str, object], name: str | None) -> Activation:
+    if name is None:
+        return "gelu"
     value = config.get(name)
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise CheckpointError(f"{path}: {name} must be one of {', '.join(ACTIVATIONS)}, was {value!r}")
@@ -185,13 +193,7 @@ def _activation(path: Path, config: Mapping[str, object], name: str) -> Activati
 
 
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
-    """Reject variants that share a model_type with BERT, but not its equations."""
-    position_embedding = config.get("position_embedding_type", "absolute")
-    if position_embedding != "absolute":
-        raise CheckpointError(
-            f"{path}: position_embedding_type must be 'absolute', was {position_embedding!r}: "
-            "relative positions are not supported"
-        )
+    """Reject variants of any type that share its name, but not its equations."""
     pruned = config.get("pruned_heads")
     if isinstance(pruned, dict) and any(pruned.values()):
         raise CheckpointError(
@@ -205,12 +207,6 @@ def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
         )
     if config.get("is_decoder"):
         raise CheckpointError(f"{path}: is_decoder must be false, was true: polyhead serves encoders")
-    width = config.get("hidden_size")
-    if config.get("embedding_size", width) != width:
-        raise CheckpointError(
-            f"{path}: embedding_size must equal hidden_size ({width}), was {config['embedding_size']!r}: "
-            "embeddings of another width are not supported"
-        )
 
 
 def _refuse_adapters(folder: Path) -> None:

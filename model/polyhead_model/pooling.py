@@ -4,12 +4,14 @@ Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, C labels
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyhead_model.config import Classifier, Dense, DenseActivation, Pooling
+from polyhead_model.block import norm_of
+from polyhead_model.config import Classifier, Dense, DenseActivation, EncoderConfig, Pooling
 
 _ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -70,35 +72,39 @@ def _highest(output: Tensor, valid: Tensor | None) -> Tensor:
 
 
 class DenseLayer(nn.Module):
-    """A layer on pooled vectors, as a `Dense` describes it."""
+    """A layer of an encoder on pooled vectors of some width."""
 
-    def __init__(self, width: int, config: Dense) -> None:
+    def __init__(self, encoder: EncoderConfig, width: int, config: Dense) -> None:
         super().__init__()
         self.config = config
         self.linear = nn.Linear(width, config.width, bias=config.bias)
+        self.norm = norm_of(encoder, config.width) if config.norm else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, width] to [B, config.width]."""
         if self.config.normalise:
             x = F.normalize(x, dim=-1)
-        return _ACTIVATIONS[self.config.activation](_linear(x, self.linear))
+        x = _ACTIVATIONS[self.config.activation](_linear(x, self.linear))
+        return x if self.norm is None else _norm(x, self.norm)
 
 
 class Pooler(nn.Module):
     """Pooling, then dense layers.
 
     Args:
-        width: D.
+        encoder: The encoder's configuration.
         pooling: How token vectors are pooled.
         dense: The dense layers, in order.
         normalise: Whether the result is scaled to length 1.
     """
 
-    def __init__(self, width: int, pooling: Pooling, dense: Sequence[Dense], *, normalise: bool) -> None:
+    def __init__(
+        self, encoder: EncoderConfig, pooling: Pooling, dense: Sequence[Dense], *, normalise: bool = False
+    ) -> None:
         super().__init__()
         self.pooling = pooling
-        widths = [width, *(layer.width for layer in dense)]
-        self.dense = nn.ModuleList(map(DenseLayer, widths, dense))
+        widths = [encoder.d_model, *(layer.width for layer in dense)]
+        self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, dense))
         self.normalise = normalise
         self.width = widths[-1]
         """P."""
@@ -122,9 +128,9 @@ class Pooler(nn.Module):
 class ClassifierHead(nn.Module):
     """A classifier of sequences, as a `Classifier` describes it."""
 
-    def __init__(self, width: int, config: Classifier) -> None:
+    def __init__(self, encoder: EncoderConfig, config: Classifier) -> None:
         super().__init__()
-        self.pooler = Pooler(width, config.pooling, config.dense, normalise=False)
+        self.pooler = Pooler(encoder, config.pooling, config.dense)
         self.out = nn.Linear(self.pooler.width, len(config.labels), bias=config.bias)
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
@@ -134,5 +140,14 @@ class ClassifierHead(nn.Module):
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """Apply a layer in the precision of x: pooled vectors of encoders in 16 bits are in fp32."""
-    bias = None if layer.bias is None else layer.bias.to(x.dtype)
-    return F.linear(x, layer.weight.to(x.dtype), bias)
+    return F.linear(x, *_parameters(layer, x.dtype))
+
+
+def _norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
+    """Apply a layer norm, likewise."""
+    return F.layer_norm(x, layer.normalized_shape, *_parameters(layer, x.dtype), layer.eps)
+
+
+def _parameters(layer: nn.Linear | nn.LayerNorm, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    bias: Tensor | None = layer.bias
+    return layer.weight.to(dtype), None if bias is None else bias.to(dtype)
