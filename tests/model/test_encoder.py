@@ -278,10 +278,11 @@ def test_an_output_is_pooled_as_in_forward(name: str) -> None:
     encoder, lengths = build(VECTORS[name]), torch.tensor([7, 3])
     result = encoder(torch.randn(2, 7, 12), lengths)
 
-    pooled = encoder.pool(result.output, lengths)
+    pooled, logits = encoder.of_sequences(result.output, lengths)
 
     assert (pooled is None) == (result.pooled is None)
     assert pooled is None or torch.equal(pooled, result.pooled)
+    assert logits is result.logits is None
 
 
 def test_half_precision() -> None:
