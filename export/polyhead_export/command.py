@@ -260,12 +260,23 @@ def _sources(
 
 def _remarks(built: "Built") -> list[str]:
     """Return what the user of a checkpoint may not expect, in words."""
+    from polyhead_export.family import takes_pairs
+
     remarks = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
         remarks.append(
             f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}, unless a request "
             "says otherwise (prompt_name)"
         )
+    config = built.encoder.config
+    if built.tokenizer is not None and config.classifier and not takes_pairs(built.tokenizer, config):
+        why = "its template puts nothing between them"
+        if built.tokenizer.gives_token_types is None:
+            why = (
+                "tokenizer_config.json must say in model_input_names whether there are token_type_ids, as "
+                "releases of transformers differ"
+            )
+        remarks.append(f"single texts are served, not pairs: {why}")
     return remarks
 
 

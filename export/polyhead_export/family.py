@@ -42,6 +42,9 @@ class TokenizerFile:
     """Put before each text by the server, unless a request names one of `prompts`."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """What requests may have put before their texts instead, by name."""
+    gives_token_types: bool | None = True
+    """Whether the encoder gets the token types of the file's template; None if that is not known, so that
+    pairs of texts, which alone have several, are not served."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +106,9 @@ def takes_pairs(tokenizer: TokenizerFile, config: EncoderConfig) -> bool:
         CheckpointError: The file is not JSON.
     """
     largest_type = largest_token_type(read_object(tokenizer.path), pair=True)
-    return largest_type is not None and (not config.types or largest_type < config.types)
+    if not largest_type or not config.types or tokenizer.gives_token_types is False:
+        return largest_type is not None
+    return tokenizer.gives_token_types is True and largest_type < config.types
 
 
 def export_family(
@@ -235,6 +240,7 @@ def _write_version(
             "max_tokens": tokenizer.max_tokens,
             "prompt": tokenizer.prompt,
             "prompts": dict(tokenizer.prompts),
+            "types": tokenizer.gives_token_types is not False,
             "pairs": takes_pairs(tokenizer, encoder.config),
         },
         left_out=left_out,

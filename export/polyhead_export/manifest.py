@@ -55,8 +55,8 @@ def write_manifest(
         precision: What the graphs compute in.
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
-        tokenizer: The tokenizer's file, the longest text in tokens, the prompts, and whether it takes pairs
-            of texts; None if the family has no tokenizer.
+        tokenizer: The tokenizer's file, the longest text in tokens, the prompts, whether its token types
+            count, and whether it takes pairs of texts; None if the family has no tokenizer.
         left_out: The parts of the checkpoint that are not served, in words.
     """
     manifest: dict[str, Any] = {

@@ -17,6 +17,7 @@ from polyhead_model.encoder import Encoder
 from polyhead_model.hf_tensors import check_tensors, convert, some, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
 from polyhead_model.sentence_modules import Prompts
+from polyhead_model.tokenizer_files import gives_token_types
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -35,6 +36,8 @@ class Checkpoint:
     """The model_type of config.json: "bert", "roberta", …"""
     tokenizer: Path | None
     """Its tokenizer.json, if there is one."""
+    gives_token_types: bool | None
+    """Whether the encoder gets the tokenizer's token types; None if releases of transformers differ."""
     max_tokens: int
     """The longest text, in tokens; at most the model's positions."""
     prompts: Prompts
@@ -74,6 +77,7 @@ def load_checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
         tokenizer=info.tokenizer,
+        gives_token_types=gives_token_types(info.folder, info.model_type),
         max_tokens=info.max_tokens,
         prompts=info.prompts,
         left_out=(*_head(info, tensors), *info.left_out, *_other_tokenizer(info)),

@@ -41,7 +41,7 @@ def tokenizer_limit(folder: Path) -> int | None:
         CheckpointError: The limit is below 1.
     """
     path = folder / CONFIG
-    limit = read_object(path).get("model_max_length") if path.is_file() else None  # about 10³⁰ means no limit
+    limit = _read_config(folder).get("model_max_length")  # about 10³⁰ means no limit
     if not isinstance(limit, int | float) or limit == math.inf:
         return None
     if not limit >= 1:  # also catches NaN
@@ -96,6 +96,18 @@ def _largest_type(processor: object, template: str) -> int | None:
     return 0 if template == "single" or kind == "RobertaProcessing" else None
 
 
+def gives_token_types(folder: Path, model_type: str) -> bool | None:
+    """Return whether transformers gives an encoder the token types of its tokenizer; None if releases differ.
+
+    Only pairs of texts have types other than 0.
+    """
+    config = _read_config(folder)
+    names = config.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    return True if _class_of(config, model_type) in _BERT else None
+
+
 def lowercases(tokenizer: Mapping[str, object]) -> bool:
     """Return whether the contents of a `tokenizer.json` lowercase text."""
     normalizer = tokenizer.get("normalizer")
@@ -115,10 +127,8 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
         CheckpointError: tokenizer_config.json disagrees, or needs something that the server does not support.
     """
     tokenizer = read_object(folder / TOKENIZER)
-    path = folder / CONFIG
-    config = read_object(path) if path.is_file() else {}
-    # Since transformers 5, only the fast classes exist, under the names of the slow ones.
-    name = str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
+    path, config = folder / CONFIG, _read_config(folder)
+    name = _class_of(config, model_type)
     if name in _BERT:
         _check_normalizer(path, config, tokenizer)
     elif name in _ROBERTA:
@@ -140,6 +150,16 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
         raise CheckpointError(
             f"{path}: truncation_side must be 'right', was {side!r}: text is cut at its end only"
         )
+
+
+def _read_config(folder: Path) -> dict[str, object]:
+    path = folder / CONFIG
+    return read_object(path) if path.is_file() else {}
+
+
+def _class_of(config: Mapping[str, object], model_type: str) -> str:
+    # Since transformers 5, only the fast classes exist, under the names of the slow ones.
+    return str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
 
 
 def _check_normalizer(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:

@@ -49,7 +49,10 @@ def test_a_configuration_survives_json() -> None:
         ({"heads": 5}, "d_model (16) must be a multiple of heads (5); give head_width"),
         ({"norm": "both"}, "norm must be one of post, pre, was 'both'"),
         ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu, was 'swish'"),
-        ({"pooling": "sum"}, "pooling must be one of mean, cls, max, last, weighted_mean, mean_sqrt_len, was 'sum'"),
+        (
+            {"pooling": "sum"},
+            "pooling must be one of mean, cls, max, last, weighted_mean, mean_sqrt_len, was 'sum'",
+        ),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, was 1.0"),
         ({"dropout": float("nan")}, "dropout must be at least 0 and below 1, was nan"),
         ({"layer_norm_epsilon": 0}, "layer_norm_epsilon must be above 0 and below 1, was 0"),
@@ -59,7 +62,10 @@ def test_a_configuration_survives_json() -> None:
         ({"embedding_norm": True}, "embedding_norm needs vocabulary"),
         ({"normalise": True}, "normalise needs pooling"),
         ({"dense": [{"width": 4}]}, "dense needs pooling"),
-        ({"pooling": "cls", "dense": [{"width": 4}, {"width": 0}]}, "dense[1]: width must be at least 1, was 0"),
+        (
+            {"pooling": "cls", "dense": [{"width": 4}, {"width": 0}]},
+            "dense[1]: width must be at least 1, was 0",
+        ),
         (
             {"pooling": "cls", "dense": [{"width": 4, "activation": "step"}]},
             "dense[0]: activation must be one of identity, tanh, ",

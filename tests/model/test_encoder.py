@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, masks
+from polyhead_model.config import Pooling
 
 examples = settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -220,7 +221,7 @@ def test_pooling_is_the_loop() -> None:
     base = replace(VECTORS["post norm"], normalise=False)
     x = torch.randn(4, 5, 12)
     lengths = [5, 1, 3, 0]
-    for pooling in ("mean", "cls", "max"):
+    for pooling in get_args(Pooling):
         result = encode(build(replace(base, pooling=pooling)), x, lengths)
         unit = encode(build(replace(base, pooling=pooling, normalise=True)), x, lengths)
         assert result.pooled is not None
@@ -232,6 +233,13 @@ def test_pooling_is_the_loop() -> None:
                 "mean": [sum(column) / len(column) for column in columns],
                 "cls": [column[0] for column in columns],
                 "max": [max(column) for column in columns],
+                "last": [column[-1] for column in columns],
+                "mean_sqrt_len": [sum(column) / len(column) ** 0.5 for column in columns],
+                "weighted_mean": [
+                    sum(place * value for place, value in enumerate(column, 1))
+                    / sum(range(1, len(column) + 1))
+                    for column in columns
+                ],
             }[pooling]
             close(result.pooled[row], torch.tensor(expected))
             norm = sum(value**2 for value in expected) ** 0.5 or 1.0

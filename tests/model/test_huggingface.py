@@ -284,7 +284,9 @@ def test_a_prompt_may_be_chosen(sentence: Path) -> None:
     chosen = read_checkpoint_info(sentence, prompt_name="b").prompts
 
     assert (chosen.default, chosen.texts) == ("B: ", {"a": "A: ", "b": "B: ", "c": ""})
-    with pytest.raises(CheckpointError, match=r"the prompt must be one of prompts \('a', 'b', 'c'\), was 'd'"):
+    with pytest.raises(
+        CheckpointError, match=r"the prompt must be one of prompts \('a', 'b', 'c'\), was 'd'"
+    ):
         read_checkpoint_info(sentence, prompt_name="d")
     write(sentence / "modules.json", [TRANSFORMER])  # prompts do not depend on the modules
     assert read_checkpoint_info(sentence).prompts.default == "A: "
@@ -325,7 +327,9 @@ def test_pooling_without_the_prompt_is_refused(sentence: Path) -> None:
         read_checkpoint_info(sentence)
     info = read_checkpoint_info(sentence, prompt_name="")
     assert info.prompts.texts == {"none": ""}
-    assert info.left_out == ("the prompts query are not served: pooling would have to leave their tokens out",)
+    assert info.left_out == (
+        "the prompts query are not served: pooling would have to leave their tokens out",
+    )
 
 
 DENSE = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
@@ -438,7 +442,9 @@ def test_other_labels_are_refused(bert: Path, config: dict[str, Any], message: s
 
 def test_a_cross_encoder_has_a_classifier(sentence: Path) -> None:
     write(sentence / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
-    with pytest.raises(CheckpointError, match="a transformer with the task .* must be the only module, were "):
+    with pytest.raises(
+        CheckpointError, match=r"a transformer with the task .* must be the only module, were "
+    ):
         read_checkpoint_info(sentence)
     write(sentence / "modules.json", [TRANSFORMER])
     with pytest.raises(CheckpointError, match="architectures must name a …ForSequenceClassification, as "):

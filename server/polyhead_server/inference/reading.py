@@ -138,11 +138,10 @@ def _tokenise(
         max_total=settings.max_request_tokens,
         with_tokens=TOKENS in template.extras,
     )
-    arrays: Mapping[str | None, NDArray[Any]] = {
-        TOKENS: made.input_ids,
-        LENGTHS: made.lengths,
-        "types": made.token_type_ids,
-    }
+    arrays: dict[str | None, NDArray[Any]] = {TOKENS: made.input_ids, LENGTHS: made.lengths}
+    tokenizer = model.signature.manifest.tokenizer
+    if tokenizer is None or tokenizer.types:
+        arrays["types"] = made.token_type_ids
     for spec in model.signature.feeds:
         if spec.role in arrays:
             feeds[spec.name] = arrays[spec.role].astype(DTYPES[spec.datatype], copy=False)

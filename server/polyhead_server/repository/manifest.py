@@ -150,6 +150,8 @@ class ManifestTokenizer(_Model):
     """What precedes texts of requests that name no prompt."""
     prompts: dict[str, str] = {}
     """What requests may name."""
+    types: bool = True
+    """Whether its token types count; otherwise they are all 0."""
     pairs: bool = False
     """Whether it takes pairs of texts."""
 
