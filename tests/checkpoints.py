@@ -104,15 +104,26 @@ def random_model(dialect: str, head: str = "Model", **changes: Any) -> Any:
 
 
 def write_checkpoint(
-    folder: Path, dialect: str, *, head: str = "Model", activation: str = "gelu", **config: Any
+    folder: Path,
+    dialect: str,
+    *,
+    head: str = "Model",
+    activation: str = "gelu",
+    inputs: Sequence[str] | None = None,
+    **config: Any,
 ) -> None:
-    """Write a folder as transformers has it: configuration, weights, tokenizer."""
+    """Write a folder as transformers has it: configuration, weights, tokenizer.
+
+    `inputs` are what the tokenizer says that it gives, beside ids and mask.
+    """
     tokenizer = roberta_tokenizer() if dialect in ROBERTA else bert_tokenizer()
     name = "activation" if dialect == "distilbert" else "hidden_act"
     changes = {"vocab_size": tokenizer.get_vocab_size(), name: activation, **config}
     random_model(dialect, head, **changes).save_pretrained(folder)
     # The dialects' own classes would take tokenizers of their own kind only.
-    files = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
+    files: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
+    if inputs is not None:
+        files["model_input_names"] = ["input_ids", *inputs, "attention_mask"]
     write_tokenizer_files(folder, dialect, tokenizer, files)
 
 

@@ -57,10 +57,10 @@ def test_pairs_and_prompts_in_one_request_in_several_and_in_joined_ones(client: 
     first = [TEXTS[index % 3] for index in range(300)]
     second = [TEXTS[(index // 3) % 3] for index in range(300)]
     options: dict[str, Any] = {"model": "tiny-tokens", "truncate": True}
-    expected = {
+    expected: dict[tuple[str, str], Any] = {
         (a, b): client.encode(a, text_pair=b, prompt_name="passage", **options) for a in TEXTS for b in TEXTS
     }
-    plain = client.encode(TEXTS[0], text_pair=TEXTS[1], **options)
+    plain: Any = client.encode(TEXTS[0], text_pair=TEXTS[1], **options)
     assert np.abs(plain.pooled - expected[TEXTS[0], TEXTS[1]].pooled).max() > 1e-3
     assert expected[TEXTS[0], TEXTS[1]].tokens == [
         "[CLS]",
@@ -72,9 +72,9 @@ def test_pairs_and_prompts_in_one_request_in_several_and_in_joined_ones(client: 
         "[SEP]",
     ]
 
-    together = client.encode(first, text_pair=second, prompt_name="passage", **options)  # more than 256
+    together: Any = client.encode(first, text_pair=second, prompt_name="passage", **options)  # more than 256
     with ThreadPoolExecutor(8) as pool:
-        joined = list(
+        joined: list[Any] = list(
             pool.map(
                 lambda a, b: client.encode(a, text_pair=b, prompt_name="passage", **options), first, second
             )

@@ -198,9 +198,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 """What classifiers have beyond `FAMILIES`."""
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in FAMILIES if name in CLASSIFIERS or "," not in name]
-)
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name in CLASSIFIERS or "," not in name])
 def test_every_classifier_is_transformers_own(name: str, tmp_path: Path) -> None:
     changes = {"num_labels": 3, **CLASSIFIERS.get(name, {})}
     model = make(name, "ForSequenceClassification", **changes)

@@ -199,7 +199,9 @@ def test_a_long_pair_is_refused_with_what_to_do(file: Path) -> None:
         tokeniser.encode(["cat", "cat " * 7], ["dog", "dog " * 8], truncate=False, max_total=1000)
     with pytest.raises(InvalidRequestError, match=r"text_pair\[0\] must be at most 16 tokens and 4096 char"):
         tokeniser.encode(["cat"], ["c" * 5000], truncate=False, max_total=1000)
-    with pytest.raises(RepositoryError, match=r"adds 3 special tokens to each pair: .* more than that, was 3"):
+    with pytest.raises(
+        RepositoryError, match=r"adds 3 special tokens to each pair: .* more than that, was 3"
+    ):
         Tokeniser(file, max_tokens=3, pairs=True)
 
 
