@@ -12,8 +12,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers import CrossEncoder
+    from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
 # One layer: what differs between checkpoint types is in each, and exports take longer with more.

@@ -123,7 +123,7 @@ CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def rerankers(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """What sentence-transformers loads from the classifiers that are exported: plain folders, one of its own."""
+    """What sentence-transformers loads from the classifiers that are exported, one of them its own folder."""
     found = {}
     for dialect, options in CLASSIFIERS.items():
         folder = tmp_path_factory.mktemp("classifier")
