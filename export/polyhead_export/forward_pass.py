@@ -53,7 +53,16 @@ class ForwardPass:
         """Return ‖v W_O‖ of each head and token, [B, H, T]; zero in padding (Kobayashi et al. 2020)."""
         maps = self.norm_maps[layer]
         values = split_heads(self.values[layer].float(), len(maps))
-        return torch.where(self.valid[:, None], torch.linalg.vector_norm(values @ maps, dim=-1), 0)
+        if maps.shape[2] > maps.shape[1]:
+            # Head by head: [B, H, T, D] for all at once can be as much as the weights of a wide encoder.
+            by_head = [
+                torch.linalg.vector_norm(value @ each, dim=-1)
+                for value, each in zip(values.unbind(1), maps, strict=True)
+            ]
+            norms = torch.stack(by_head, dim=1)
+        else:
+            norms = torch.linalg.vector_norm(values @ maps, dim=-1)
+        return torch.where(self.valid[:, None], norms, 0)
 
 
 def run_forward(
@@ -143,7 +152,10 @@ def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
     for layer in encoder.modules():
         if isinstance(layer, MultiHeadAttention):
             weight = layer.w_o.weight.detach().float()
-            by_head = weight.reshape(len(weight), layer.heads, -1).transpose(0, 1)
-            reduced = torch.linalg.qr(by_head).R if compact else by_head  # [H, D, K] -> [H, K, K]
-            maps.append(reduced.transpose(1, 2).contiguous())
+            by_head = weight.reshape(len(weight), layer.heads, -1).permute(1, 2, 0)  # [H, K, D]
+            if compact:
+                # Head by head, as each is copied.
+                reduced = [torch.linalg.qr(each.T, mode="r").R.T for each in by_head]
+                by_head = torch.stack(reduced).contiguous()
+            maps.append(by_head)
     return maps

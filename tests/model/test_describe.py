@@ -1,25 +1,32 @@
-"""Counted by formula, against what PyTorch has and does."""
+"""Counted from the steps of a forward pass, against what PyTorch has and does."""
 
-from collections.abc import Callable
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from polyhead_model import (
     PRESETS,
     Encoder,
     EncoderConfig,
+    EncoderOutput,
     attention_bytes,
-    attention_bytes_per_layer,
     flop_counts,
     flops,
+    longest_sequence,
     parameter_counts,
     parameters,
-    shape_trace,
+    summary,
 )
+from polyhead_model.describe import REPLY_LIMIT
+from polyhead_server.settings import Settings
 
 TOKENS = EncoderConfig(
     d_model=12,
@@ -32,94 +39,158 @@ TOKENS = EncoderConfig(
     embedding_norm=True,
     pooling="mean",
 )
-CONFIGS = dict(PRESETS) | {
-    "tokens": TOKENS,
-    "padding without a position": replace(TOKENS, padding_id=3),
-    "own width": replace(TOKENS, head_width=5, bias=False, fused=True),
-    "attention only": EncoderConfig(d_model=10, heads=2, layers=1, vocabulary=9, final_norm=True),
-}
 
 
-def on_meta(config: EncoderConfig) -> Encoder:
-    """An encoder without memory: the largest presets have gigabytes."""
+@st.composite
+def configs(draw: st.DrawFn) -> EncoderConfig:
+    """Any combination of fields that changes a shape; torch computes products of width 1 differently."""
+    feed_forward = draw(st.none() | st.integers(2, 9))
+    vocabulary = draw(st.none() | st.integers(2, 9))
+    positions = None if vocabulary is None else draw(st.none() | st.integers(7, 9))
+    return EncoderConfig(
+        d_model=draw(st.integers(2, 9)),
+        heads=draw(st.integers(1, 4)),
+        layers=draw(st.integers(1, 3)),
+        head_width=draw(st.integers(2, 5)),
+        feed_forward=feed_forward,
+        norm="post" if feed_forward is None else draw(st.sampled_from(["post", "pre"])),
+        bias=draw(st.booleans()),
+        fused=draw(st.booleans()),
+        causal=draw(st.booleans()),
+        vocabulary=vocabulary,
+        positions=positions,
+        padding_id=None if positions is None else draw(st.none() | st.just(1)),
+        types=0 if vocabulary is None else draw(st.integers(0, 2)),
+        embedding_norm=vocabulary is not None and draw(st.booleans()),
+        final_norm=draw(st.booleans()),
+        pooling=draw(st.sampled_from([None, "mean", "cls", "max"])),
+    )
+
+
+class MatrixProducts(TorchDispatchMode):
+    """Counts the bytes of operands and results of matrix products."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
+            self.bytes += sum(each.nbytes for each in (*args, result) if isinstance(each, Tensor))
+        return result
+
+
+def run(encoder: Encoder, batch: int, tokens: int) -> EncoderOutput:
+    """A forward pass on tensors without memory: the largest presets have gigabytes."""
+    shape, dtype = (batch, tokens), torch.int64
+    if encoder.config.vocabulary is None:
+        shape, dtype = (*shape, encoder.config.d_model), torch.float32
+    with torch.device("meta"), torch.no_grad():
+        result: EncoderOutput = encoder(torch.zeros(shape, dtype=dtype), need_weights=True)
+    return result
+
+
+def check(config: EncoderConfig, batch: int, tokens: int) -> None:
     with torch.device("meta"):
-        return Encoder(config).eval()
+        encoder = Encoder(config).eval()
+    with FlopCounterMode(display=False) as counter, MatrixProducts() as products:
+        result = run(encoder, batch, tokens)
+    numbers = summary("any", config, batch, tokens)
 
+    assert parameters(config) == sum(each.numel() for each in encoder.parameters())
+    assert numbers["parameters"]["total"] == parameters(config)
+    in_layers = sum(count.total for count in parameter_counts(config) if count.layers is not None)
+    assert in_layers == sum(each.numel() for each in encoder.layers.parameters())
 
-def meta_input(config: EncoderConfig, batch: int, tokens: int) -> Tensor:
-    if config.vocabulary is None:
-        return torch.zeros(batch, tokens, config.d_model, device="meta")
-    return torch.zeros(batch, tokens, dtype=torch.int64, device="meta")
+    assert numbers["flops"]["total"] == counter.get_total_flops() == flops(config, batch, tokens)
+    assert sum(part["share"] for part in numbers["flops"]["parts"]) == pytest.approx(1)
+    assert numbers["flops"]["bytes"] == products.bytes
 
+    maps = result.attention
+    assert attention_bytes(config, batch, tokens) == sum(weights.nbytes for weights in maps)
+    for layer, weights in enumerate(maps):
+        assert attention_bytes(config, batch, tokens, layers=[layer], itemsize=1) == weights.numel()
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_parameters_are_those_of_the_module(name: str) -> None:
-    encoder = on_meta(CONFIGS[name])
-    counts = parameter_counts(CONFIGS[name])
-
-    assert parameters(CONFIGS[name]) == sum(parameter.numel() for parameter in encoder.parameters())
-    per_layer = sum(count.each for count in counts if count.layers is not None)
-    assert per_layer == sum(parameter.numel() for parameter in encoder.layers[0].parameters())
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_operations_are_those_that_pytorch_counts(name: str) -> None:
-    config = CONFIGS[name]
-    with FlopCounterMode(display=False) as counter, torch.device("meta"):
-        on_meta(config)(meta_input(config, 3, 7))
-
-    assert flops(config, 3, 7) == counter.get_total_flops()
-    assert sum(count.total for count in flop_counts(config, 3, 7)) == flops(config, 3, 7)
-
-
-def test_attention_bytes_are_those_of_the_tensors() -> None:
-    attention = Encoder(TOKENS)(torch.zeros(2, 5, dtype=torch.int64), need_weights=True).attention
-
-    assert attention_bytes(TOKENS, 2, 5) == sum(weights.nbytes for weights in attention)
-    assert attention_bytes_per_layer(TOKENS, 2, 5) == attention[0].nbytes
-    assert attention_bytes(TOKENS, 2, 5, itemsize=1) == sum(weights.numel() for weights in attention)
-    assert attention_bytes(PRESETS["bert-base"], 1, 128) == 9 * 2**20
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_traced_shapes_are_those_of_the_forward_pass(name: str) -> None:
-    config = CONFIGS[name]
-    encoder = on_meta(config)
-    seen: dict[str, tuple[int, ...]] = {}
-
-    def record(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
-            seen.setdefault(name, tuple((output if isinstance(output, Tensor) else output[0]).shape))
-
-        return hook
-
-    for module_name, module in encoder.named_modules():
-        module.register_forward_hook(record(module_name))
-    with torch.device("meta"):
-        result = encoder(meta_input(config, 3, 7), need_weights=True)
-    steps = shape_trace(config, 3, 7)
-    trace = {step.name: step.sizes for step in steps}
-
-    layer = "layers.0." if config.feed_forward is None else "layers.0.attention."
-    if config.fused:
-        assert trace["q, k, v = x W_qkv"] == seen[layer + "w_qkv"]
-    else:
-        for part in "qkv":
-            assert trace[f"{part} = x W_{part}"] == seen[f"{layer}w_{part}"]
-    assert trace["weights = softmax"] == tuple(result.attention[0].shape)
-    assert trace["heads = weights v"] == (3, config.heads, 7, config.head_size)
-    assert trace["concatenated heads"] == (3, 7, config.heads * config.head_size)
-    assert trace["output"] == tuple(result.output.shape)
-    if config.feed_forward is not None:
-        assert trace["hidden = act(x W_up)"] == seen["layers.0.feed_forward.up"]
-    if config.vocabulary is not None:
-        assert trace["x = embeddings"] == seen["embeddings"]
+    shapes = {
+        step["tensor"]: tuple(step["shape"]) for section in numbers["sections"] for step in section["steps"]
+    }
+    assert shapes["weights = softmax"] == maps[0].shape
+    assert shapes["output"] == result.output.shape
     if config.pooling is not None:
-        assert trace[f"pooled ({config.pooling})"] == tuple(result.pooled.shape)
-    letters = {"B": 3, "T": 7, "D": config.d_model, "H": config.heads, "K": config.head_size}
-    for step in steps:
-        for symbol, size in zip(step.symbols, step.sizes, strict=True):
-            assert letters.setdefault(symbol, size) == size  # one letter, one size
+        assert shapes[f"pooled ({config.pooling})"] == result.pooled.shape
+    for section in numbers["sections"]:
+        letters = numbers["sizes"] | {"H·K": config.inner_size, "3·H·K": 3 * config.inner_size}
+        for step in section["steps"]:
+            assert [letters[axis] for axis in step["axes"]] == list(step["shape"])
+    assert json.loads(json.dumps(numbers))["encoder"]["d_model"] == config.d_model
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets(name: str) -> None:
+    check(PRESETS[name], 3, 7)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(config=configs(), batch=st.integers(1, 3), tokens=st.integers(2, 7))
+def test_any_configuration(config: EncoderConfig, batch: int, tokens: int) -> None:
+    check(config, batch, tokens)
+
+
+def test_formulas_add_up() -> None:
+    config = replace(TOKENS, head_width=5)
+
+    assert {count.name: count.formula for count in parameter_counts(config)} == {
+        "token embeddings": "30·D",
+        "position embeddings": "16·D",
+        "type embeddings": "2·D",
+        "embedding norm": "2·D",
+        "attention matrices": "4·D·H·K",
+        "attention biases": "3·H·K + D",
+        "layer norms": "4·D",
+        "feed-forward matrices": "2·D·F",
+        "feed-forward biases": "F + D",
+    }
+    assert [(count.name, count.formula) for count in flop_counts(config, 3, 7)] == [
+        ("q, k, v", "6·B·T·D·H·K"),
+        ("scores", "2·B·T²·H·K"),
+        ("weighted values", "2·B·T²·H·K"),
+        ("output projection", "2·B·T·D·H·K"),
+        ("feed-forward", "4·B·T·D·F"),
+    ]
+
+
+def test_separate_projections_read_their_input_three_times() -> None:
+    separate, fused = (
+        flop_counts(replace(PRESETS["teaching"], fused=fused), 1, 128)[0] for fused in (False, True)
+    )
+
+    assert separate.total == fused.total
+    assert separate.total_bytes - fused.total_bytes == 2 * 2 * 128 * 256 * 4  # x, in both layers
+    assert fused.intensity > separate.intensity
+
+
+def test_the_intensity_of_scores_is_bounded_by_the_width_of_a_head() -> None:
+    """2·K operations give one score of 4 bytes: K / 2 a byte at most."""
+    scores = flop_counts(PRESETS["bert-base"], 1, 100_000)[1]
+
+    assert scores.name == "scores"
+    assert 0.99 * 64 / 2 < scores.intensity < 64 / 2
+
+
+def test_the_limit_of_a_reply_is_the_servers() -> None:
+    assert Settings().max_reply_bytes == REPLY_LIMIT
+
+
+def test_the_longest_sequence_is_the_last_that_fits() -> None:
+    for layers, itemsize in ((None, 4), ([0], 1)):
+        longest = longest_sequence(PRESETS["bert-base"], 2, 10**7, layers=layers, itemsize=itemsize)
+        needed = [
+            attention_bytes(PRESETS["bert-base"], 2, tokens, layers=layers, itemsize=itemsize)
+            + 4 * 2 * tokens * 768
+            for tokens in (longest, longest + 1)
+        ]
+        assert needed[0] <= 10**7 < needed[1]
+    assert longest_sequence(TOKENS, 1, 10**9) == 16  # the model's positions
+    assert longest_sequence(TOKENS, 1, 10) == 0
 
 
 def test_sizes_that_do_not_fit_are_named() -> None:
@@ -128,6 +199,6 @@ def test_sizes_that_do_not_fit_are_named() -> None:
         (1, -5, "tokens must be at least 1, was -5"),
         (1, 17, "tokens must be at most 16, the model's positions, was 17"),
     ):
-        for describe in (flops, attention_bytes, shape_trace):
+        for describe in (flops, attention_bytes):
             with pytest.raises(ValueError, match=message):
                 describe(TOKENS, batch, tokens)
