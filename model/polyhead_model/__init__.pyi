@@ -22,3 +22,4 @@ from .encoder import EncoderOutput as EncoderOutput
 from .huggingface import CheckpointInfo as CheckpointInfo
 from .huggingface import read_checkpoint_info as read_checkpoint_info
 from .presets import PRESETS as PRESETS
+from .torch_modules import from_torch as from_torch

@@ -35,6 +35,7 @@ def describe(
     encoder: Path | None = None,
     tokens: _AtLeastOne = 128,
     batch: _AtLeastOne = 1,
+    memory: _AtLeastOne | None = None,
     reply_limit: _AtLeastOne = REPLY_LIMIT,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
@@ -45,13 +46,15 @@ def describe(
     preset
         A named configuration.
     checkpoint
-        A Hugging Face folder of a BERT-family encoder.
+        A Hugging Face folder; docs/encoders.md lists the supported types.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     tokens
         T, the length of the sequences.
     batch
         B, the number of sequences.
+    memory
+        S, the length of the memory of an encoder with cross-attention. Default: T.
     reply_limit
         The largest reply in bytes, as the server's --max-reply-bytes.
     as_json
@@ -65,7 +68,8 @@ def describe(
         chosen = dict([_choose(preset, checkpoint, encoder)])
     try:
         numbers = [
-            summary(name, config, batch, tokens, reply_limit=reply_limit) for name, config in chosen.items()
+            summary(name, config, batch, tokens, memory, reply_limit=reply_limit)
+            for name, config in chosen.items()
         ]
     except ValueError as error:
         raise DescribeError(str(error)) from error
@@ -148,7 +152,6 @@ def _flop_table(flops: Mapping[str, Any]) -> "Table":
         (
             part["part"],
             part["formula"],
-            _scaled(part["each"]),
             "" if part["layers"] is None else f"{len(part['layers'])}",
             _scaled(part["total"]),
             f"{part['share']:.1%}",
@@ -156,8 +159,8 @@ def _flop_table(flops: Mapping[str, Any]) -> "Table":
         )
         for part in flops["parts"]
     ]
-    rows.append(("in all", "", "", "", _scaled(flops["total"]), "", f"{flops['flops_per_byte']:.1f}"))
-    columns = ("part", "formula", "each", "layers", "in all", "share", "FLOPs a byte")
+    rows.append(("in all", "", "", _scaled(flops["total"]), "", f"{flops['flops_per_byte']:.1f}"))
+    columns = ("part", "formula", "layers", "in all", "share", "FLOPs a byte")
     return _table("FLOPs of a forward pass", columns, rows, left=2)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from polyhead_model.config import EncoderConfig
-from polyhead_model.steps import Section, Step, factors, forward_sections
+from polyhead_model.steps import ATTENTION, Section, Step, factors, forward_sections
 
 REPLY_LIMIT = 64 * 2**20
 """The largest message that a server sends unless its `--max-reply-bytes` says otherwise."""
@@ -71,7 +71,8 @@ def parameter_counts(config: EncoderConfig) -> tuple[Count, ...]:
             name=name,
             formula=_formula(shapes),
             each=sum(map(section.count, shapes)),
-            layers=section.layers,
+            # Layers that share their parameters have them once.
+            layers=section.layers[:1] if section.layers and config.shared_layers else section.layers,
         )
 
     return _counted(forward_sections(config), lambda step: [group for group, _ in step.weights], count)
@@ -82,11 +83,19 @@ def parameters(config: EncoderConfig) -> int:
     return sum(count.total for count in parameter_counts(config))
 
 
-def flop_counts(config: EncoderConfig, batch: int, tokens: int) -> tuple[FlopCount, ...]:
+def flop_counts(
+    config: EncoderConfig, batch: int, tokens: int, memory: int | None = None
+) -> tuple[FlopCount, ...]:
     """List the floating-point operations of one forward pass, part by part.
 
     Only matrix products are counted, at two operations for each multiplication and addition. Padding and
-    causally hidden scores are computed too, so they count.
+    scores that are hidden, causally or outside a window, are computed too, so they count.
+
+    Args:
+        config: The encoder.
+        batch: B.
+        tokens: T.
+        memory: S, for cross-attention; None = T.
     """
 
     def count(section: Section, name: str, steps: Iterable[Step]) -> FlopCount:
@@ -101,51 +110,48 @@ def flop_counts(config: EncoderConfig, batch: int, tokens: int) -> tuple[FlopCou
         )
 
     return _counted(
-        forward_sections(config, batch, tokens), lambda step: [step.part] if step.part else [], count
+        forward_sections(config, batch, tokens, memory), lambda step: [step.part] if step.part else [], count
     )
 
 
-def flops(config: EncoderConfig, batch: int, tokens: int) -> int:
+def flops(config: EncoderConfig, batch: int, tokens: int, memory: int | None = None) -> int:
     """Count the floating-point operations of one forward pass, see `flop_counts`."""
-    return sum(count.total for count in flop_counts(config, batch, tokens))
+    return sum(count.total for count in flop_counts(config, batch, tokens, memory))
 
 
 def attention_bytes(
     config: EncoderConfig,
     batch: int,
     tokens: int,
+    memory: int | None = None,
     *,
     layers: Collection[int] | None = None,
     itemsize: int = 4,
 ) -> int:
-    """Return the bytes of attention weights [B, H, T, T]: B·H·T² numbers of `itemsize` bytes a layer.
+    """Return the bytes of attention weights, B·H·T² numbers for each layer's attention to its own sequence.
 
     Args:
         config: The encoder.
         batch: B.
         tokens: T.
+        memory: S, for cross-attention; None = T.
         layers: The layers whose weights are counted; None = all.
-        itemsize: 4 for FP32, see `ITEM_BYTES`.
+        itemsize: The bytes of a number: 4 for FP32, see `ITEM_BYTES`.
     """
-    return itemsize * sum(
-        section.count(step.axes)
-        for section in forward_sections(config, batch, tokens)
-        for layer in section.layers or ()
-        if layers is None or layer in layers
-        for step in section.steps
-        if step.is_attention
-    )
+    sections = forward_sections(config, batch, tokens, memory)
+    return itemsize * _numbers_sent(sections, layers, attention=True)
 
 
 def longest_sequence(
     config: EncoderConfig,
     batch: int,
     reply_limit: int,
+    memory: int | None = None,
     *,
     layers: Collection[int] | None = None,
     itemsize: int = 4,
 ) -> int:
-    """Return the largest T whose output and attention fit into one reply; 0 if none does.
+    """Return the largest T whose outputs and attention fit into one reply; 0 if none does.
 
     Names and framing, some hundred bytes, are left out of account.
 
@@ -153,29 +159,36 @@ def longest_sequence(
         config: The encoder.
         batch: B.
         reply_limit: The largest reply, in bytes.
+        memory: S, for cross-attention; None = T.
         layers: The layers whose attention is asked for; None = all.
-        itemsize: 4 for attention in FP32, see `ITEM_BYTES`.
+        itemsize: The bytes of a number of attention: 4 for FP32, see `ITEM_BYTES`.
     """
 
     def reply_bytes(tokens: int) -> int:
-        attention = attention_bytes(config, batch, tokens, layers=layers, itemsize=itemsize)
-        pooled = 0 if config.pooling is None else 4 * batch * config.d_model
-        return attention + 4 * batch * tokens * config.d_model + pooled
+        sections = forward_sections(config, batch, tokens, memory)
+        attention = itemsize * _numbers_sent(sections, layers, attention=True)
+        return attention + 4 * _numbers_sent(sections, layers, attention=False)
 
     lengths = range(1, (config.positions or _MOST_TOKENS) + 1)
     return bisect_right(lengths, reply_limit, key=reply_bytes)
 
 
 def summary(
-    name: str, config: EncoderConfig, batch: int, tokens: int, *, reply_limit: int = REPLY_LIMIT
+    name: str,
+    config: EncoderConfig,
+    batch: int,
+    tokens: int,
+    memory: int | None = None,
+    *,
+    reply_limit: int = REPLY_LIMIT,
 ) -> dict[str, Any]:
     """Return all numbers of an encoder as JSON values.
 
     Raises:
-        ValueError: `batch` or `tokens` is not positive, or T is more than the encoder's positions.
+        ValueError: A size is not positive, T is more than the encoder's positions, or S has no use.
     """
-    sections = forward_sections(config, batch, tokens)
-    flop_parts = flop_counts(config, batch, tokens)
+    sections = forward_sections(config, batch, tokens, memory)
+    flop_parts = flop_counts(config, batch, tokens, memory)
     total_flops = sum(count.total for count in flop_parts)
     total_bytes = sum(count.total_bytes for count in flop_parts)
     # Layers differ where heads are pruned: the one that sends most must fit.
@@ -183,7 +196,7 @@ def summary(
     return {
         "name": name,
         "encoder": dataclasses.asdict(config),
-        "sizes": {letter: size for letter, size in sections[0].sizes.items() if size} | {"L": config.layers},
+        "sizes": {**sections[0].sizes, "L": config.layers},
         "sections": [
             {
                 "stage": section.stage,
@@ -218,9 +231,11 @@ def summary(
             "sent_as": {
                 datatype: {
                     which: {
-                        "bytes": attention_bytes(config, batch, tokens, layers=layers, itemsize=itemsize),
+                        "bytes": attention_bytes(
+                            config, batch, tokens, memory, layers=layers, itemsize=itemsize
+                        ),
                         "longest_sequence": longest_sequence(
-                            config, batch, reply_limit, layers=layers, itemsize=itemsize
+                            config, batch, reply_limit, memory, layers=layers, itemsize=itemsize
                         ),
                     }
                     for which, layers in (("a_layer", widest), ("all", None))
@@ -248,6 +263,17 @@ def _counted(
             layers=None if same[0].layers is None else tuple(sorted(i for c in same for i in c.layers or ())),
         )
         for same in merged.values()
+    )
+
+
+def _numbers_sent(sections: Iterable[Section], layers: Collection[int] | None, *, attention: bool) -> int:
+    """Return how many numbers the attention of these layers has in a reply, or all other outputs."""
+    return sum(
+        section.count(step.axes)
+        * (1 if section.layers is None else sum(layers is None or i in layers for i in section.layers))
+        for section in sections
+        for step in section.steps
+        if step.role is not None and (step.role in ATTENTION) is attention
     )
 
 

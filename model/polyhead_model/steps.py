@@ -1,6 +1,7 @@
 """An encoder's forward pass, step by step: shapes and all costs are read from this. Needs no torch.
 
-Shapes are written in letters: B batch, T tokens, D d_model, H heads, K head width, F feed-forward width.
+Shapes are written in letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K head width,
+F feed-forward width, E embedding width.
 """
 
 import math
@@ -10,6 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyhead_model.config import EncoderConfig
+
+ATTENTION = ("attention", "cross_attention")
+"""The roles of attention weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +29,8 @@ class Step:
     """What the product sums over: [B, T, D] times [D, H·K] sums over D."""
     weights: tuple[tuple[str, str], ...] = ()
     """The parameters that it reads, each as what they are counted as and their shape in letters."""
-    is_attention: bool = False
-    """Whether the attention graph returns it."""
+    role: str | None = None
+    """What it is in a reply, such as "output" or "attention"; None = it is in none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class Section:
         return tuple(math.prod(self._factors(axis)) for axis in axes.split())
 
     def count(self, axes: str) -> int:
-        """Return how many numbers a tensor of this shape has; 1 without axes."""
+        """Return how many numbers a tensor of this shape has."""
         return math.prod(self._factors(axes))
 
     def _factors(self, axes: str) -> Iterator[int]:
@@ -57,102 +61,174 @@ def factors(axes: str) -> list[str]:
     return re.findall(r"[^ ·]+", axes)
 
 
-def forward_sections(config: EncoderConfig, batch: int = 1, tokens: int = 1) -> tuple[Section, ...]:
+def forward_sections(
+    config: EncoderConfig, batch: int = 1, tokens: int = 1, memory: int | None = None
+) -> tuple[Section, ...]:
     """List the steps of a forward pass, from input to output.
 
+    Args:
+        config: The encoder.
+        batch: B.
+        tokens: T.
+        memory: S, for cross-attention; None = T.
+
     Raises:
-        ValueError: `batch` or `tokens` is not positive, or T is more than the encoder's positions.
+        ValueError: A size is not positive, T is more than the encoder's positions, or S has no use.
     """
-    for name, size in (("batch", batch), ("tokens", tokens)):
-        if size < 1:
+    if memory is not None and config.cross_attention is None:
+        raise ValueError(f"memory must be left out for an encoder without cross-attention, was {memory}")
+    for name, size in (("batch", batch), ("tokens", tokens), ("memory", memory)):
+        if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1, was {size}")
     if config.positions is not None and tokens > config.positions:
         raise ValueError(f"tokens must be at most {config.positions}, the model's positions, was {tokens}")
-    sizes = {
-        "B": batch,
-        "T": tokens,
-        "D": config.d_model,
-        "H": config.heads,
-        "K": config.head_size,
-        "F": config.feed_forward or 0,
-    }
+    sizes = {"B": batch, "T": tokens, "D": config.d_model, "H": config.heads, "K": config.head_size}
+    if config.cross_attention is not None:
+        sizes["S"] = memory or tokens
+    if config.feed_forward is not None:
+        sizes["F"] = config.feed_forward
+    if config.embedding_width is not None:
+        sizes["E"] = config.embedding_width
+    kinds: dict[tuple[Step, ...], list[int]] = {}
+    for layer in range(config.layers):
+        kinds.setdefault(_layer_steps(config, layer), []).append(layer)
     return (
         Section(stage="input", steps=_input_steps(config), sizes=sizes),
-        Section(stage="layers", steps=_layer_steps(config), sizes=sizes, layers=tuple(range(config.layers))),
+        *(
+            Section(stage="layers", steps=steps, sizes=sizes, layers=tuple(layers))
+            for steps, layers in kinds.items()
+        ),
         Section(stage="output", steps=_output_steps(config), sizes=sizes),
     )
 
 
 def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
     if config.vocabulary is None:
-        return (Step(name="x", axes="B T D"),)
+        inputs = [Step(name=config.main_input, axes="B T D")]
+        return (*inputs, Step(name="memory", axes="B S D")) if config.cross_attention else (*inputs,)
+    width = "D" if config.embedding_width is None else "E"
     tables = (("token", config.vocabulary), ("position", config.position_rows), ("type", config.types))
-    weights = [(f"{name} embeddings", f"{rows} D") for name, rows in tables if rows]
+    weights = [(f"{name} embeddings", f"{rows} {width}") for name, rows in tables if rows]
     if config.embedding_norm:
-        weights.append(("embedding norm", "2·D"))
-    return (
+        weights.append(("embedding norm", _norm_shape(config, width)))
+    vectors = "x" if width == "D" else "e"
+    steps = [
         Step(name="token ids", axes="B T"),
-        Step(name="x = embeddings", axes="B T D", weights=tuple(weights)),
-    )
-
-
-def _layer_steps(config: EncoderConfig) -> tuple[Step, ...]:
-    attention = _attention_steps(config)
-    if config.feed_forward is None:
-        return (*attention, _output_projection(config, "x = heads W_o"))
-    hidden = _linear(
-        config, "hidden = act(x W_up)", "B T F", over="D", part="feed-forward", group="feed-forward"
-    )
-    down = _linear(
-        config, "x = x + hidden W_down", "B T D", over="F", part="feed-forward", group="feed-forward"
-    )
-    heads = _output_projection(config, "x = x + heads W_o")
-    norm = Step(name="x = norm(x)", axes="B T D", weights=(("layer norms", "2·D"),))
-    if config.norm == "pre":
-        norm = replace(norm, name="norm(x)")
-        return (norm, *attention, heads, norm, hidden, down)
-    return (*attention, heads, norm, hidden, down, norm)
-
-
-def _attention_steps(config: EncoderConfig) -> tuple[Step, ...]:
-    """List the steps from x to the concatenated heads."""
-
-    def projection(name: str, axes: str) -> Step:
-        return _linear(config, name, axes, over="D", part="q, k, v", group="attention")
-
-    return (
-        *(
-            (projection("q, k, v = x W_qkv", "B T 3·H·K"),)
-            if config.fused
-            else (projection(f"{each} = x W_{each}", "B T H·K") for each in "qkv")
-        ),
-        Step(name="q by head", axes="B H T K"),
-        Step(name="kᵀ by head", axes="B H K T"),
-        Step(name="v by head", axes="B H T K"),
-        Step(name="scores = q kᵀ / √K", axes="B H T T", part="scores", over="K"),
-        Step(name="weights = softmax", axes="B H T T", is_attention=True),
-        Step(name="heads = weights v", axes="B H T K", part="weighted values", over="T"),
-        Step(name="concatenated heads", axes="B T H·K"),
-    )
-
-
-def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
-    steps = [Step(name="output", axes="B T D")]
-    if config.final_norm:
-        steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(("final norm", "2·D"),)))
-    if config.pooling is not None:
-        steps.append(Step(name=f"pooled ({config.pooling})", axes="B D"))
+        Step(name=f"{vectors} = embeddings", axes=f"B T {width}", weights=tuple(weights)),
+    ]
+    if width == "E":
+        steps.append(_linear("x = e W_E", "B T D", over="E", part="embedding projection"))
+    if config.relative_buckets is not None:
+        table = ("relative positions", f"{config.relative_buckets} H")
+        steps.append(Step(name="bias by distance", axes="H T T", weights=(table,)))
     return tuple(steps)
 
 
-def _output_projection(config: EncoderConfig, name: str) -> Step:
-    return _linear(config, name, "B T D", over="H·K", part="output projection", group="attention")
+def _layer_steps(config: EncoderConfig, layer: int) -> tuple[Step, ...]:
+    attentions = {
+        None: [_self_attention(config)],
+        "alone": [_cross_attention(config)],
+        "after_self": [_self_attention(config), _cross_attention(config)],
+    }[config.cross_attention]
+    if config.feed_forward is None:
+        return attentions[0]
+    transformed = _feed_forward(config)
+    norm = Step(name="x = norm(x)", axes="B T D", weights=(("layer norms", _norm_shape(config, "D")),))
+    steps: list[Step] = []
+    for number, sublayer in enumerate([*attentions, transformed]):
+        *inner, last = sublayer
+        residual = replace(last, name=last.name.replace("x = ", "x = x + "))
+        if config.norm == "post":
+            steps += [*inner, residual, norm]
+        elif number == layer == 0 and not config.first_attention_norm:
+            steps += [*inner, residual]
+        else:
+            steps += [replace(norm, name="norm(x)"), *inner, residual]
+    return tuple(steps)
 
 
-def _linear(config: EncoderConfig, name: str, axes: str, *, over: str, part: str, group: str) -> Step:
-    """Return a product with a matrix of parameters, and a bias where the encoder has biases."""
+def _self_attention(config: EncoderConfig) -> tuple[Step, ...]:
+    def projection(name: str, axes: str) -> Step:
+        return _linear(name, axes, over="D", part="q, k, v", group="attention", bias=config.bias)
+
+    projections = [projection(f"{each} = x W_{each}", "B T H·K") for each in "qkv"]
+    if config.fused:
+        projections = [projection("q, k, v = x W_qkv", "B T 3·H·K")]
+    if config.rotary_base is not None:
+        projections += [Step(name=f"{each} rotated", axes="B T H·K") for each in "qk"]
+    bias = "" if config.relative_buckets is None else " + bias"
+    return (*projections, *_heads(config, "T", scores=f"scores = q kᵀ / √K{bias}"))
+
+
+def _cross_attention(config: EncoderConfig) -> tuple[Step, ...]:
+    projections = (
+        _linear(
+            f"{each} = {source} W_{each}",
+            f"B {length} H·K",
+            over="D",
+            part="cross q, k, v",
+            group="cross-attention",
+            bias=config.bias,
+        )
+        for each, source, length in (("q", "x", "T"), ("k", "memory", "S"), ("v", "memory", "S"))
+    )
+    return (*projections, *_heads(config, "S", scores="scores = q kᵀ / √K", prefix="cross "))
+
+
+def _heads(config: EncoderConfig, keys: str, *, scores: str, prefix: str = "") -> tuple[Step, ...]:
+    """Return the steps from q, k and v to the output projection, for keys that are T or S."""
+    return (
+        Step(name="q by head", axes="B H T K"),
+        Step(name="kᵀ by head", axes=f"B H K {keys}"),
+        Step(name="v by head", axes=f"B H {keys} K"),
+        Step(name=scores, axes=f"B H T {keys}", part=f"{prefix}scores", over="K"),
+        Step(
+            name=f"{prefix}weights = softmax",
+            axes=f"B H T {keys}",
+            role="cross_attention" if keys == "S" else "attention",
+        ),
+        Step(name="heads = weights v", axes="B H T K", part=f"{prefix}weighted values", over=keys),
+        Step(name="concatenated heads", axes="B T H·K"),
+        _linear(
+            "x = heads W_o",
+            "B T D",
+            over="H·K",
+            part=f"{prefix}output projection",
+            group="cross-attention" if prefix else "attention",
+            bias=config.bias,
+        ),
+    )
+
+
+def _feed_forward(config: EncoderConfig) -> tuple[Step, ...]:
+    def linear(name: str, axes: str, over: str) -> Step:
+        return _linear(name, axes, over=over, part="feed-forward", group="feed-forward", bias=config.bias)
+
+    up = [linear("hidden = act(x W_up)", "B T F", "D")]
+    if config.gated:
+        up = [linear("gate = act(x W_gate)", "B T F", "D"), linear("hidden = gate · (x W_up)", "B T F", "D")]
+    return (*up, linear("x = hidden W_down", "B T D", "F"))
+
+
+def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
+    steps = [Step(name="output", axes="B T D", role="output")]
+    if config.final_norm:
+        norm = ("final norm", _norm_shape(config, "D"))
+        steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(norm,)))
+    if config.pooling is not None:
+        steps.append(Step(name=f"pooled ({config.pooling})", axes="B D", role="pooled"))
+    return tuple(steps)
+
+
+def _norm_shape(config: EncoderConfig, width: str) -> str:
+    return f"2·{width}" if config.norm_bias else width
+
+
+def _linear(
+    name: str, axes: str, *, over: str, part: str, group: str | None = None, bias: bool = True
+) -> Step:
+    """Return a product with a matrix of parameters, and maybe a bias, which are counted as `group`."""
     width = axes.rsplit(maxsplit=1)[-1]
-    weights = [(f"{group} matrices", f"{over} {width}")]
-    if config.bias:
-        weights.append((f"{group} biases", width))
-    return Step(name=name, axes=axes, part=part, over=over, weights=tuple(weights))
+    matrices, biases = (f"{group} matrices", f"{group} biases") if group else (part, part)
+    weights = ((matrices, f"{over} {width}"), (biases, width))
+    return Step(name=name, axes=axes, part=part, over=over, weights=weights if bias else weights[:1])

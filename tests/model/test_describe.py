@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,30 +45,48 @@ TOKENS = EncoderConfig(
 @st.composite
 def configs(draw: st.DrawFn) -> EncoderConfig:
     """Any combination of fields that changes a shape; torch computes products of width 1 differently."""
-    feed_forward = draw(st.none() | st.integers(2, 9))
-    vocabulary = draw(st.none() | st.integers(2, 9))
-    positions = None if vocabulary is None else draw(st.none() | st.integers(7, 9))
+
+    def maybe(value: st.SearchStrategy[Any], *, when: bool = True, otherwise: Any = None) -> Any:
+        return draw(value | st.just(otherwise)) if when else otherwise
+
+    some, flag = st.integers(2, 5), st.booleans()
+    blocks, tokens, pre = draw(flag), draw(flag), draw(flag)
+    cross = maybe(st.sampled_from(["alone", "after_self"] if blocks else ["alone"]), when=not tokens)
+    layers = draw(st.integers(1, 4))
+    shared = layers > 1 and draw(flag)
+    relative = maybe(st.sampled_from([4, 6]), when=cross is None)
+    positions = maybe(st.integers(7, 9), when=tokens)
     return EncoderConfig(
         d_model=draw(st.integers(2, 9)),
         heads=draw(st.integers(1, 4)),
-        layers=draw(st.integers(1, 3)),
-        head_width=draw(st.integers(2, 5)),
-        feed_forward=feed_forward,
-        norm="post" if feed_forward is None else draw(st.sampled_from(["post", "pre"])),
-        bias=draw(st.booleans()),
-        fused=draw(st.booleans()),
-        causal=draw(st.booleans()),
-        vocabulary=vocabulary,
+        layers=layers,
+        head_width=2 * draw(st.integers(1, 3)),
+        feed_forward=draw(some) if blocks else None,
+        norm="pre" if blocks and pre else "post",
+        first_attention_norm=maybe(st.just(False), when=blocks and pre and not shared, otherwise=True),
+        norm_bias=draw(flag),
+        gated=blocks and draw(flag),
+        shared_layers=shared,
+        bias=draw(flag),
+        fused=cross != "alone" and draw(flag),
+        causal=cross != "alone" and draw(flag),
+        local_window=maybe(st.just(4), when=cross is None),
+        rotary_base=maybe(st.just(1e4), when=cross is None and positions is None),
+        relative_buckets=relative,
+        relative_distance=relative,
+        cross_attention=cross,
+        vocabulary=draw(some) if tokens else None,
+        embedding_width=maybe(some, when=tokens),
         positions=positions,
-        padding_id=None if positions is None else draw(st.none() | st.just(1)),
-        types=0 if vocabulary is None else draw(st.integers(0, 2)),
-        embedding_norm=vocabulary is not None and draw(st.booleans()),
-        final_norm=draw(st.booleans()),
-        pooling=draw(st.sampled_from([None, "mean", "cls", "max"])),
+        padding_id=maybe(st.just(1), when=positions is not None),
+        types=draw(st.integers(0, 2)) if tokens else 0,
+        embedding_norm=tokens and draw(flag),
+        final_norm=draw(flag),
+        pooling=maybe(st.sampled_from(["mean", "cls", "max"])),
     )
 
 
-class MatrixProducts(TorchDispatchMode):
+class MatrixProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of operands and results of matrix products."""
 
     bytes = 0
@@ -79,43 +98,53 @@ class MatrixProducts(TorchDispatchMode):
         return result
 
 
-def run(encoder: Encoder, batch: int, tokens: int) -> EncoderOutput:
+def run(encoder: Encoder, batch: int, tokens: int, memory: int) -> EncoderOutput:
     """A forward pass on tensors without memory: the largest presets have gigabytes."""
-    shape, dtype = (batch, tokens), torch.int64
-    if encoder.config.vocabulary is None:
-        shape, dtype = (*shape, encoder.config.d_model), torch.float32
+    width = encoder.config.d_model
+    options = {}
     with torch.device("meta"), torch.no_grad():
-        result: EncoderOutput = encoder(torch.zeros(shape, dtype=dtype), need_weights=True)
+        x = torch.zeros(batch, tokens, width)
+        if encoder.config.vocabulary is not None:
+            x = torch.zeros(batch, tokens, dtype=torch.int64)
+        if encoder.config.cross_attention is not None:
+            options["memory"] = torch.zeros(batch, memory, width)
+        result: EncoderOutput = encoder(x, need_weights=True, **options)
     return result
 
 
-def check(config: EncoderConfig, batch: int, tokens: int) -> None:
+def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
     with torch.device("meta"):
         encoder = Encoder(config).eval()
-    with FlopCounterMode(display=False) as counter, MatrixProducts() as products:
-        result = run(encoder, batch, tokens)
-    numbers = summary("any", config, batch, tokens)
+    with FlopCounterMode(display=False) as counter, MatrixProducts() as products:  # type: ignore[no-untyped-call]
+        result = run(encoder, batch, tokens, memory)
+    length = None if config.cross_attention is None else memory
+    numbers = summary("any", config, batch, tokens, length)
 
-    assert parameters(config) == sum(each.numel() for each in encoder.parameters())
     assert numbers["parameters"]["total"] == parameters(config)
+    assert parameters(config) == sum(each.numel() for each in encoder.state_dict().values())
     in_layers = sum(count.total for count in parameter_counts(config) if count.layers is not None)
     assert in_layers == sum(each.numel() for each in encoder.layers.parameters())
 
-    assert numbers["flops"]["total"] == counter.get_total_flops() == flops(config, batch, tokens)
+    assert numbers["flops"]["total"] == counter.get_total_flops() == flops(config, batch, tokens, length)
     assert sum(part["share"] for part in numbers["flops"]["parts"]) == pytest.approx(1)
     assert numbers["flops"]["bytes"] == products.bytes
 
-    maps = result.attention
-    assert attention_bytes(config, batch, tokens) == sum(weights.nbytes for weights in maps)
-    for layer, weights in enumerate(maps):
-        assert attention_bytes(config, batch, tokens, layers=[layer], itemsize=1) == weights.numel()
+    attended = [each for each in (result.attention, result.cross_attention) if each is not None]
+    for layer, weights in enumerate(zip(*attended, strict=True)):
+        by_layer = attention_bytes(config, batch, tokens, length, layers=[layer])
+        assert by_layer == sum(each.nbytes for each in weights)
+    total = sum(each.numel() for one in attended for each in one)
+    assert attention_bytes(config, batch, tokens, length, itemsize=1) == total
 
     shapes = {
         step["tensor"]: tuple(step["shape"]) for section in numbers["sections"] for step in section["steps"]
     }
-    assert shapes["weights = softmax"] == maps[0].shape
+    first = "cross weights = softmax" if config.cross_attention == "alone" else "weights = softmax"
+    assert shapes[first] == attended[0][0].shape
+    if result.cross_attention is not None:
+        assert shapes["cross weights = softmax"] == result.cross_attention[0].shape
     assert shapes["output"] == result.output.shape
-    if config.pooling is not None:
+    if result.pooled is not None:
         assert shapes[f"pooled ({config.pooling})"] == result.pooled.shape
     for section in numbers["sections"]:
         letters = numbers["sizes"] | {"H·K": config.inner_size, "3·H·K": 3 * config.inner_size}
@@ -126,13 +155,13 @@ def check(config: EncoderConfig, batch: int, tokens: int) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets(name: str) -> None:
-    check(PRESETS[name], 3, 7)
+    check(PRESETS[name], 3, 7, 5)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(config=configs(), batch=st.integers(1, 3), tokens=st.integers(2, 7))
-def test_any_configuration(config: EncoderConfig, batch: int, tokens: int) -> None:
-    check(config, batch, tokens)
+@given(config=configs(), batch=st.integers(1, 3), tokens=st.integers(2, 7), memory=st.integers(2, 5))
+def test_any_configuration(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
+    check(config, batch, tokens, memory)
 
 
 def test_formulas_add_up() -> None:
@@ -177,7 +206,7 @@ def test_the_intensity_of_scores_is_bounded_by_the_width_of_a_head() -> None:
 
 
 def test_the_limit_of_a_reply_is_the_servers() -> None:
-    assert Settings().max_reply_bytes == REPLY_LIMIT
+    assert Settings(models=Path()).max_reply_bytes == REPLY_LIMIT
 
 
 def test_the_longest_sequence_is_the_last_that_fits() -> None:
