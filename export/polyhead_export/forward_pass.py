@@ -56,7 +56,16 @@ class AttentionPass:
         maps = self.norm_maps[layer]
         values = split_heads(self.values[layer].float(), len(maps))
         valid = masks.valid_tokens(self.key_lengths, values.shape[2])
-        return torch.where(valid[:, None], torch.linalg.vector_norm(values @ maps, dim=-1), 0)
+        if maps.shape[2] > maps.shape[1]:
+            # Head by head: [B, H, T, D] for all at once can be as much as the weights of a wide encoder.
+            by_head = [
+                torch.linalg.vector_norm(value @ each, dim=-1)
+                for value, each in zip(values.unbind(1), maps, strict=True)
+            ]
+            norms = torch.stack(by_head, dim=1)
+        else:
+            norms = torch.linalg.vector_norm(values @ maps, dim=-1)
+        return torch.where(valid[:, None], norms, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +303,8 @@ def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
 
 def _norm_map(attention: MultiHeadAttention, *, compact: bool) -> Tensor:
     weight = attention.w_o.weight.detach().float()
-    by_head = weight.reshape(len(weight), attention.heads, -1).transpose(0, 1)
-    reduced = torch.linalg.qr(by_head).R if compact else by_head  # [H, D, K] -> [H, K, K]
-    return reduced.transpose(1, 2).contiguous()
+    by_head = weight.reshape(len(weight), attention.heads, -1).permute(1, 2, 0)  # [H, K, D]
+    if not compact:
+        return by_head
+    # Head by head, as each is copied.
+    return torch.stack([torch.linalg.qr(each.T, mode="r").R.T for each in by_head]).contiguous()
