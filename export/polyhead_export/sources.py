@@ -8,12 +8,21 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from polyhead_export.errors import ExportError
 from polyhead_export.family import TokenizerFile, check_name
-from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint, read_description
+from polyhead_export.memory import check_memory
+from polyhead_model import (
+    PRESETS,
+    Encoder,
+    EncoderConfig,
+    load_checkpoint,
+    read_checkpoint_info,
+    read_description,
+)
 from polyhead_model.config import Pooling
 
 
@@ -132,7 +141,9 @@ def from_checkpoint(
     """
 
     def build() -> Built:
-        checkpoint = load_checkpoint(folder, prompt_name=prompt_name, pooling=pooling, normalise=normalise)
+        options: Any = {"prompt_name": prompt_name, "pooling": pooling, "normalise": normalise}
+        check_memory(read_checkpoint_info(folder, **options).encoder)
+        checkpoint = load_checkpoint(folder, **options)
         if strict and checkpoint.left_out:
             missing = "; ".join(checkpoint.left_out)
             raise ExportError(f"{folder}: with --strict, all of a checkpoint must be served, but {missing}")
@@ -160,6 +171,8 @@ def _changed(config: EncoderConfig, **changes: int | bool | None) -> EncoderConf
 
 
 def _random(name: str, config: EncoderConfig, seed: int) -> Source:
+    check_memory(config)
+
     def build() -> Built:
         # The layers initialise themselves from the global generator, so that is what is seeded.
         with torch.random.fork_rng(devices=[]):
