@@ -196,7 +196,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     expected = [theirs(protein)["input_ids"] for protein in proteins]
 
-    exec(script.replace("FOLDER", str(tmp_path)))
+    exec(script.replace("FOLDER", str(tmp_path)), {})
 
     made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert [made.encode(protein).ids for protein in proteins] == expected
