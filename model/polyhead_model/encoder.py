@@ -64,7 +64,7 @@ class Encoder(FusibleModule):
         super().__init__()
         self.config = config
         self.embeddings = None if config.vocabulary is None else Embeddings(config)
-        self.layers = nn.ModuleList(layer_of(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(layer_of(config.of_layer(layer)) for layer in range(config.layers))
         self.final_norm = (
             nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon) if config.final_norm else None
         )
@@ -114,7 +114,7 @@ class Encoder(FusibleModule):
             x, weights = layer(
                 x,
                 mask=visible,
-                head_mask=None if head_mask is None else head_mask[:, number],
+                head_mask=None if head_mask is None else self._of_layer(head_mask, number),
                 need_weights=need_weights,
                 attend=attend,
             )
@@ -124,6 +124,12 @@ class Encoder(FusibleModule):
             x = self.final_norm(x)
         output = _zero_padding(x, valid)
         return EncoderOutput(output, self._pool(output, valid), tuple(attention) if need_weights else None)
+
+    def _of_layer(self, head_mask: Tensor, layer: int) -> Tensor:
+        """Take the factors of a layer's own heads, [B, L, H] → [B, H of the layer]."""
+        if self.config.kept_heads is None:
+            return head_mask[:, layer]
+        return head_mask[:, layer, list(self.config.kept_heads[layer])]
 
     def pool(self, output: Tensor, lengths: Tensor | None = None) -> Tensor | None:
         """Pool an output as `forward` does, in the output's own precision.
