@@ -30,12 +30,14 @@ class ForwardPass:
     keys: Sequence[Tensor]
     values: Sequence[Tensor]
     weights: Mapping[int, Tensor]
-    """[B, H, T, T] in fp32, by layer, of the layers whose attention is explicit.
+    """[B, H, T, T] in fp32, by layer, of the layers whose attention is explicit. H is that of the layer.
 
     If it is masked by a bias, only the columns of padding are zero; its rows hold any numbers.
     """
     logits: Mapping[int, Tensor]
     """[B, H, T, T] in fp32 and finite, the softmax's input, of the layers that are masked by a bias."""
+    kept_heads: Sequence[Sequence[int]] | None
+    """The numbers of each layer's heads where heads were pruned, see `EncoderConfig`."""
     norm_maps: Sequence[Tensor]
     """[H, K, M] of each layer, in fp32: the norm of v · map is that of v · W_O, head by head."""
 
@@ -123,6 +125,7 @@ def run_forward(
         values=values,
         weights=weights,
         logits=dict(zip(weights, all_logits, strict=True)) if all_logits else {},
+        kept_heads=encoder.config.kept_heads,
         norm_maps=norm_maps,
     )
 

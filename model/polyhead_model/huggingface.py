@@ -82,6 +82,7 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
             d_model=integer(path, config, dialect.d_model),
             heads=integer(path, config, dialect.heads),
             layers=integer(path, config, dialect.layers),
+            kept_heads=_kept_heads(path, config, dialect),
             feed_forward=integer(path, config, dialect.feed_forward),
             activation=_activation(path, config, dialect.activation),
             layer_norm_epsilon=epsilon,  # type: ignore[arg-type]  # EncoderConfig checks it
@@ -118,6 +119,31 @@ def _activation(path: Path, config: Mapping[str, object], name: str) -> Activati
     return ACTIVATIONS[value]
 
 
+def _kept_heads(
+    path: Path, config: Mapping[str, object], dialect: Dialect
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return the heads that `pruned_heads` leaves in each layer, as `EncoderConfig` has them."""
+    pruned = config.get("pruned_heads") or {}
+    heads, layers = integer(path, config, dialect.heads), integer(path, config, dialect.layers)
+    if not isinstance(pruned, dict) or not all(
+        str(layer).isdecimal()
+        and int(layer) < layers
+        and isinstance(numbers, list)
+        and all(type(number) is int and 0 <= number < heads for number in numbers)
+        for layer, numbers in pruned.items()
+    ):
+        raise CheckpointError(
+            f"{path}: pruned_heads must list heads from 0 to {heads - 1} for layers from 0 to {layers - 1}, "
+            f"was {pruned!r}"
+        )
+    if not any(pruned.values()):
+        return None
+    return tuple(
+        tuple(head for head in range(heads) if head not in pruned.get(str(layer), ()))
+        for layer in range(layers)
+    )
+
+
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
     """Reject variants that share a model_type with BERT, but not its equations."""
     position_embedding = config.get("position_embedding_type", "absolute")
@@ -125,11 +151,6 @@ def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
         raise CheckpointError(
             f"{path}: position_embedding_type must be 'absolute', was {position_embedding!r}: "
             "relative positions are not supported"
-        )
-    pruned = config.get("pruned_heads")
-    if isinstance(pruned, dict) and any(pruned.values()):
-        raise CheckpointError(
-            f"{path}: pruned_heads must be empty, was {pruned!r}: all layers have the same number of heads"
         )
     code = config.get("auto_map")
     if isinstance(code, dict) and "AutoModel" in code:

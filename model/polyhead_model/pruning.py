@@ -203,6 +203,28 @@ def random_projection(
     return (y * torch.randn(y.shape, generator=generator)).flatten(1).sum(1)
 
 
+def stack_layers(layers: Sequence[Tensor], kept: Sequence[Sequence[int]] | None, heads: int) -> Tensor:
+    """Stack values of each layer's heads, [B, H of the layer, …], to [B, L, H, …].
+
+    Args:
+        layers: The values of each layer.
+        kept: The numbers of each layer's heads; None = all. Those that are gone have 0.
+        heads: H.
+    """
+    if kept is not None:
+        layers = [restore_heads(values, numbers, heads) for values, numbers in zip(layers, kept, strict=True)]
+    return torch.stack(list(layers), 1)
+
+
+def restore_heads(values: Tensor, kept: Sequence[int], heads: int) -> Tensor:
+    """Put values of heads in their places, 0 where a head is gone: [B, H of the layer, …] → [B, H, …]."""
+    if len(kept) == heads:
+        return values
+    # Not padded, since CUDA has no kernel that pads integers.
+    padded = torch.cat((values, torch.zeros_like(values[:, :1])), 1)
+    return padded[:, [kept.index(head) if head in kept else len(kept) for head in range(heads)]]
+
+
 def _select_heads(name: str, tensor: Tensor, heads: int, places: Tensor) -> Tensor:
     """Select heads from a parameter of one of the projections; return others as they are."""
     match = re.fullmatch(r".+\.w_(q|k|v|qkv|o)\.(weight|bias)", name)

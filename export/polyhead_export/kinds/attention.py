@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.signature import GraphKind, ManifestTensor
 from polyhead_model import EncoderConfig
+from polyhead_model.pruning import stack_layers
 
 
 class AttentionGraph(GraphKind):
@@ -22,8 +22,10 @@ class AttentionGraph(GraphKind):
         return range(config.layers) if self.attention_layers is None else self.attention_layers
 
     def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
-        """Return the number of chosen layers."""
-        return {} if self.attention_layers is None else {"A": len(self.attention_layers)}
+        """Return the number of chosen layers, and the numbers of heads that pruning left."""
+        counts = {len(config.heads_of(layer)) for layer in self.explicit_layers(config)} - {config.heads}
+        chosen = {} if self.attention_layers is None else {"A": len(self.attention_layers)}
+        return chosen | {f"H{count}": count for count in sorted(counts)}
 
     def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return `attention.0` … and `value_norms`."""
@@ -33,11 +35,13 @@ class AttentionGraph(GraphKind):
                 ManifestTensor(
                     name=f"attention.{layer}",
                     datatype="FP32",
-                    axes=("B", "H", "T", "T"),
+                    axes=("B", "H" if len(heads) == config.heads else f"H{len(heads)}", "T", "T"),
                     role="attention",
                     layer=layer,
+                    heads=None if len(heads) == config.heads else heads,
                 )
                 for layer in layers
+                for heads in [config.heads_of(layer)]
             ),
             ManifestTensor(
                 name="value_norms",
@@ -53,5 +57,9 @@ class AttentionGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Return the weights of each layer, and the norms of all of them together."""
         layers = self.explicit_layers(config)
-        norms = torch.stack([run.value_norms(layer) for layer in layers], dim=1)
+        norms = stack_layers(
+            [run.value_norms(layer) for layer in layers],
+            [config.heads_of(layer) for layer in layers],
+            config.heads,
+        )
         return (*(run.weights[layer] for layer in layers), norms)

@@ -14,6 +14,7 @@ from polyhead_export.attention_ops import attention_weights
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.signature import GraphKind, ManifestTensor
 from polyhead_model import EncoderConfig, masks
+from polyhead_model.pruning import stack_layers
 
 
 class RowsGraph(GraphKind):
@@ -64,14 +65,16 @@ class RowsGraph(GraphKind):
             torch.arange(run.output.shape[1]) <= rows[:, :, None] if config.causal else None,
             None if mask is None else _take(mask, rows),
         )
-        layers = []
-        for layer in self.side_layers(config):
+        found = []
+        layers = self.side_layers(config)
+        kept = [config.heads_of(layer) for layer in layers]
+        for layer, numbers in zip(layers, kept, strict=True):
             if (weights := run.weights.get(layer)) is not None:
-                layers.append(_take(weights, rows[:, None].expand(-1, config.heads, -1)))
+                found.append(_take(weights, rows[:, None].expand(-1, len(numbers), -1)))
             else:
                 queries = _take(run.queries[layer], rows)
-                layers.append(attention_weights(queries, run.keys[layer], config.heads, visible))
-        return (torch.stack(layers, dim=1),)
+                found.append(attention_weights(queries, run.keys[layer], len(numbers), visible))
+        return (stack_layers(found, kept, config.heads),)
 
 
 def _take(values: Tensor, rows: Tensor) -> Tensor:
