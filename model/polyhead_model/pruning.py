@@ -136,8 +136,8 @@ def gradient_importance(
 ) -> Tensor:
     """Measure how much each head matters: I = E |∂L/∂ξ|, where ξ = 1 is the head's factor in `head_mask`.
 
-    From Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?" (arXiv 1905.10650). As there,
-    the importances of each layer are scaled to a Euclidean norm of 1.
+    From Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?" (arXiv 1905.10650), without
+    scaling each layer's importances to a norm of 1: layers matter differently (docs/pruning.md has numbers).
 
     Args:
         encoder: The encoder.
@@ -175,9 +175,7 @@ def gradient_importance(
         encoder.train(training)
     if count == 0:
         raise ValueError("importance needs a sequence with tokens, there is none")
-    importance = total / count
-    norms = torch.linalg.vector_norm(importance, dim=1, keepdim=True)
-    return torch.where(norms > 0, importance / norms, 0)
+    return total / count
 
 
 def random_projection(
@@ -231,6 +229,7 @@ def _select_heads(name: str, tensor: Tensor, heads: int, places: Tensor) -> Tens
     if match is None or match.groups() == ("o", "bias"):
         return tensor
     if match[1] == "o":
-        return tensor.unflatten(1, (heads, -1))[:, places].flatten(1)
+        return tensor.reshape(len(tensor), heads, -1)[:, places].flatten(1)
     parts = 3 if match[1] == "qkv" else 1
-    return tensor.unflatten(0, (parts, heads, -1))[:, places].flatten(0, 2)
+    by_head = tensor.reshape(parts, heads, -1, *tensor.shape[1:])
+    return by_head[:, places].flatten(0, 2)

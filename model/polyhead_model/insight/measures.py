@@ -83,7 +83,8 @@ def measure(
         mean, mix = (mixes[layer] @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
         means.append(mean)
         mixed.append(mix)
-    top = top_keys(*map(stack, zip(*strongest, strict=True)), valid)
+    largest, keys = map(stack, zip(*strongest, strict=True))
+    top = top_keys(largest, keys, valid)
     stacked = RowSums(*map(stack, zip(*sums, strict=True)))
     scores, weighted = head_scores(stacked, top.weights[..., 0], patterns)
     if kept is not None:

@@ -101,7 +101,8 @@ def test_top_keys_are_the_strongest(attention: Tensor, measures: Measures) -> No
 def test_a_short_sequence_has_fewer_keys() -> None:
     attention = torch.tensor([[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [0.3, 0.3, 0.4]])[None, None]
 
-    top = top_keys([strongest_keys(attention)], torch.tensor([[True, True, False]]))
+    weights, keys = strongest_keys(attention)
+    top = top_keys(weights[:, None], keys[:, None], torch.tensor([[True, True, False]]))
 
     nothing = [-1] * (TOP - 3)
     assert top.keys[0, 0, 0].tolist() == [[1, 2, 0, *nothing], [1, -1, -1, *nothing], [-1, -1, -1, *nothing]]
