@@ -26,4 +26,8 @@ def in_precision(encoder: Encoder, precision: Precision) -> Encoder:
     In 16 bits it is a copy with rounded weights and a fused projection of queries, keys and values: one large
     matrix product uses a GPU better than three small ones.
     """
-    return encoder if precision == "fp32" else encoder.fuse().to(DTYPES[precision])
+    if precision == "fp32":
+        return encoder
+    # Both return a copy. Attention to the memory alone cannot be fused.
+    copy = encoder.split() if encoder.config.cross_attention == "alone" else encoder.fuse()
+    return copy.to(DTYPES[precision])

@@ -50,7 +50,7 @@ def describe(
     preset
         A named configuration.
     checkpoint
-        A Hugging Face folder of a BERT-family encoder.
+        A Hugging Face folder; docs/encoders.md lists the supported types.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     tokens
@@ -114,6 +114,7 @@ def _tables(name: str, config: EncoderConfig, batch: int, tokens: int) -> "list[
         "K": config.head_size,
         "L": config.layers,
         "F": config.feed_forward,
+        "E": config.embedding_width,
     }
     sizes = ", ".join(f"{letter} = {size:,}" for letter, size in letters.items() if size is not None)
     weights = [

@@ -24,27 +24,45 @@ class Count:
 
 def parameter_counts(config: EncoderConfig) -> tuple[Count, ...]:
     """List an encoder's parameters, part by part."""
-    d, inner, layers = config.d_model, config.inner_size, config.layers
+    d, inner = config.d_model, config.inner_size
+    layers = 1 if config.shared_layers else config.layers
+    norm, norm_formula = (2 * d, "2·D") if config.norm_bias else (d, "D")
     counts = [Count(name="attention matrices", formula="4·D·H·K", each=4 * d * inner, layers=layers)]
     if config.bias:
         counts.append(Count(name="attention biases", formula="3·H·K + D", each=3 * inner + d, layers=layers))
     if config.feed_forward is not None:
-        f = config.feed_forward
-        counts.append(Count(name="feed-forward matrices", formula="2·D·F", each=2 * d * f, layers=layers))
+        f, up = config.feed_forward, 2 if config.gated else 1
+        matrices = Count(
+            name="feed-forward matrices", formula=f"{up + 1}·D·F", each=(up + 1) * d * f, layers=layers
+        )
+        counts.append(matrices)
         if config.bias:
-            counts.append(Count(name="feed-forward biases", formula="F + D", each=f + d, layers=layers))
-        counts.append(Count(name="layer norms", formula="4·D", each=4 * d, layers=layers))
+            formula = "2·F + D" if config.gated else "F + D"
+            counts.append(Count(name="feed-forward biases", formula=formula, each=up * f + d, layers=layers))
+        if config.first_attention_norm:
+            formula = "4·D" if config.norm_bias else "2·D"
+            counts.append(Count(name="layer norms", formula=formula, each=2 * norm, layers=layers))
+        else:
+            counts.append(Count(name="attention norms", formula=norm_formula, each=norm, layers=layers - 1))
+            counts.append(Count(name="feed-forward norms", formula=norm_formula, each=norm, layers=layers))
+    if config.relative_buckets is not None:
+        each = config.relative_buckets * config.heads
+        counts.append(Count(name="relative positions", formula=f"{config.relative_buckets}·H", each=each))
+    width, letter = (d, "D") if config.embedding_width is None else (config.embedding_width, "E")
     for name, rows in (
         ("token embeddings", config.vocabulary),
         ("position embeddings", config.position_rows),
         ("type embeddings", config.types),
     ):
         if rows:
-            counts.append(Count(name=name, formula=f"{rows:,}·D", each=rows * d))
+            counts.append(Count(name=name, formula=f"{rows:,}·{letter}", each=rows * width))
     if config.embedding_norm:
-        counts.append(Count(name="embedding norm", formula="2·D", each=2 * d))
+        formula = norm_formula.replace("D", letter)
+        counts.append(Count(name="embedding norm", formula=formula, each=norm // d * width))
+    if config.embedding_width is not None:
+        counts.append(Count(name="embedding projection", formula="E·D + D", each=width * d + d))
     if config.final_norm:
-        counts.append(Count(name="final norm", formula="2·D", each=2 * d))
+        counts.append(Count(name="final norm", formula=norm_formula, each=norm))
     return tuple(counts)
 
 
@@ -57,7 +75,7 @@ def flop_counts(config: EncoderConfig, batch: int, tokens: int) -> tuple[Count, 
     """List the floating-point operations of one forward pass, part by part.
 
     Only matrix products are counted, at two operations for each multiplication and addition. Padding and
-    causally hidden scores are computed too, so they count.
+    scores that are hidden, causally or outside a window, are computed too, so they count.
     """
     _require_sizes(config, batch, tokens)
     d, inner, layers = config.d_model, config.inner_size, config.layers
@@ -69,8 +87,12 @@ def flop_counts(config: EncoderConfig, batch: int, tokens: int) -> tuple[Count, 
         Count(name="output projection", formula="2·B·T·D·H·K", each=2 * rows * d * inner, layers=layers),
     ]
     if config.feed_forward is not None:
-        each = 4 * rows * d * config.feed_forward
-        counts.append(Count(name="feed-forward", formula="4·B·T·D·F", each=each, layers=layers))
+        factor = 6 if config.gated else 4
+        each = factor * rows * d * config.feed_forward
+        counts.append(Count(name="feed-forward", formula=f"{factor}·B·T·D·F", each=each, layers=layers))
+    if config.embedding_width is not None:
+        each = 2 * rows * config.embedding_width * d
+        counts.append(Count(name="embedding projection", formula="2·B·T·E·D", each=each))
     return tuple(counts)
 
 
@@ -118,9 +140,12 @@ def shape_trace(config: EncoderConfig, batch: int, tokens: int) -> tuple[Step, .
         "H·K": config.inner_size,
         "3·H·K": 3 * config.inner_size,
         "F": config.feed_forward or 0,
+        "E": config.embedding_size,
     }
     inputs = [("x", "B T D")]
-    if config.vocabulary is not None:
+    if config.embedding_width is not None:
+        inputs = [("token ids", "B T"), ("e = embeddings", "B T E"), ("x = e W_E", "B T D")]
+    elif config.vocabulary is not None:
         inputs = [("token ids", "B T"), ("x = embeddings", "B T D")]
     outputs = [("output", "B T D")]
     if config.final_norm:
@@ -148,19 +173,22 @@ def _layer_steps(config: EncoderConfig) -> list[tuple[str, str]]:
     """List the tensors of one layer, each with its shape in letters."""
     fused = [("q, k, v = x W_qkv", "B T 3·H·K")]
     separate = [("q = x W_q", "B T H·K"), ("k = x W_k", "B T H·K"), ("v = x W_v", "B T H·K")]
+    rotated = [("q rotated", "B T H·K"), ("k rotated", "B T H·K")]
+    scores = "scores = q kᵀ / √K" + (" + bias" if config.relative_buckets else "")
     attention = [
         *(fused if config.fused else separate),
+        *(rotated if config.rotary_base else ()),
         ("q by head", "B H T K"),
         ("kᵀ by head", "B H K T"),
         ("v by head", "B H T K"),
-        ("scores = q kᵀ / √K", "B H T T"),
+        (scores, "B H T T"),
         ("weights = softmax", "B H T T"),
         ("heads = weights v", "B H T K"),
         ("concatenated heads", "B T H·K"),
     ]
     if config.feed_forward is None:
         return [*attention, ("x = heads W_o", "B T D")]
-    up = ("hidden = act(x W_up)", "B T F")
+    up = ("hidden = act(x W_gate) · (x W_up)" if config.gated else "hidden = act(x W_up)", "B T F")
     if config.norm == "pre":
         return [
             ("norm(x)", "B T D"),

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
 from polyhead_model import EncoderConfig
 from polyhead_model.pruning import stack_layers
 
@@ -28,15 +28,22 @@ class AttentionGraph(GraphKind):
         return chosen | {f"H{count}": count for count in sorted(counts)}
 
     def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
-        """Return `attention.0` … and `value_norms`."""
+        """Return `attention.0` … and `value_norms`, and of decoder blocks those of cross-attention."""
+        outputs = self._outputs_of(config, "", key_axis(config))
+        if config.cross_attention == "after_self":
+            outputs += self._outputs_of(config, "cross_", "S")
+        return outputs
+
+    def _outputs_of(self, config: EncoderConfig, prefix: str, keys: str) -> tuple[ManifestTensor, ...]:
+        """Return the outputs of one attention of each layer, with keys along this axis."""
         layers = self.explicit_layers(config)
         return (
             *(
                 ManifestTensor(
-                    name=f"attention.{layer}",
+                    name=f"{prefix}attention.{layer}",
                     datatype="FP32",
-                    axes=("B", "H" if len(heads) == config.heads else f"H{len(heads)}", "T", "T"),
-                    role="attention",
+                    axes=("B", "H" if len(heads) == config.heads else f"H{len(heads)}", "T", keys),
+                    role=f"{prefix}attention",
                     layer=layer,
                     heads=None if len(heads) == config.heads else heads,
                 )
@@ -44,10 +51,10 @@ class AttentionGraph(GraphKind):
                 for heads in [config.heads_of(layer)]
             ),
             ManifestTensor(
-                name="value_norms",
+                name=f"{prefix}value_norms",
                 datatype="FP32",
-                axes=("B", "L" if self.attention_layers is None else "A", "H", "T"),
-                role="value_norms",
+                axes=("B", "L" if self.attention_layers is None else "A", "H", keys),
+                role=f"{prefix}value_norms",
                 layers=tuple(layers),
             ),
         )
@@ -57,9 +64,11 @@ class AttentionGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Return the weights of each layer, and the norms of all of them together."""
         layers = self.explicit_layers(config)
-        norms = stack_layers(
-            [run.value_norms(layer) for layer in layers],
-            [config.heads_of(layer) for layer in layers],
-            config.heads,
-        )
-        return (*(run.weights[layer] for layer in layers), norms)
+        kept = [config.heads_of(layer) for layer in layers]
+        outputs: list[Tensor] = []
+        for attention in (run, run.cross):
+            if attention is not None:
+                outputs += (attention.weights[layer] for layer in layers)
+                norms = [attention.value_norms(layer) for layer in layers]
+                outputs.append(stack_layers(norms, kept, config.heads))
+        return tuple(outputs)

@@ -1,6 +1,6 @@
 """The insight graph: what heads do, as scores, rollout, strongest keys and small pictures.
 
-Shape letters: B batch, T tokens, H heads, L layers, S scores.
+Shape letters: B batch, T tokens, H heads, L layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class InsightGraph(GraphKind):
 
     def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
         """Return the numbers of scores, of kept keys, and of cells along a picture's side."""
-        return {"S": len(self.scores(config)), "Top": TOP, "Side": SIDE}
+        return {"Scores": len(self.scores(config)), "Top": TOP, "Side": SIDE}
 
     def maps(self, config: EncoderConfig) -> int:
         """Count one layer's logits and weights, four values made of them, and patterns being built."""
@@ -80,8 +80,8 @@ class InsightGraph(GraphKind):
             )
 
         return (
-            of_heads("head_scores", "FP32", "S", labels=scores),
-            of_heads("weighted_scores", "FP32", "S", labels=scores),
+            of_heads("head_scores", "FP32", "Scores", labels=scores),
+            of_heads("weighted_scores", "FP32", "Scores", labels=scores),
             ManifestTensor(name="rollout", datatype="FP32", axes=("B", "T", "T"), role="rollout"),
             ManifestTensor(name="mixed", datatype="FP32", axes=("B", "T", "T"), role="mixed"),
             of_heads("top_keys", "INT32", "T", "Top"),
