@@ -83,6 +83,8 @@ class Choice(NamedTuple):
 def choose_heads(config: EncoderConfig, ranking: Sequence[Head], count: int) -> Choice:
     """Choose the first heads of a ranking, but leave one in each layer.
 
+    Where layers are shared, a head is removed from all of them.
+
     Args:
         config: The encoder's configuration.
         ranking: Heads, that to be removed first in front.
@@ -98,13 +100,19 @@ def choose_heads(config: EncoderConfig, ranking: Sequence[Head], count: int) -> 
     removed: list[Head] = []
     spared: list[Head] = []
     for layer, head in ranking:
-        if len(removed) == count:
+        together = [(layer, head)]
+        if config.shared_layers:
+            together = [(each, head) for each in range(config.layers)]
+        if {*together} & {*removed, *spared}:
+            continue
+        if len(removed) + len(together) > count:
             break
         if left[layer] > 1:
-            left[layer] -= 1
-            removed.append((layer, head))
+            for each, _ in together:
+                left[each] -= 1
+            removed += together
         else:
-            spared.append((layer, head))
+            spared += together
     return Choice(tuple(removed), tuple(spared))
 
 
@@ -128,6 +136,8 @@ def rank_heads(config: EncoderConfig, importance: Tensor) -> list[Head]:
             raise ValueError(
                 f"importance must be finite, was {importance[head]} of head {head[1]} of layer {head[0]}"
             )
+    if config.shared_layers:
+        importance = importance.sum(0).expand_as(importance)
     return sorted(heads, key=lambda head: float(importance[head]))
 
 
@@ -160,12 +170,7 @@ def gradient_importance(
         for inputs in batches:
             lengths = inputs["lengths"]
             head_mask = torch.ones(len(lengths), config.layers, config.heads, requires_grad=True)
-            result = encoder(
-                inputs["x"] if config.vocabulary is None else inputs["input_ids"],
-                lengths,
-                token_type_ids=inputs.get("token_type_ids"),
-                head_mask=head_mask,
-            )
+            result = run_encoder(encoder, inputs, head_mask=head_mask)
             losses = random_projection(result, inputs, generator) if loss is None else loss(result, inputs)
             # No sequence affects another's loss, so the gradient of the sum has each one's own.
             (gradient,) = torch.autograd.grad(losses.sum(), head_mask)
@@ -176,6 +181,13 @@ def gradient_importance(
     if count == 0:
         raise ValueError("importance needs a sequence with tokens, there is none")
     return total / count
+
+
+def run_encoder(encoder: Encoder, inputs: Mapping[str, Tensor], *, head_mask: Tensor | None = None) -> EncoderOutput:
+    """Run an encoder on inputs by name."""
+    others = {name: value for name, value in inputs.items() if name != encoder.config.main_input}
+    result: EncoderOutput = encoder(inputs[encoder.config.main_input], **others, head_mask=head_mask)
+    return result
 
 
 def random_projection(
