@@ -117,6 +117,8 @@ class RequestedOutputs:
     """Whether the queries are an input, and not selected from what is computed."""
     weighted: bool = False
     """Whether to return attention norm-weighted."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """See `Encoding`."""
 
     def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""
@@ -269,6 +271,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
         queries=options.queries,
         rows=ATTENTION_ROWS in roles,
         weighted=options.weighted,
+        kept_heads=info.kept_heads,
     )
 
 

@@ -183,7 +183,9 @@ def gradient_importance(
     return total / count
 
 
-def run_encoder(encoder: Encoder, inputs: Mapping[str, Tensor], *, head_mask: Tensor | None = None) -> EncoderOutput:
+def run_encoder(
+    encoder: Encoder, inputs: Mapping[str, Tensor], *, head_mask: Tensor | None = None
+) -> EncoderOutput:
     """Run an encoder on inputs by name."""
     others = {name: value for name, value in inputs.items() if name != encoder.config.main_input}
     result: EncoderOutput = encoder(inputs[encoder.config.main_input], **others, head_mask=head_mask)
