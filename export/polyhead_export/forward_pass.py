@@ -6,6 +6,7 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from polyhead_export.attention_ops import (
 )
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import MultiHeadAttention, split_heads
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,16 @@ class AttentionPass:
         maps = self.norm_maps[layer]
         values = split_heads(self.values[layer].float(), len(maps))
         valid = masks.valid_tokens(self.key_lengths, values.shape[2])
-        return torch.where(valid[:, None], torch.linalg.vector_norm(values @ maps, dim=-1), 0)
+        if maps.shape[2] > maps.shape[1]:
+            # Head by head: [B, H, T, D] for all at once can be as much as the weights of a wide encoder.
+            by_head = [
+                torch.linalg.vector_norm(value @ each, dim=-1)
+                for value, each in zip(values.unbind(1), maps, strict=True)
+            ]
+            norms = torch.stack(by_head, dim=1)
+        else:
+            norms = torch.linalg.vector_norm(values @ maps, dim=-1)
+        return torch.where(valid[:, None], norms, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +187,12 @@ def run_forward(
     )
 
 
+def for_each_window(windows: Sequence[Tensor | None], make: Callable[[Tensor | None], Made]) -> list[Made]:
+    """Return what is made from the window of each layer; layers with the same window share it."""
+    made = {id(window): make(window) for window in {id(each): each for each in windows}.values()}
+    return [made[id(window)] for window in windows]
+
+
 class _Recorder:
     """An `Attend` that keeps what one attention of each layer computes.
 
@@ -208,10 +226,11 @@ class _Recorder:
         self._in_explicit_layers: list[Attend] = [explicit_attention(dtype)] * len(windows)
         self._in_fused_layers: list[Attend] = [fused_masked_attention()] * len(windows)
         if mask is None:
-            self._in_fused_layers = self._by_window(
+            self._in_fused_layers = for_each_window(
+                windows,
                 lambda window: fused_attention(
                     key_lengths, causal=causal, window=window, can_be_empty=can_be_empty
-                )
+                ),
             )
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
         self._biases: list[Tensor | None] = []
@@ -219,16 +238,12 @@ class _Recorder:
 
     def mask_by_bias(self, tokens: int) -> None:
         """Let explicit attention, of T tokens, be masked by a bias."""
-        self._in_explicit_layers = self._by_window(
+        self._in_explicit_layers = for_each_window(
+            self._windows,
             lambda window: biased_attention(
                 self._key_lengths, tokens, causal=self._causal, logits=self._all_logits, window=window
-            )
+            ),
         )
-
-    def _by_window(self, make: Callable[[Tensor | None], Attend]) -> list[Attend]:
-        """Return the attention of each layer; layers with the same window share it, and what it is made of."""
-        made = {id(window): make(window) for window in {id(each): each for each in self._windows}.values()}
-        return [made[id(window)] for window in self._windows]
 
     def __call__(
         self,
@@ -291,6 +306,8 @@ def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
 
 def _norm_map(attention: MultiHeadAttention, *, compact: bool) -> Tensor:
     weight = attention.w_o.weight.detach().float()
-    by_head = weight.reshape(len(weight), attention.heads, -1).transpose(0, 1)
-    reduced = torch.linalg.qr(by_head).R if compact else by_head  # [H, D, K] -> [H, K, K]
-    return reduced.transpose(1, 2).contiguous()
+    by_head = weight.reshape(len(weight), attention.heads, -1).permute(1, 2, 0)  # [H, K, D]
+    if not compact:
+        return by_head
+    # Head by head, as each is copied.
+    return torch.stack([torch.linalg.qr(each.T, mode="r").R.T for each in by_head]).contiguous()

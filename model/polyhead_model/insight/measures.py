@@ -42,7 +42,7 @@ def measure(
     attention: Sequence[Tensor],
     norms: Sequence[Tensor],
     *,
-    patterns: Patterns,
+    patterns: Sequence[Patterns],
     lengths: Tensor,
     head_mix: Tensor,
     logits: Sequence[Tensor | None] | None = None,
@@ -53,7 +53,7 @@ def measure(
     Args:
         attention: [B, H, T, T] of each layer; H is that of the layer.
         norms: ‖v W_O‖ [B, H, T] of each layer, likewise.
-        patterns: What the heads are scored against.
+        patterns: What the heads of each layer are scored against.
         lengths: Integers [B].
         head_mix: [B, L, H], the weight of each head in `mixed`.
         logits: The finite numbers that each layer's attention is the softmax of, where they are known.
@@ -69,24 +69,25 @@ def measure(
     mixed: list[Tensor] = []
     logits = [None] * len(attention) if logits is None else logits
     equal = torch.full_like(head_mix, 1 / head_mix.shape[2])
-    mixes = list(torch.stack((equal, head_mix), 2).unbind(1))  # (B, 2, H) each
-    if kept is not None:
-        shares = [head_mix.shape[2] / len(numbers) for numbers in kept]
-        mixes = [
-            mix[:, :, list(numbers)] * torch.tensor([[share], [1.0]])
-            for mix, numbers, share in zip(mixes, kept, shares, strict=True)
-        ]
+    mixes = torch.stack((equal, head_mix), 2)  # (B, L, 2, H)
     for layer, (weights, its_norms, its_logits) in enumerate(zip(attention, norms, logits, strict=True)):
         strongest.append(strongest_keys(weights))
-        sums.append(row_sums(weights, its_norms, patterns, its_logits))
+        sums.append(row_sums(weights, its_norms, patterns[layer], its_logits))
+        mixed_by = mixes[:, layer]
+        if kept is not None:
+            counted = mixed_by.shape[2] / len(kept[layer])
+            mixed_by = mixed_by[:, :, list(kept[layer])] * torch.tensor([[counted], [1.0]])
         # One pass over the weights for two sums over the heads.
-        mean, mix = (mixes[layer] @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
+        mean, mix = (mixed_by @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
         means.append(mean)
         mixed.append(mix)
     largest, keys = map(stack, zip(*strongest, strict=True))
     top = top_keys(largest, keys, valid)
     stacked = RowSums(*map(stack, zip(*sums, strict=True)))
-    scores, weighted = head_scores(stacked, top.weights[..., 0], patterns)
+    first, *others = (each.rows for each in patterns)
+    same = all(rows is first for rows in others)
+    rows = first[:, None] if same else torch.stack((first, *others), 1)
+    scores, weighted = head_scores(stacked, top.weights[..., 0], rows)
     if kept is not None:
         is_left = stack([torch.ones(1, len(numbers), 1, dtype=torch.bool) for numbers in kept])
         scores, weighted = (torch.where(is_left, each, torch.nan) for each in (scores, weighted))
