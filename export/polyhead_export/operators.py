@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 import onnx_ir as ir
+import torch
+from torch import nn
 
 from polyhead_export.errors import ExportError
-from polyhead_export.precision import Precision
+from polyhead_export.precision import DTYPES, Precision
 from polyhead_export.signature import GraphKind
-from polyhead_model import EncoderConfig
+from polyhead_model import Encoder
 
 
 def count_operators(model: ir.Model) -> dict[str, int]:
@@ -20,21 +22,27 @@ def count_operators(model: ir.Model) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in model.graph).items()))
 
 
-def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precision) -> dict[str, int]:
+def required_operators(encoder: Encoder, kind: GraphKind, precision: Precision) -> dict[str, int]:
     """Return the least number of nodes of each type that the graph's speed depends on."""
+    config = encoder.config
+    in_16_bits = DTYPES[precision] != torch.float32
     layers = frozenset(range(config.layers))
     explicit = layers if config.mask_input else frozenset(kind.explicit_layers(config))
     side = frozenset(kind.side_layers(config)) - explicit
     fused = layers - explicit
     # The projections of a layer that computes something else from them, too, stay operators of their own.
-    projected = frozenset() if precision == "fp32" else fused - side
+    projected = fused - side if in_16_bits else frozenset()
     required = {
         "Attention": len(projected),
         "MultiHeadAttention": len(fused - projected),
         "Softmax": len(explicit | side),
     }
     required = {operator: least for operator, least in required.items() if least}
-    if precision == "fp32":
+    if precision == "int8":
+        required["MatMulIntegerToFloat"] = sum(
+            isinstance(part, nn.Linear) for part in encoder.layers.modules()
+        )
+    if not in_16_bits:
         return required
     if config.feed_forward is not None:
         # The first norm of a pre-norm encoder follows no residual, so it is not fused.

@@ -47,7 +47,7 @@ LAYER_AXES = ("L", "A")
 """The letters of an axis of layers: all of them, or chosen ones."""
 
 LayerNumber = Annotated[int, Field(ge=0)]
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Size = Annotated[int, Field(ge=1)]
 
 
