@@ -1,13 +1,15 @@
 """Check an int8 family against PyTorch, and measure how far it is from fp32.
 
 An int8 graph cannot be compared from end to end with another implementation of the same arithmetic: where an
-input is half-way between two integers, the last digit of a norm decides, and each such step makes others in the
-layers after it. So the graph is cut at its products of integers, and three questions are answered separately:
+input is half-way between two integers, the last digit of a norm decides, and each such step makes others in
+the layers after it. So the graph is cut at its products of integers, and three questions are answered
+separately:
 
 * Is the traced graph, before quantisation, the encoder? It is compared with PyTorch, as in fp32.
 * Is each product what the recipe says? With what the graph itself put in, NumPy computes it again, from the
   weights before quantisation.
-* Is everything between the products as traced? The traced graph computes it again, from the graph's own products.
+* Is everything between the products as traced? The traced graph computes it again, from the graph's own
+  products.
 
 What 8 bits change is measured from end to end, on sentences if there is a tokenizer.
 """
@@ -48,7 +50,7 @@ Array = NDArray[Any]
 Vectors = NDArray[np.float32]
 
 LEAST_MEAN_COSINE = 0.99
-"""The lowest mean cosine of vectors with those of fp32 that is accepted: of the pooled ones, or of the tokens'."""
+"""The lowest mean cosine with fp32 that is accepted: of pooled vectors, otherwise of those of tokens."""
 
 _BATCH = 16
 _RANDOM_SIZES = ((8, 16), (8, 64))
@@ -121,7 +123,8 @@ def reference_product(x: Vectors, weights: Vectors, how: InputRange) -> Vectors:
     )
     # Not clipped: a number out of range is an error.
     products = np.rint(x / scale).astype(np.float64) @ np.rint(weights / columns).astype(np.float64)
-    return products.astype(np.float32) * columns * scale
+    result: Vectors = products.astype(np.float32) * columns * scale
+    return result
 
 
 def _same_sign(pairs: Vectors) -> Vectors:
@@ -135,7 +138,8 @@ def _same_sign(pairs: Vectors) -> Vectors:
 def _reference_rows(rows: Vectors) -> Vectors:
     """Round rows [..., D] of a table to 8 bits."""
     scales = np.maximum(np.abs(rows).max(axis=-1, keepdims=True) / np.float32(127), np.float32(1e-30))
-    return np.rint(rows / scales) * scales
+    rounded: Vectors = np.rint(rows / scales) * scales
+    return rounded
 
 
 def _check_products(file: Path, plain: ir.Model, config: EncoderConfig, kind: GraphKind) -> None:
@@ -236,8 +240,8 @@ def _drift_inputs(
     config: EncoderConfig, kind: GraphKind, texts: Sequence[Sequence[int]] | None
 ) -> Iterable[dict[str, Tensor]]:
     if texts is None:
-        for seed, (batch, tokens) in enumerate(_RANDOM_SIZES):
-            yield sample_inputs(config, kind, batch, min(tokens, config.positions or tokens), seed=seed)
+        for seed, (sequences, tokens) in enumerate(_RANDOM_SIZES):
+            yield sample_inputs(config, kind, sequences, min(tokens, config.positions or tokens), seed=seed)
         return
     ordered = sorted(texts, key=len)
     for start in range(0, len(ordered), _BATCH):
@@ -271,9 +275,9 @@ def _check_drift(drift: Drift, config: EncoderConfig) -> None:
     for graph, outputs in (drift.cosines or {}).items():
         if not outputs[what].mean >= LEAST_MEAN_COSINE:
             raise ParityError(
-                f"{graph}: vectors of {what!r} in int8 must have a mean cosine of at least {LEAST_MEAN_COSINE} "
-                f"with those of fp32, have {outputs[what].mean:.4f} on {drift.inputs}: export this encoder in "
-                "fp32, or, if the sentences are not of its kind, give it others"
+                f"the {graph} graph's {what!r} in int8 must have a mean cosine of at least {LEAST_MEAN_COSINE} "
+                f"with that of fp32, has {outputs[what].mean:.4f} on {drift.inputs}: export this encoder in "
+                "fp32, or, if other text is sent to it, give sentences of that kind"
             )
 
 

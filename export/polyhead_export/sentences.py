@@ -44,7 +44,7 @@ SENTENCES = (
     "Best headphones I have ever owned, and they cost half as much as the others!",
     "lol that was sooo funny",
     "Does this jacket run small? I usually wear a medium.",
-    "Photosynthesis turns carbon dioxide and water into sugar and oxygen, with light as the source of energy.",
+    "Photosynthesis turns carbon dioxide and water into sugar and oxygen, with the energy of light.",
     "A prime number has exactly two divisors, so 1 is not prime.",
     "The bridge, built in 1893 and widened twice since, carries 40,000 vehicles a day.",
     "Ein Satz, der nicht englisch ist, gehört auch dazu.",
@@ -52,10 +52,10 @@ SENTENCES = (
     "El perro duerme en la cocina.",
     "Contact: support@example.com, +00 123 456 789, Mon-Fri 9-17h",
     "ISO 8601 writes the date as 2026-03-14 and the time as 15:09:26.",
-    "Although the committee had discussed the proposal at length, had asked two experts for an opinion, and had "
-    "even visited the site in the pouring rain, it could not agree on whether the new library should stand next "
-    "to the school, where land is cheap, or in the centre, where people already go, and so the decision was "
-    "postponed to the next session, for the third time in a row.",
+    "Although the committee had discussed the proposal at length, had asked two experts for an opinion, and "
+    "had even visited the site in the pouring rain, it could not agree on whether the new library should stand "
+    "next to the school, where land is cheap, or in the centre, where people already go, and so the decision "
+    "was postponed to the next session, for the third time in a row.",
     "First the glacier carved the valley; then the ice melted, the sea rose and filled it, and what had been a "
     "river bed became a fjord, deep in the middle and shallow at its mouth, where the moraine lies.",
 )

@@ -185,8 +185,8 @@ def check_precision(precision: str, device: Device) -> None:
         return
     if precision == "int8":
         raise RepositoryError(
-            "it is int8, which runs on the CPU only: serve it with --device cpu, or export it with --precision "
-            "fp16"
+            "it is int8, which runs on the CPU only: serve it with --device cpu, or export it with "
+            "--precision fp16"
         )
     raise RepositoryError(
         f"it is {precision}, which runs on CUDA only: serve it with --device cuda on a machine with a "
