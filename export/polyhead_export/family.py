@@ -19,8 +19,8 @@ from polyhead_export.manifest import write_manifest
 from polyhead_export.neighbours import measure_neighbours
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Parity, measure_parity
-from polyhead_export.precision import DTYPES, Precision, in_precision
-from polyhead_export.quantisation import quantise
+from polyhead_export.precision import DTYPES, IN_16_BITS, Precision, in_precision
+from polyhead_export.quantisation import check_products, quantise
 from polyhead_export.quantised_parity import measure_quantised
 from polyhead_export.sentences import SENTENCES, token_ids
 from polyhead_export.signature import GraphKind
@@ -194,14 +194,15 @@ def _write_version(
     for kind in kinds:
         on_step(f"{name}: tracing the {kind.name} graph")
         traced[kind] = models[kind] = build_graph(served, kind)
-        if precision == "int8":
-            models[kind] = traced[kind].clone()
-            quantise(models[kind], names)
-        elif precision != "fp32":
+        if precision in IN_16_BITS:
             models[kind] = traced[kind].clone()
             fuse(models[kind])
+        elif precision == "int8":
+            models[kind] = traced[kind].clone()
+            quantise(models[kind], names)
+            check_products(models[kind], encoder, kind.file)
         operators[kind.name] = count_operators(models[kind])
-        check_operators(operators[kind.name], required_operators(encoder, kind, precision), kind.file)
+        check_operators(operators[kind.name], required_operators(encoder.config, kind, precision), kind.file)
     on_step(f"{name}: writing weights")
     share_weights(models.values(), folder, names)
     for kind, model in models.items():
@@ -212,13 +213,13 @@ def _write_version(
     def comparing(kind: GraphKind) -> None:
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
-    if precision == "fp32":
-        parity = measure_parity(encoder, folder, kinds, comparing)
+    if precision in IN_16_BITS:
+        parity = measure_drift(encoder, folder, traced, precision, comparing)
     elif precision == "int8":
         texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
         parity = measure_quantised(encoder, folder, traced, texts, comparing)
     else:
-        parity = measure_drift(encoder, folder, traced, precision, comparing)
+        parity = measure_parity(encoder, folder, kinds, comparing)
     on_step(f"{name}: comparing sequences with and without neighbours")
     neighbours = measure_neighbours(folder, traced, encoder.config, precision)
     on_step(f"{name}: hashing files")

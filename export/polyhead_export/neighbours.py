@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
-import torch
 from numpy.typing import NDArray
 
 from polyhead_export.errors import ParityError
 from polyhead_export.half_precision import widen
 from polyhead_export.parity import change, open_session
-from polyhead_export.precision import DTYPES, Precision
+from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig
@@ -62,7 +61,7 @@ def measure_neighbours(
     """
     deviations: dict[str, dict[str, float]] = {}
     for kind, plain in traced.items():
-        if DTYPES[precision] == torch.float32:
+        if precision not in IN_16_BITS:
             session = open_session(folder / kind.file)
         else:
             with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:

@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 import onnx_ir as ir
-import torch
-from torch import nn
 
 from polyhead_export.errors import ExportError
-from polyhead_export.precision import DTYPES, Precision
+from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_export.signature import GraphKind
-from polyhead_model import Encoder
+from polyhead_model import EncoderConfig
 
 
 def count_operators(model: ir.Model) -> dict[str, int]:
@@ -22,27 +20,21 @@ def count_operators(model: ir.Model) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in model.graph).items()))
 
 
-def required_operators(encoder: Encoder, kind: GraphKind, precision: Precision) -> dict[str, int]:
+def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precision) -> dict[str, int]:
     """Return the least number of nodes of each type that the graph's speed depends on."""
-    config = encoder.config
-    in_16_bits = DTYPES[precision] != torch.float32
     layers = frozenset(range(config.layers))
     explicit = layers if config.mask_input else frozenset(kind.explicit_layers(config))
     side = frozenset(kind.side_layers(config)) - explicit
     fused = layers - explicit
     # The projections of a layer that computes something else from them, too, stay operators of their own.
-    projected = fused - side if in_16_bits else frozenset()
+    projected = fused - side if precision in IN_16_BITS else frozenset()
     required = {
         "Attention": len(projected),
         "MultiHeadAttention": len(fused - projected),
         "Softmax": len(explicit | side),
     }
     required = {operator: least for operator, least in required.items() if least}
-    if precision == "int8":
-        required["MatMulIntegerToFloat"] = sum(
-            isinstance(part, nn.Linear) for part in encoder.layers.modules()
-        )
-    if not in_16_bits:
+    if precision not in IN_16_BITS:
         return required
     if config.feed_forward is not None:
         # The first norm of a pre-norm encoder follows no residual, so it is not fused.

@@ -20,6 +20,8 @@ DTYPES: Mapping[Precision, torch.dtype] = {
 }
 """The dtype of the traced encoder. In int8, `polyhead_export.quantisation` rewrites the traced graph."""
 
+IN_16_BITS = frozenset[Precision]({"fp16", "bf16"})
+
 
 def in_precision(encoder: Encoder, precision: Precision) -> Encoder:
     """Return the encoder to trace for a precision; in fp32 and int8 that is `encoder` itself.
@@ -27,5 +29,4 @@ def in_precision(encoder: Encoder, precision: Precision) -> Encoder:
     In 16 bits it is a copy with rounded weights and a fused projection of queries, keys and values: one large
     matrix product uses a GPU better than three small ones.
     """
-    dtype = DTYPES[precision]
-    return encoder if dtype == torch.float32 else encoder.fuse().to(dtype)
+    return encoder.fuse().to(DTYPES[precision]) if precision in IN_16_BITS else encoder

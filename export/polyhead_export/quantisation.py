@@ -20,9 +20,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+from torch import nn
 
 from polyhead_export.fusion import CONTRIB
+from polyhead_export.operators import check_operators, count_operators
 from polyhead_export.weights import fingerprint
+from polyhead_model import Encoder
 
 Array = NDArray[Any]
 
@@ -76,6 +79,21 @@ def quantise(model: ir.Model, names: Mapping[str, str]) -> None:
     _sum_before_norms(graph)
     RemoveUnusedNodesPass()(model)
     model.opset_imports.setdefault(CONTRIB, 1)
+
+
+def check_products(model: ir.Model, encoder: Encoder, file: str) -> None:
+    """Check that every linear layer of the encoder's layers is computed in 8 bits.
+
+    Args:
+        model: The graph, quantised.
+        encoder: What it was traced from.
+        file: The graph's file name, for the message.
+
+    Raises:
+        ExportError: One is not.
+    """
+    linear = sum(isinstance(part, nn.Linear) for part in encoder.layers.modules())
+    check_operators(count_operators(model), {"MatMulIntegerToFloat": linear}, file)
 
 
 def products(model: ir.Model) -> list[ir.Node]:
