@@ -13,11 +13,23 @@ _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""
 
 
-def fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
+def fused_attention(
+    lengths: Tensor, *, causal: bool, window: Tensor | None = None, can_be_empty: bool = False
+) -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
 
-    The operator has its fastest kernels for lengths rather than for a mask.
+    The operator has its fastest kernels for lengths rather than for a mask. It has no windows, so a window is
+    added to the scores.
+
+    Args:
+        lengths: Integers [B], of the keys.
+        causal: Whether a token sees only itself and those before it.
+        window: Boolean [1, T, T], True = may attend; None = everything.
+        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the operator
+            would give the mean of what is in padding.
     """
+    # A tenth, as the sum with the score of a masked key must not overflow.
+    outside = None if window is None else torch.where(window, 0.0, _MASKED_SCORE / 10)[:, None]
 
     def attend(
         q: Tensor,  # (B, T, H·K)
@@ -25,18 +37,71 @@ def fused_attention(lengths: Tensor, *, causal: bool) -> Attend:
         v: Tensor,
         heads: int,
         mask: Tensor | None,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        context = torch.onnx.ops.symbolic(
-            "com.microsoft::MultiHeadAttention",
-            (q, k, v, None, lengths),
-            {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
-            dtype=q.dtype,
-            shape=q.shape,
-            version=1,
-        )
+        if outside is not None:
+            hidden = outside.clamp(min=torch.finfo(q.dtype).min).to(q.dtype)
+            bias = hidden if bias is None else hidden / 2 + bias
+        context = _fused(q, k, v, heads, lengths=lengths, bias=bias, causal=causal)
+        if can_be_empty:
+            context = torch.where((lengths > 0)[:, None, None], context, 0)
         return context, None
 
     return attend
+
+
+def fused_masked_attention() -> Attend:
+    """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by an added bias.
+
+    A mask that is one value for all queries and keys, [B, 1, 1], costs what lengths cost, as the operator
+    itself turns those into a bias.
+    """
+    made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
+
+    def attend(
+        q: Tensor,  # (B, T, H·K)
+        k: Tensor,
+        v: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        bias: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
+        if mask is None:
+            raise ValueError("masked attention needs a mask")
+        if id(mask) not in made:
+            lowest = max(_MASKED_SCORE, torch.finfo(q.dtype).min)
+            hidden = torch.where(mask, 0.0, lowest).to(q.dtype)[:, None]
+            made[id(mask)] = mask, hidden, hidden[:, 0].amax(dim=-1, keepdim=True) == 0
+        _, hidden, sees = made[id(mask)]
+        # Half of the lowest score, as the sum of two must not overflow.
+        context = _fused(q, k, v, heads, bias=hidden if bias is None else hidden / 2 + bias)
+        return torch.where(sees, context, 0), None
+
+    return attend
+
+
+def _fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: int,
+    *,
+    lengths: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    inputs: list[Tensor | None] = [q, k, v, None, lengths, bias]
+    while inputs[-1] is None:
+        inputs.pop()
+    context: Tensor = torch.onnx.ops.symbolic(
+        "com.microsoft::MultiHeadAttention",
+        inputs,
+        {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
+        dtype=q.dtype,
+        shape=q.shape,
+        version=1,
+    )
+    return context
 
 
 def explicit_attention(dtype: torch.dtype) -> Attend:
@@ -44,7 +109,9 @@ def explicit_attention(dtype: torch.dtype) -> Attend:
     return attend_explicitly if dtype == torch.float32 else _attend_in_half_precision
 
 
-def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor]) -> Attend:
+def biased_attention(
+    lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor], window: Tensor | None = None
+) -> Attend:
     """Return explicit attention, masked by adding a bias: one pass over the weights where others make two.
 
     The rows of padding hold any finite weights. So does a sequence of length 0.
@@ -54,23 +121,34 @@ def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list
         tokens: T.
         causal: Whether a token sees only itself and those before it.
         logits: Each layer's logits [B, H, T, T] are appended, in fp32, with the bias.
+        window: Boolean [1, T, T], True = may attend; None = everything.
     """
     visible = masks.key_padding(lengths, tokens)
     if causal:
         visible = visible & masks.causal(tokens, device=lengths.device)
-    bias = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
+    if window is not None:
+        visible = visible & window
+    hidden = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        /,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        logits.append(_scores(query, key, heads) + bias)
+        logits.append(_scores(query, key, heads, bias) + hidden)
         weights = logits[-1].softmax(-1)
         return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights
 
     return attend
 
 
-def attention_weights(query: Tensor, key: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, heads: int, mask: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
     """Compute attention weights [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision.
 
     So the weights of 16-bit operands sum to 1 as they do in fp32.
@@ -80,18 +158,19 @@ def attention_weights(query: Tensor, key: Tensor, heads: int, mask: Tensor | Non
         key: [B, Tk, H·K].
         heads: H.
         mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
+        bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
     """
-    scores = _scores(query, key, heads)
+    scores = _scores(query, key, heads, bias)
     return masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
 
 
-def _scores(query: Tensor, key: Tensor, heads: int) -> Tensor:
-    """Compute Q Kᵀ / √K [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision."""
+def _scores(query: Tensor, key: Tensor, heads: int, bias: Tensor | None) -> Tensor:
+    """Compute Q Kᵀ / √K + bias [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision."""
     q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    scores: Tensor = scaled @ k.transpose(-2, -1)
-    return scores.float()
+    scores = (scaled @ k.transpose(-2, -1)).float()
+    return scores if bias is None else scores + bias.float()
 
 
 def _attend_in_half_precision(
@@ -101,6 +180,7 @@ def _attend_in_half_precision(
     heads: int,
     mask: Tensor | None,
     /,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    weights = attention_weights(query, key, heads, mask)
+    weights = attention_weights(query, key, heads, mask, bias)
     return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights

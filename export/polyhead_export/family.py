@@ -214,14 +214,14 @@ def _write_version(
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
     if precision in IN_16_BITS:
-        parity = measure_drift(encoder, folder, traced, precision, comparing)
+        parity = measure_drift(encoder, served, folder, traced, precision, comparing)
     elif precision == "int8":
         texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
         parity = measure_quantised(encoder, folder, traced, texts, comparing)
     else:
         parity = measure_parity(encoder, folder, kinds, comparing)
     on_step(f"{name}: comparing sequences with and without neighbours")
-    neighbours = measure_neighbours(folder, traced, encoder.config, precision)
+    neighbours = measure_neighbours(folder, kinds, encoder.config, precision)
     on_step(f"{name}: hashing files")
     write_manifest(
         folder,

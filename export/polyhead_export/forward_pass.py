@@ -1,23 +1,80 @@
 """A forward pass of an encoder with all that graph kinds compute their outputs from.
 
-Shape letters: B batch, T tokens, D d_model, H heads, K head width.
+Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K head width.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from polyhead_export.attention_ops import biased_attention, explicit_attention, fused_attention
-from polyhead_model import Encoder
+from polyhead_export.attention_ops import (
+    biased_attention,
+    explicit_attention,
+    fused_attention,
+    fused_masked_attention,
+)
+from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import MultiHeadAttention, split_heads
-from polyhead_model.masks import valid_tokens
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForwardPass:
-    """What a forward pass computed, layer by layer."""
+class AttentionPass:
+    """What one attention of each layer computed: from queries to keys of the own sequence, or of the memory."""
+
+    queries: Sequence[Tensor]
+    """[B, T, H·K] of each layer."""
+    keys: Sequence[Tensor]
+    """[B, T or S, H·K]."""
+    values: Sequence[Tensor]
+    weights: Mapping[int, Tensor]
+    """[B, H, T, T or S] in fp32, by layer, of the layers whose attention is explicit.
+
+    If it is masked by a bias, only the columns of padding are zero; its rows hold any numbers.
+    """
+    logits: Mapping[int, Tensor]
+    """In fp32 and finite, the softmax's input, of the layers that are masked by a bias."""
+    norm_maps: Sequence[Tensor]
+    """[H, K, M] of each layer, in fp32: the norm of v · map is that of v · W_O, head by head."""
+    key_lengths: Tensor
+    """Integers [B]."""
+    biases: Sequence[Tensor | None]
+    """[1, H, T, T] of each layer, added to its scores; None = nothing."""
+    causal: bool
+    windows: Sequence[Tensor | None]
+    """Boolean [1, T, T] of each layer, True = may attend; None = everything."""
+    mask: Tensor | None
+    """Boolean [B, T, T or S], as it was given."""
+
+    def value_norms(self, layer: int) -> Tensor:
+        """Return ‖v W_O‖ of each head and key, [B, H, T or S]; zero in padding (Kobayashi et al. 2020)."""
+        maps = self.norm_maps[layer]
+        values = split_heads(self.values[layer].float(), len(maps))
+        valid = masks.valid_tokens(self.key_lengths, values.shape[2])
+        if maps.shape[2] > maps.shape[1]:
+            # Head by head: [B, H, T, D] for all at once can be as much as the weights of a wide encoder.
+            by_head = [
+                torch.linalg.vector_norm(value @ each, dim=-1)
+                for value, each in zip(values.unbind(1), maps, strict=True)
+            ]
+            norms = torch.stack(by_head, dim=1)
+        else:
+            norms = torch.linalg.vector_norm(values @ maps, dim=-1)
+        return torch.where(valid[:, None], norms, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardPass(AttentionPass):
+    """What a forward pass computed.
+
+    The fields of `AttentionPass` are those of each layer's first attention, which is to the memory where
+    layers attend to nothing else.
+    """
 
     output: Tensor
     """[B, T, D] in fp32."""
@@ -25,19 +82,8 @@ class ForwardPass:
     """[B, D] in fp32, or None where the encoder does not pool."""
     lengths: Tensor
     """Integers [B]."""
-    queries: Sequence[Tensor]
-    """[B, T, H·K] of each layer."""
-    keys: Sequence[Tensor]
-    values: Sequence[Tensor]
-    weights: Mapping[int, Tensor]
-    """[B, H, T, T] in fp32, by layer, of the layers whose attention is explicit.
-
-    If it is masked by a bias, only the columns of padding are zero; its rows hold any numbers.
-    """
-    logits: Mapping[int, Tensor]
-    """[B, H, T, T] in fp32 and finite, the softmax's input, of the layers that are masked by a bias."""
-    norm_maps: Sequence[Tensor]
-    """[H, K, M] of each layer, in fp32: the norm of v · map is that of v · W_O, head by head."""
+    cross: AttentionPass | None
+    """The second attention of decoder blocks, to the memory; None where layers have but one."""
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -47,13 +93,7 @@ class ForwardPass:
     @property
     def valid(self) -> Tensor:
         """Boolean [B, T], True = token."""
-        return valid_tokens(self.lengths, self.output.shape[1])
-
-    def value_norms(self, layer: int) -> Tensor:
-        """Return ‖v W_O‖ of each head and token, [B, H, T]; zero in padding (Kobayashi et al. 2020)."""
-        maps = self.norm_maps[layer]
-        values = split_heads(self.values[layer].float(), len(maps))
-        return torch.where(self.valid[:, None], torch.linalg.vector_norm(values @ maps, dim=-1), 0)
+        return masks.valid_tokens(self.lengths, self.output.shape[1])
 
 
 def run_forward(
@@ -70,40 +110,59 @@ def run_forward(
         encoder: The encoder.
         inputs: Its inputs by name, and maybe others, which are ignored.
         explicit: The layers that compute attention explicitly; the others are fused, which only an ONNX
-            runtime can compute. All are explicit if the inputs have a mask, which no fused operator takes.
-        norm_maps: Of each layer, see `norm_maps_of`.
+            runtime can compute.
+        norm_maps: Of each attention in the order of computation, see `norm_maps_of`.
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
     """
-    lengths, mask = inputs["lengths"], inputs.get("mask")
+    config, lengths = encoder.config, inputs["lengths"]
     dtype = next(encoder.parameters()).dtype
-    in_fused_layers = fused_attention(lengths, causal=encoder.config.causal)
-    in_explicit_layers = explicit_attention(dtype)
-    all_logits: list[Tensor] = []
-    if masks_by_bias and mask is None:
-        tokens = inputs["input_ids" if encoder.config.vocabulary else "x"].shape[1]
-        in_explicit_layers = biased_attention(
-            lengths, tokens, causal=encoder.config.causal, logits=all_logits
+    x, memory = inputs[config.main_input], inputs.get("memory")
+    recorders = []
+    if config.cross_attention != "alone":
+        tokens, mask = x.shape[1], inputs.get("mask")
+        window = None if config.local_window is None else masks.window(tokens, config.local_window)
+        own = _Recorder(
+            lengths,
+            mask,
+            explicit,
+            dtype,
+            causal=config.causal,
+            windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
         )
-    seen: list[tuple[Tensor, Tensor, Tensor]] = []
-    weights: dict[int, Tensor] = {}
+        if masks_by_bias and mask is None:
+            own.mask_by_bias(tokens)
+        recorders.append(own)
+    if memory is not None:
+        recorders.append(
+            _Recorder(
+                inputs["memory_lengths"],
+                inputs.get("memory_mask"),
+                explicit,
+                dtype,
+                windows=[None] * config.layers,
+                can_be_empty=True,
+            )
+        )
+    turns = itertools.cycle(recorders)
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, heads: int, visible: Tensor | None, /
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        visible: Tensor | None,
+        /,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        layer = len(seen)
-        seen.append((query, key, value))
-        is_explicit = mask is not None or layer in explicit
-        context, its_weights = (in_explicit_layers if is_explicit else in_fused_layers)(
-            query, key, value, heads, visible
-        )
-        if its_weights is not None:
-            weights[layer] = its_weights
-        return context, its_weights
+        return next(turns)(query, key, value, heads, visible, bias)
 
     result = encoder(
-        inputs["x"].to(dtype) if encoder.config.vocabulary is None else inputs["input_ids"],
+        x if config.vocabulary is not None else x.to(dtype),
         lengths,
-        mask=mask,
+        memory=None if memory is None else memory.to(dtype),
+        memory_lengths=inputs.get("memory_lengths"),
+        mask=inputs.get("mask"),
+        memory_mask=inputs.get("memory_mask"),
         token_type_ids=inputs.get("token_type_ids"),
         head_mask=inputs.get("head_mask"),
         attend=attend,
@@ -113,22 +172,114 @@ def run_forward(
         # Pool in fp32: it sums rounded values, and costs little.
         output = output.float()
         pooled = encoder.pool(output, lengths)
-    queries, keys, values = zip(*seen, strict=True)
+    first, *others = (
+        recorder.recorded(norm_maps[place :: len(recorders)]) for place, recorder in enumerate(recorders)
+    )
     return ForwardPass(
+        **{each.name: getattr(first, each.name) for each in fields(first)},
         output=output,
         pooled=pooled,
         lengths=lengths,
-        queries=queries,
-        keys=keys,
-        values=values,
-        weights=weights,
-        logits=dict(zip(weights, all_logits, strict=True)) if all_logits else {},
-        norm_maps=norm_maps,
+        cross=others[0] if others else None,
     )
 
 
+def for_each_window(windows: Sequence[Tensor | None], make: Callable[[Tensor | None], Made]) -> list[Made]:
+    """Return what is made from the window of each layer; layers with the same window share it."""
+    made = {id(window): make(window) for window in {id(each): each for each in windows}.values()}
+    return [made[id(window)] for window in windows]
+
+
+class _Recorder:
+    """An `Attend` that keeps what one attention of each layer computes.
+
+    Args:
+        key_lengths: Integers [B].
+        mask: Boolean [B, T, T or S], which the encoder has combined with padding and causality.
+        explicit: The layers that compute attention explicitly.
+        dtype: Of the encoder.
+        windows: Boolean [1, T, T] of each layer, or None.
+        causal: Whether a token sees only itself and those before it.
+        can_be_empty: See `fused_attention`.
+    """
+
+    def __init__(
+        self,
+        key_lengths: Tensor,
+        mask: Tensor | None,
+        explicit: Collection[int],
+        dtype: torch.dtype,
+        *,
+        windows: Sequence[Tensor | None],
+        causal: bool = False,
+        can_be_empty: bool = False,
+    ) -> None:
+        self._key_lengths = key_lengths
+        self._mask = mask
+        self._causal = causal
+        self._windows = windows
+        self._all_logits: list[Tensor] = []
+        self._explicit = explicit
+        self._in_explicit_layers: list[Attend] = [explicit_attention(dtype)] * len(windows)
+        self._in_fused_layers: list[Attend] = [fused_masked_attention()] * len(windows)
+        if mask is None:
+            self._in_fused_layers = for_each_window(
+                windows,
+                lambda window: fused_attention(
+                    key_lengths, causal=causal, window=window, can_be_empty=can_be_empty
+                ),
+            )
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._biases: list[Tensor | None] = []
+        self._weights: dict[int, Tensor] = {}
+
+    def mask_by_bias(self, tokens: int) -> None:
+        """Let explicit attention, of T tokens, be masked by a bias."""
+        self._in_explicit_layers = for_each_window(
+            self._windows,
+            lambda window: biased_attention(
+                self._key_lengths, tokens, causal=self._causal, logits=self._all_logits, window=window
+            ),
+        )
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        visible: Tensor | None,
+        bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        layer = len(self._seen)
+        self._seen.append((query, key, value))
+        self._biases.append(bias)
+        attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
+        context, weights = attend(query, key, value, heads, visible, bias)
+        if weights is not None:
+            self._weights[layer] = weights
+        return context, weights
+
+    def recorded(self, norm_maps: Sequence[Tensor]) -> AttentionPass:
+        """Return what was computed, with the norm maps of each layer."""
+        queries, keys, values = zip(*self._seen, strict=True)
+        return AttentionPass(
+            queries=queries,
+            keys=keys,
+            values=values,
+            weights=self._weights,
+            logits=dict(zip(self._weights, self._all_logits, strict=True)) if self._all_logits else {},
+            norm_maps=norm_maps,
+            key_lengths=self._key_lengths,
+            biases=self._biases,
+            causal=self._causal,
+            windows=self._windows,
+            mask=self._mask,
+        )
+
+
 def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
-    """Return each layer's output matrices by head, in fp32, to measure values with.
+    """Return each attention's output matrices by head, in fp32, to measure values with.
 
     Args:
         encoder: The encoder.
@@ -137,13 +288,23 @@ def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
             without the digits that squaring loses.
 
     Returns:
-        [H, K, D] of each layer, or [H, K, min(K, D)].
+        [H, K, D] of each attention in the order of computation, or [H, K, min(K, D)].
     """
+    made: dict[MultiHeadAttention, Tensor] = {}
     maps = []
-    for layer in encoder.modules():
-        if isinstance(layer, MultiHeadAttention):
-            weight = layer.w_o.weight.detach().float()
-            by_head = weight.reshape(len(weight), layer.heads, -1).transpose(0, 1)
-            reduced = torch.linalg.qr(by_head).R if compact else by_head  # [H, D, K] -> [H, K, K]
-            maps.append(reduced.transpose(1, 2).contiguous())
+    for number in range(encoder.config.layers):  # which may be one layer, each time
+        for attention in encoder.layer(number).modules():
+            if isinstance(attention, MultiHeadAttention):
+                if attention not in made:
+                    made[attention] = _norm_map(attention, compact=compact)
+                maps.append(made[attention])
     return maps
+
+
+def _norm_map(attention: MultiHeadAttention, *, compact: bool) -> Tensor:
+    weight = attention.w_o.weight.detach().float()
+    by_head = weight.reshape(len(weight), attention.heads, -1).permute(1, 2, 0)  # [H, K, D]
+    if not compact:
+        return by_head
+    # Head by head, as each is copied.
+    return torch.stack([torch.linalg.qr(each.T, mode="r").R.T for each in by_head]).contiguous()

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, axis_sizes, inputs_of, outputs_of
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_model import Encoder, EncoderConfig, masks
 
 OPSET = 20
 """The exporter's default. From 23 on, it writes ONNX `Attention`, which needs an expanded mask."""
@@ -40,6 +40,11 @@ class _TracedEncoder(nn.Module):
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         config = self.encoder.config
+        inputs = inputs | {
+            spec.name: _at_full_size(inputs[spec.name], spec, inputs, config)
+            for spec in inputs_of(config, self.kind)
+            if spec.broadcasts
+        }
         explicit = self.kind.explicit_layers(config)
         run = run_forward(
             self.encoder,
@@ -58,6 +63,11 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     """
     config = encoder.config
     inputs = sample_inputs(config, kind, *TRACED_SIZE, seed=0)
+    for spec in inputs_of(config, kind):
+        if spec.broadcasts:
+            # Sizes that no other input has: the graph must not read T or S from an input that may have size 1.
+            batch, queries, keys = inputs[spec.name].shape
+            inputs[spec.name] = torch.ones(batch, queries + 2, keys + 4, dtype=torch.bool)
     with _quiet_exporter(), _interruptible(), torch.no_grad():
         program = torch.onnx.export(
             _TracedEncoder(encoder, kind).eval(),
@@ -79,6 +89,21 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     return model
 
 
+def _at_full_size(
+    mask: Tensor, spec: ManifestTensor, inputs: dict[str, Tensor], config: EncoderConfig
+) -> Tensor:
+    """Return a mask that may have size 1 as [B, T, T or S], without padding, by an operator that broadcasts."""
+    main, lengths, key_lengths = inputs[config.main_input], inputs["lengths"], inputs["lengths"]
+    keys = main
+    if spec.axes[-1] == "S":
+        keys, key_lengths = inputs["memory"], inputs["memory_lengths"]
+    valid = masks.valid_tokens(lengths, main.shape[1])[:, :, None]
+    visible = valid & masks.valid_tokens(key_lengths, keys.shape[1])[:, None, :]
+    # PyTorch's own operator would make the tracer conclude that both sizes are the same.
+    full: Tensor = torch.onnx.ops.symbolic("And", (visible, mask), dtype=torch.bool, shape=visible.shape)
+    return full
+
+
 def _dynamic_shapes(config: EncoderConfig, kind: GraphKind) -> dict[str, dict[int, object]]:
     dynamic, sizes = torch.export.Dim.DYNAMIC, axis_sizes(config, [kind])
     return {
@@ -97,7 +122,10 @@ def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) 
     ):
         if value.name != spec.name:
             raise RuntimeError(f"the exporter named {value.name!r} what must be {spec.name!r}")
-        value.shape = ir.Shape([sizes.get(letter, letter) for letter in spec.axes])
+        letters = spec.axes
+        if spec.broadcasts:
+            letters = (letters[0], *(f"{letter}_or_1" for letter in letters[1:]))
+        value.shape = ir.Shape([sizes.get(letter, letter) for letter in letters])
 
 
 @contextmanager

@@ -14,7 +14,14 @@ from typing import Any
 from polyhead_export.neighbours import Neighbours
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import (
+    GraphKind,
+    ManifestTensor,
+    axis_sizes,
+    inputs_of,
+    map_axes,
+    outputs_of,
+)
 from polyhead_model import EncoderConfig, parameters
 
 FILE = "manifest.json"
@@ -68,6 +75,7 @@ def write_manifest(
                 "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
                 "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
                 "maps": kind.maps(config),
+                **({} if (axes := map_axes(config)) is None else {"map_axes": axes}),
                 "operators": operators[kind.name],
             }
             for kind in kinds

@@ -5,7 +5,7 @@ holds any number, so that a scale or a sum that spans the batch is found out.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,13 @@ class Neighbours:
 
 
 def measure_neighbours(
-    folder: Path, traced: Mapping[GraphKind, ir.Model], config: EncoderConfig, precision: Precision
+    folder: Path, kinds: Iterable[GraphKind], config: EncoderConfig, precision: Precision
 ) -> Neighbours:
     """Measure the graphs of a family; 16-bit ones by emulation.
 
     Args:
         folder: Holds the graphs as they will be served, and their weights.
-        traced: The graphs before operator fusion.
+        kinds: The kinds of the graphs.
         config: The encoder's configuration.
         precision: The precision of the graphs.
 
@@ -60,13 +60,14 @@ def measure_neighbours(
         ParityError: Neighbours change an output by more than the limit.
     """
     deviations: dict[str, dict[str, float]] = {}
-    for kind, plain in traced.items():
+    for kind in kinds:
+        graph = folder / kind.file
         if precision not in IN_16_BITS:
-            session = open_session(folder / kind.file)
+            session = open_session(graph)
         else:
             with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
                 file = Path(place) / kind.file
-                ir.save(widen(plain, rounding=True), file, external_data="weights.bin")
+                ir.save(widen(ir.load(graph), rounding=True), file, external_data="weights.bin")
                 session = open_session(file)
         deviations[kind.name] = measured = _measure(session, config, kind)
         output, value = max(measured.items(), key=lambda item: item[1])

@@ -23,15 +23,25 @@ def count_operators(model: ir.Model) -> dict[str, int]:
 def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precision) -> dict[str, int]:
     """Return the least number of nodes of each type that the graph's speed depends on."""
     layers = frozenset(range(config.layers))
-    explicit = layers if config.mask_input else frozenset(kind.explicit_layers(config))
+    explicit = frozenset(kind.explicit_layers(config))
     side = frozenset(kind.side_layers(config)) - explicit
     fused = layers - explicit
-    # The projections of a layer that computes something else from them, too, stay operators of their own.
-    projected = fused - side if precision in IN_16_BITS else frozenset()
+    # The projections stay operators of their own where something else is computed from them, too, or attention
+    # has a bias, or is to another sequence.
+    separate = (
+        precision not in IN_16_BITS
+        or config.mask_input
+        or config.cross_attention == "alone"
+        or config.rotary_base is not None
+        or config.relative_buckets is not None
+    )
+    local = frozenset(layer for layer in layers if config.is_local(layer))
+    projected = frozenset() if separate else fused - side - local
+    both = 2 if config.cross_attention == "after_self" else 1
     required = {
         "Attention": len(projected),
-        "MultiHeadAttention": len(fused - projected),
-        "Softmax": len(explicit | side),
+        "MultiHeadAttention": both * len(fused) - len(projected),
+        "Softmax": both * len(explicit | side),
     }
     required = {operator: least for operator, least in required.items() if least}
     if precision not in IN_16_BITS:
@@ -40,7 +50,7 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
         # The first norm of a pre-norm encoder follows no residual, so it is not fused.
         first_alone = config.norm == "pre"
         required["SkipLayerNormalization"] = (
-            2 * config.layers - first_alone + (first_alone and config.final_norm)
+            (1 + both) * config.layers - first_alone + (first_alone and config.final_norm)
         )
         if config.bias and config.activation != "relu":
             required["BiasGelu" if config.activation == "gelu" else "FastGelu"] = config.layers

@@ -29,4 +29,8 @@ def in_precision(encoder: Encoder, precision: Precision) -> Encoder:
     In 16 bits it is a copy with rounded weights and a fused projection of queries, keys and values: one large
     matrix product uses a GPU better than three small ones.
     """
-    return encoder.fuse().to(DTYPES[precision]) if precision in IN_16_BITS else encoder
+    if precision not in IN_16_BITS:
+        return encoder
+    # Both return a copy. Attention to the memory alone cannot be fused.
+    copy = encoder.split() if encoder.config.cross_attention == "alone" else encoder.fuse()
+    return copy.to(DTYPES[precision])

@@ -276,7 +276,8 @@ def _check_drift(drift: Drift, config: EncoderConfig) -> None:
         if not outputs[what].mean >= LEAST_MEAN_COSINE:
             raise ParityError(
                 f"the {graph} graph's {what!r} in int8 must have a mean cosine of at least "
-                f"{LEAST_MEAN_COSINE} with that of fp32, has {outputs[what].mean:.4f} on {drift.inputs}: export this encoder in "
+                f"{LEAST_MEAN_COSINE} with that of fp32, has {outputs[what].mean:.4f} on "
+                f"{drift.inputs}: export this encoder in "
                 "fp32, or, if other text is sent to it, give sentences of that kind"
             )
 

@@ -6,7 +6,7 @@ Shape letters: B batch, T tokens, D d_model.
 import torch
 from torch import Tensor
 
-from polyhead_export.signature import GraphKind
+from polyhead_export.signature import GraphKind, inputs_of
 from polyhead_model import EncoderConfig
 
 
@@ -16,25 +16,37 @@ def sample_inputs(
     """Return random inputs of size (B, T) for a kind of graph, by input name.
 
     The first sequence has length T, the others any length from 0 to T. Padding holds random values too, so
-    that a graph that reads it is found out.
+    that a graph that reads it is found out. A memory is longer or shorter than T. In a third of the seeds, but
+    not 0, a mask lets everything pass.
     """
     random = torch.Generator().manual_seed(seed)
 
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(high, shape, generator=random)
 
+    def lengths_to(longest: int) -> Tensor:
+        lengths = integers(longest + 1, batch).to(torch.int32)
+        lengths[0] = longest
+        return lengths
+
     inputs: dict[str, Tensor] = {}
     if config.vocabulary is None:
-        inputs["x"] = torch.randn(batch, tokens, config.d_model, generator=random)
+        inputs[config.main_input] = torch.randn(batch, tokens, config.d_model, generator=random)
     else:
-        inputs["input_ids"] = integers(config.vocabulary, batch, tokens)
+        inputs[config.main_input] = integers(config.vocabulary, batch, tokens)
         if config.types:
             inputs["token_type_ids"] = integers(config.types, batch, tokens)
-    lengths = integers(tokens + 1, batch).to(torch.int32)
-    lengths[0] = tokens
-    inputs["lengths"] = lengths
-    if config.mask_input:
-        inputs["mask"] = torch.rand(batch, tokens, tokens, generator=random) < 0.7
+    memory_tokens = tokens // 3 + 1 if seed % 2 else 2 * tokens + 1
+    if config.cross_attention is not None:
+        inputs["memory"] = torch.randn(batch, memory_tokens, config.d_model, generator=random)
+    inputs["lengths"] = lengths_to(tokens)
+    if config.cross_attention is not None:
+        inputs["memory_lengths"] = lengths_to(memory_tokens).flip(0)
+    # Not in the same seeds.
+    for spec, keys, open_seed in (("mask", tokens, 2), ("memory_mask", memory_tokens, 1)):
+        if any(spec == each.name for each in inputs_of(config, kind)):
+            visible = 1.0 if seed % 3 == open_seed else 0.7
+            inputs[spec] = torch.rand(batch, tokens, keys, generator=random) < visible
     if config.head_mask_input:
         inputs["head_mask"] = torch.rand(batch, config.layers, config.heads, generator=random).round(
             decimals=1

@@ -54,8 +54,8 @@ SENTENCES = (
     "ISO 8601 writes the date as 2026-03-14 and the time as 15:09:26.",
     "Although the committee had discussed the proposal at length, had asked two experts for an opinion, and "
     "had even visited the site in the pouring rain, it could not agree on whether the new library should "
-    "stand next to the school, where land is cheap, or in the centre, where people already go, and so the decision "
-    "was postponed to the next session, for the third time in a row.",
+    "stand next to the school, where land is cheap, or in the centre, where people already go, and so the "
+    "decision was postponed to the next session, for the third time in a row.",
     "First the glacier carved the valley; then the ice melted, the sea rose and filled it, and what had been "
     "a river bed became a fjord, deep in the middle and shallow at its mouth, where the moraine lies.",
 )

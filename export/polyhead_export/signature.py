@@ -1,6 +1,7 @@
 """The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
-Shape letters: B batch, T tokens, D d_model, H heads, L layers, A chosen layers, R rows asked for.
+Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers, A chosen layers,
+R rows asked for.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,6 +28,8 @@ class ManifestTensor:
     axes: tuple[str, ...]
     role: str | None = None
     fill: str | bool | float | None = None
+    broadcasts: bool | None = None
+    """Whether the graph takes the fill with size 1 on the axes that vary, but for B."""
     below: int | str | None = None
     range: tuple[float | None, float | None] | None = None
     layer: int | None = None
@@ -67,8 +70,8 @@ class GraphKind:
         return {}
 
     def maps(self, config: EncoderConfig) -> int:
-        """Return how many [T, T] values a run holds at once for each sequence, besides its outputs."""
-        return 2 * config.heads
+        """Return how many values [T, keys] a run holds at once for each sequence, besides its outputs."""
+        return 2 * config.heads + bias_maps(config)
 
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return the inputs beyond those of the fast graph, in order."""
@@ -92,8 +95,8 @@ class GraphKind:
         Args:
             config: The encoder's configuration.
             inputs: Every input of the graph, by name.
-            run: The encoder's forward pass. In the graph, it has the weights of `explicit_layers` (of all
-                layers if the encoder takes a mask); in the reference, of all layers.
+            run: The encoder's forward pass. In the graph, it has the weights of `explicit_layers`; in the
+                reference, of all layers.
         """
         return ()
 
@@ -110,6 +113,12 @@ class GraphKind:
         return actual, expected
 
 
+def bias_maps(config: EncoderConfig) -> int:
+    """Return how many values [T, T] are made once a run for all layers: a window, relative positions."""
+    window = 0 if config.local_window is None else 2
+    return window + (0 if config.relative_buckets is None else config.heads + 4)
+
+
 def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict[str, int]:
     """Return the sizes of the fixed axes, by letter, of graphs of these kinds."""
     sizes = {"D": config.d_model, "H": config.heads, "L": config.layers}
@@ -120,14 +129,12 @@ def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict
 
 def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
     """Return the inputs of the family's graph of this kind, in order."""
+    main, tokens = config.main_input, ("B", "T")
     if config.vocabulary is None:
-        inputs = [ManifestTensor(name="x", datatype="FP32", axes=("B", "T", "D"))]
+        inputs = [ManifestTensor(name=main, datatype="FP32", axes=("B", "T", "D"))]
     else:
-        tokens = ("B", "T")
         inputs = [
-            ManifestTensor(
-                name="input_ids", datatype="INT64", axes=tokens, role="tokens", below=config.vocabulary
-            )
+            ManifestTensor(name=main, datatype="INT64", axes=tokens, role="tokens", below=config.vocabulary)
         ]
         if config.types:
             inputs.append(
@@ -140,12 +147,20 @@ def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, .
                     below=config.types,
                 )
             )
+    if config.cross_attention is not None:
+        inputs.append(ManifestTensor(name="memory", datatype="FP32", axes=("B", "S", "D"), role="memory"))
     # int32, because the fused attention kernels read that.
     inputs.append(ManifestTensor(name="lengths", datatype="INT32", axes=("B",), role="lengths", fill="T"))
-    if config.mask_input:
+    if config.cross_attention is not None:
         inputs.append(
-            ManifestTensor(name="mask", datatype="BOOL", axes=("B", "T", "T"), role="mask", fill=True)
+            ManifestTensor(
+                name="memory_lengths", datatype="INT32", axes=("B",), role="memory_lengths", fill="S"
+            )
         )
+    if config.mask_input and config.cross_attention != "alone":
+        inputs.append(_mask("mask", "T"))
+    if config.mask_input and config.cross_attention is not None:
+        inputs.append(_mask("memory_mask", "S"))
     if config.head_mask_input:
         inputs.append(
             ManifestTensor(
@@ -158,6 +173,24 @@ def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, .
             )
         )
     return (*inputs, *kind.inputs(config))
+
+
+def _mask(name: str, keys: str) -> ManifestTensor:
+    return ManifestTensor(
+        name=name, datatype="BOOL", axes=("B", "T", keys), role=name, fill=True, broadcasts=True
+    )
+
+
+def key_axis(config: EncoderConfig) -> str:
+    """Return the letter of the keys of each layer's first attention."""
+    return "S" if config.cross_attention == "alone" else "T"
+
+
+def map_axes(config: EncoderConfig) -> tuple[tuple[str, str], ...] | None:
+    """Return the axes of the attention that a layer holds, of all its attentions; None: [T, T] alone."""
+    if config.cross_attention is None:
+        return None
+    return (("T", "S"),) if config.cross_attention == "alone" else (("T", "T"), ("T", "S"))
 
 
 def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:

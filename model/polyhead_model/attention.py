@@ -15,26 +15,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
+from polyhead_model.positions import Rotation, rotate
 from polyhead_model.projections import FusibleModule
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Compute softmax(Q Kᵀ / √K + mask) V, and return the weights as well.
+    """Compute softmax(Q Kᵀ / √K + bias + mask) V, and return the weights as well.
 
     Args:
         query: [..., Tq, K].
         key: [..., Tk, K].
         value: [..., Tk, Kv]; must be finite where it is blocked too, as it is multiplied by a weight of 0.
         mask: Boolean, True = may attend, broadcastable to [..., Tq, Tk]. None = everything is visible.
+        bias: Added to the scores, broadcastable to [..., Tq, Tk]; None = nothing.
         dropout: Probability of dropping each weight before it is applied to the values.
 
     Returns:
         The output [..., Tq, Kv], and the weights [..., Tq, Tk] before dropout. The weights of a row sum to 1;
         a row with nothing to attend to is zero in both.
     """
-    weights = masked_softmax((query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1), mask)
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
+    weights = masked_softmax(scores if bias is None else scores + bias, mask)
     return F.dropout(weights, dropout) @ value, weights
 
 
@@ -56,7 +65,14 @@ class Attend(Protocol):
     """The computation between the projections of `MultiHeadAttention`; an exporter passes a fused kernel."""
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        /,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend with all heads at once.
 
@@ -66,6 +82,7 @@ class Attend(Protocol):
             value: [B, Tk, H·K].
             heads: H.
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
+            bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
 
         Returns:
             The concatenated outputs of the heads [B, Tq, H·K], and the weights [B, H, Tq, Tk] or None.
@@ -73,7 +90,15 @@ class Attend(Protocol):
 
 
 def attend_explicitly(
-    query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /, *, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    mask: Tensor | None,
+    /,
+    bias: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attend with explicit operations, and return the weights; an `Attend`."""
     output, weights = scaled_dot_product_attention(
@@ -81,6 +106,7 @@ def attend_explicitly(
         split_heads(key, heads),
         split_heads(value, heads),
         None if mask is None else mask[:, None],  # the same for every head
+        bias=bias,
         dropout=dropout,
     )
     return output.transpose(1, 2).flatten(2), weights
@@ -157,6 +183,8 @@ class MultiHeadAttention(FusibleModule):
         *,
         mask: Tensor | None = None,
         head_mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
@@ -169,6 +197,8 @@ class MultiHeadAttention(FusibleModule):
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
             head_mask: [B, H], a factor on what each head gives, before the output projection: 0 silences it.
                 The weights stay as they are. None = all 1.
+            bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
+            rotation: Of the positions of queries and keys, where Tq = Tk; None = they are not rotated.
             need_weights: Whether to return the weights.
             attend: The computation between the projections. While dropout is active, it is always the
                 explicit one, which alone has weights to drop.
@@ -187,7 +217,10 @@ class MultiHeadAttention(FusibleModule):
             self._check(query, key, value, mask)
         if self.training and self.dropout > 0.0:
             attend = partial(attend_explicitly, dropout=self.dropout)
-        context, weights = attend(*self._project(query, key, value), self.heads, mask)
+        q, k, v = self._project(query, key, value)
+        if rotation is not None:
+            q, k = rotate(q, self.heads, rotation), rotate(k, self.heads, rotation)
+        context, weights = attend(q, k, v, self.heads, mask, bias)
         if head_mask is not None:
             by_head = context.reshape(*context.shape[:2], self.heads, -1)
             context = (by_head * head_mask[:, None, :, None].to(context.dtype)).flatten(2)

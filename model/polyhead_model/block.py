@@ -1,16 +1,26 @@
 """The transformer block: attention and a feed-forward network, each with a residual and a layer norm."""
 
+import dataclasses
+from typing import Any
+
 from torch import Tensor, nn
 
 from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
 from polyhead_model.config import Activation, EncoderConfig
+from polyhead_model.positions import Rotation
 
 
 class FeedForward(nn.Module):
-    """activation(x W_up) W_down, applied to each token: [B, T, D] → [B, T, F] → [B, T, D]."""
+    """activation(x W_up) W_down, applied to each token: [B, T, D] → [B, T, F] → [B, T, D].
 
-    def __init__(self, d_model: int, width: int, *, activation: Activation, bias: bool) -> None:
+    If it is gated, activation(x W_gate) · (x W_up) takes the place of activation(x W_up).
+    """
+
+    def __init__(
+        self, d_model: int, width: int, *, activation: Activation, bias: bool, gated: bool = False
+    ) -> None:
         super().__init__()
+        self.gate = nn.Linear(d_model, width, bias=bias) if gated else None
         self.up = nn.Linear(d_model, width, bias=bias)
         self.activation = {
             "gelu": nn.GELU(),
@@ -21,52 +31,140 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network to x [B, T, D]."""
-        output: Tensor = self.down(self.activation(self.up(x)))
+        up = self.up(x)
+        hidden = self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up
+        output: Tensor = self.down(hidden)
         return output
 
 
-class Block(nn.Module):
-    """One layer of an encoder with `config.feed_forward`."""
+class ResidualLayer(nn.Module):
+    """Attention and a feed-forward network, each with a residual and a layer norm: what blocks consist of.
 
-    def __init__(self, config: EncoderConfig) -> None:
+    Args:
+        config: Of the encoder; it has `feed_forward`.
+        number: Of the layer, from 0.
+    """
+
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__()
         if config.feed_forward is None:
             raise ValueError(
-                "a Block needs config.feed_forward; attention-only layers are MultiHeadAttention"
+                "a block needs config.feed_forward; attention-only layers are MultiHeadAttention"
             )
         self.pre_norm = config.norm == "pre"
         self.attention = attention_of(config)
-        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        has_norm = number > 0 or config.first_attention_norm
+        self.attention_norm = norm_of(config, config.d_model) if has_norm else None
         self.feed_forward = FeedForward(
-            config.d_model, config.feed_forward, activation=config.activation, bias=config.bias
+            config.d_model,
+            config.feed_forward,
+            activation=config.activation,
+            bias=config.bias,
+            gated=config.gated,
         )
-        self.feed_forward_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.feed_forward_norm = norm_of(config, config.d_model)
+
+    def _attend(
+        self,
+        attention: MultiHeadAttention,
+        norm: nn.Module | None,
+        x: Tensor,
+        key: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Apply an attention with its residual and its norm."""
+        if self.pre_norm or norm is None:
+            attended, weights = attention(x if norm is None else norm(x), key, **options)
+            return x + attended, weights
+        attended, weights = attention(x, key, **options)
+        return norm(x + attended), weights
+
+    def _transform(self, x: Tensor) -> Tensor:
+        """Apply the feed-forward network with its residual and its norm."""
+        if self.pre_norm:
+            return x + self.feed_forward(self.feed_forward_norm(x))
+        transformed: Tensor = self.feed_forward_norm(x + self.feed_forward(x))
+        return transformed
+
+
+class Block(ResidualLayer):
+    """One layer of an encoder with `config.feed_forward`."""
 
     def forward(
         self,
         x: Tensor,
+        memory: Tensor | None = None,
         *,
         mask: Tensor | None = None,
         head_mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
-        """Transform x [B, T, D]; arguments and results are those of `MultiHeadAttention`."""
-        if self.pre_norm:
-            attended, weights = self.attention(
-                self.attention_norm(x),
-                mask=mask,
-                head_mask=head_mask,
-                need_weights=need_weights,
-                attend=attend,
-            )
-            x = x + attended
-            return x + self.feed_forward(self.feed_forward_norm(x)), weights
-        attended, weights = self.attention(
-            x, mask=mask, head_mask=head_mask, need_weights=need_weights, attend=attend
+        """Transform x [B, T, D].
+
+        The other arguments, and the results, are those of `MultiHeadAttention`; `memory` is its key, and None
+        means x.
+        """
+        x, weights = self._attend(
+            self.attention,
+            self.attention_norm,
+            x,
+            memory,
+            mask=mask,
+            head_mask=head_mask,
+            bias=bias,
+            rotation=rotation,
+            need_weights=need_weights,
+            attend=attend,
         )
-        x = self.attention_norm(x + attended)
-        return self.feed_forward_norm(x + self.feed_forward(x)), weights
+        return self._transform(x), weights
+
+
+class DecoderBlock(ResidualLayer):
+    """A block that attends to its own sequence, then to the memory, as in a transformer's decoder."""
+
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
+        super().__init__(config, number)
+        # Never fused: queries are projected from another sequence than keys and values.
+        self.cross_attention = attention_of(dataclasses.replace(config, fused=False))
+        self.cross_attention_norm = norm_of(config, config.d_model)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        *,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attend: Attend = attend_explicitly,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Transform x [B, T, D], given memory [B, S, D].
+
+        Args:
+            x: [B, T, D].
+            memory: [B, S, D].
+            mask: Boolean [B or 1, T or 1, T], True = may attend, of the attention to x.
+            memory_mask: Boolean [B or 1, T or 1, S], likewise, of the attention to the memory.
+            need_weights: Whether to return the weights.
+            attend: The computation of both attentions, first to x, then to the memory.
+
+        Returns:
+            The output [B, T, D]; the weights [B, H, T, T] and [B, H, T, S] if needed, else None.
+        """
+        options = {"need_weights": need_weights, "attend": attend}
+        x, weights = self._attend(self.attention, self.attention_norm, x, None, mask=mask, **options)
+        x, cross_weights = self._attend(
+            self.cross_attention, self.cross_attention_norm, x, memory, mask=memory_mask, **options
+        )
+        return self._transform(x), weights, cross_weights
+
+
+def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
+    """Build a layer norm."""
+    return nn.LayerNorm(width, eps=config.layer_norm_epsilon, bias=config.norm_bias)
 
 
 def attention_of(config: EncoderConfig) -> MultiHeadAttention:
@@ -81,6 +179,8 @@ def attention_of(config: EncoderConfig) -> MultiHeadAttention:
     )
 
 
-def layer_of(config: EncoderConfig) -> Block | MultiHeadAttention:
-    """Build one layer: a block, or attention alone if the configuration has no feed-forward network."""
-    return attention_of(config) if config.feed_forward is None else Block(config)
+def layer_of(config: EncoderConfig, number: int = 0) -> Block | DecoderBlock | MultiHeadAttention:
+    """Build a layer: a block, or attention alone if the configuration has no feed-forward network."""
+    if config.feed_forward is None:
+        return attention_of(config)
+    return (DecoderBlock if config.cross_attention == "after_self" else Block)(config, number)

@@ -71,6 +71,16 @@ def causal(tokens: int, *, device: torch.device | None = None) -> Tensor:
     return (position[:, None] >= position[None, :])[None]
 
 
+def window(tokens: int, width: int, *, device: torch.device | None = None) -> Tensor:
+    """Return the local mask [1, T, T]: every token sees those at most width // 2 away."""
+    position = torch.arange(tokens, device=device)
+    # Two comparisons of one axis each: the differences of all pairs would take eight times the memory.
+    near = (position[None, :] <= position[:, None] + width // 2) & (
+        position[None, :] >= position[:, None] - width // 2
+    )
+    return near[None]
+
+
 def valid_tokens(lengths: Tensor, tokens: int) -> Tensor:
     """Mark the positions that hold tokens rather than padding: lengths [B] → [B, T]."""
     return torch.arange(tokens, device=lengths.device)[None, :] < lengths[:, None]
@@ -90,8 +100,8 @@ def combine(*masks: Tensor | None) -> Tensor | None:
     return combined
 
 
-def check(mask: Tensor, *, batch: int, queries: int, keys: int) -> None:
-    """Check a mask that is passed to attention.
+def check(mask: Tensor, *, batch: int, queries: int, keys: int, name: str = "mask") -> None:
+    """Check a mask that is passed to attention; `name` is the argument's.
 
     Raises:
         TypeError: `mask` is not boolean.
@@ -99,13 +109,13 @@ def check(mask: Tensor, *, batch: int, queries: int, keys: int) -> None:
     """
     if mask.dtype != torch.bool:
         raise TypeError(
-            f"mask must be boolean with True = may attend, was {mask.dtype}; polyhead_model.masks converts"
+            f"{name} must be boolean with True = may attend, was {mask.dtype}; polyhead_model.masks converts"
         )
     fits = mask.ndim == 3 and mask.shape[0] in (1, batch) and mask.shape[1] in (1, queries)
     if not fits or mask.shape[2] != keys:
         raise ValueError(
-            f"mask must have the shape [B or 1, Tq or 1, Tk] with B = {batch}, Tq = {queries}, Tk = {keys}, "
-            f"was {list(mask.shape)}"
+            f"{name} must have the shape [B or 1, Tq or 1, Tk] with B = {batch}, Tq = {queries}, "
+            f"Tk = {keys}, was {list(mask.shape)}"
         )
 
 

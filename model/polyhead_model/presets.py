@@ -36,10 +36,15 @@ PRESETS: Mapping[str, EncoderConfig] = MappingProxyType(
         # Single attention layers, because they are large: 67 million and 604 million parameters.
         "llama-7b": EncoderConfig(d_model=4096, heads=32, layers=1, head_width=128, bias=False, causal=True),
         "gpt3": EncoderConfig(d_model=12288, heads=96, layers=1, head_width=128, causal=True),
+        # Layers that attend to a second sequence: a transformer's decoder block, and attention alone.
+        "decoder-block": EncoderConfig(
+            d_model=768, heads=12, layers=1, feed_forward=3072, causal=True, cross_attention="after_self"
+        ),
+        "cross": EncoderConfig(d_model=768, heads=12, layers=1, cross_attention="alone"),
         "teaching": EncoderConfig(d_model=256, heads=4, layers=2),
     }
 )
-"""Named configurations, all of vectors x [B, T, D]. Weights are random: use them for trials and benchmarks.
+"""Named configurations, all of vectors [B, T, D]. Weights are random: use them for trials and benchmarks.
 
 For trained weights, load a checkpoint, see `polyhead_model.load_checkpoint`.
 """

@@ -45,13 +45,23 @@ def kinds_of(
 
     Args:
         config: The encoder's configuration.
-        graphs: Names of kinds beside those that every family has; `all` for every kind.
+        graphs: Names of kinds beside those that every family has; `all` for every kind that is defined for
+            this encoder.
         attention_layers: The layers whose attention is returned; None = all.
         token_classes: What is known of the tokens.
 
     Raises:
-        ExportError: There is no such kind, or no such layer, or a layer is given twice.
+        ExportError: There is no such kind, or not for this encoder, or no such layer, or a layer is given
+            twice.
     """
+    names = names_of_kinds(graphs)
+    if config.cross_attention is not None:
+        if InsightGraph.name in graphs:
+            raise ExportError(
+                "graphs must not have insight where layers attend to a memory: rollout and scores follow one "
+                "sequence through all layers, and the memory's tokens are another; rows works"
+            )
+        names = [name for name in names if name != InsightGraph.name]
     layers = None
     if attention_layers is not None:
         layers = tuple(sorted(attention_layers))
@@ -64,5 +74,5 @@ def kinds_of(
                 f"{config.layers} layers, were {shown}"
             )
     return tuple(
-        KINDS[name](attention_layers=layers, token_classes=token_classes) for name in names_of_kinds(graphs)
+        KINDS[name](attention_layers=layers, token_classes=token_classes) for name in names
     )

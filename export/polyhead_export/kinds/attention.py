@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
 from polyhead_model import EncoderConfig
 
 
@@ -26,24 +26,31 @@ class AttentionGraph(GraphKind):
         return {} if self.attention_layers is None else {"A": len(self.attention_layers)}
 
     def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
-        """Return `attention.0` … and `value_norms`."""
+        """Return `attention.0` … and `value_norms`, and of decoder blocks those of cross-attention."""
         layers = self.explicit_layers(config)
+        outputs = self._outputs_of(layers, "", key_axis(config))
+        if config.cross_attention == "after_self":
+            outputs += self._outputs_of(layers, "cross_", "S")
+        return outputs
+
+    def _outputs_of(self, layers: Sequence[int], prefix: str, keys: str) -> tuple[ManifestTensor, ...]:
+        """Return the outputs of one attention of each layer, with keys along this axis."""
         return (
             *(
                 ManifestTensor(
-                    name=f"attention.{layer}",
+                    name=f"{prefix}attention.{layer}",
                     datatype="FP32",
-                    axes=("B", "H", "T", "T"),
-                    role="attention",
+                    axes=("B", "H", "T", keys),
+                    role=f"{prefix}attention",
                     layer=layer,
                 )
                 for layer in layers
             ),
             ManifestTensor(
-                name="value_norms",
+                name=f"{prefix}value_norms",
                 datatype="FP32",
-                axes=("B", "L" if self.attention_layers is None else "A", "H", "T"),
-                role="value_norms",
+                axes=("B", "L" if self.attention_layers is None else "A", "H", keys),
+                role=f"{prefix}value_norms",
                 layers=tuple(layers),
             ),
         )
@@ -53,5 +60,9 @@ class AttentionGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Return the weights of each layer, and the norms of all of them together."""
         layers = self.explicit_layers(config)
-        norms = torch.stack([run.value_norms(layer) for layer in layers], dim=1)
-        return (*(run.weights[layer] for layer in layers), norms)
+        outputs: list[Tensor] = []
+        for attention in (run, run.cross):
+            if attention is not None:
+                outputs += (attention.weights[layer] for layer in layers)
+                outputs.append(torch.stack([attention.value_norms(layer) for layer in layers], dim=1))
+        return tuple(outputs)

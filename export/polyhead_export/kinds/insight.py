@@ -1,6 +1,6 @@
 """The insight graph: what heads do, as scores, rollout, strongest keys and small pictures.
 
-Shape letters: B batch, T tokens, H heads, L layers, S scores.
+Shape letters: B batch, T tokens, H heads, L layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_export.forward_pass import ForwardPass, for_each_window
+from polyhead_export.signature import GraphKind, ManifestTensor, bias_maps
 from polyhead_model import EncoderConfig, masks
 from polyhead_model.insight.measures import measure
-from polyhead_model.insight.patterns import patterns_of
+from polyhead_model.insight.patterns import Patterns, patterns_of
 from polyhead_model.insight.scores import score_names
 from polyhead_model.insight.thumbnails import SIDE
 from polyhead_model.insight.top_keys import TOP
@@ -42,11 +42,12 @@ class InsightGraph(GraphKind):
 
     def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
         """Return the numbers of scores, of kept keys, and of cells along a picture's side."""
-        return {"S": len(self.scores(config)), "Top": TOP, "Side": SIDE}
+        return {"Scores": len(self.scores(config)), "Top": TOP, "Side": SIDE}
 
     def maps(self, config: EncoderConfig) -> int:
         """Count one layer's logits and weights, four values made of them, and patterns being built."""
-        return 6 * config.heads + 3 * len(self.scores(config))
+        kinds = len({config.is_local(layer) for layer in range(config.layers)})
+        return 6 * config.heads + 3 * kinds * len(self.scores(config)) + bias_maps(config)
 
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return `head_mix`."""
@@ -79,8 +80,8 @@ class InsightGraph(GraphKind):
             )
 
         return (
-            of_heads("head_scores", "FP32", "S", labels=scores),
-            of_heads("weighted_scores", "FP32", "S", labels=scores),
+            of_heads("head_scores", "FP32", "Scores", labels=scores),
+            of_heads("weighted_scores", "FP32", "Scores", labels=scores),
             ManifestTensor(name="rollout", datatype="FP32", axes=("B", "T", "T"), role="rollout"),
             ManifestTensor(name="mixed", datatype="FP32", axes=("B", "T", "T"), role="mixed"),
             of_heads("top_keys", "INT32", "T", "Top"),
@@ -108,12 +109,17 @@ class InsightGraph(GraphKind):
             visible = visible & inputs["mask"]
         # Padding may hold any number, which need not be a valid id.
         ids = None if config.vocabulary is None else torch.where(valid, inputs["input_ids"], 0)
-        patterns = patterns_of(
-            visible,
-            ids,
-            self._classes_of(ids, config),
-            class_names=[each.name for each in self.token_classes],
-        )
+        classes = self._classes_of(ids, config)
+
+        def patterns_within(window: Tensor | None) -> Patterns:
+            return patterns_of(
+                visible if window is None else visible & window,
+                ids,
+                classes,
+                class_names=[each.name for each in self.token_classes],
+            )
+
+        patterns = for_each_window(run.windows, patterns_within)
         layers = self.explicit_layers(config)
         measures = measure(
             [run.weights[layer] for layer in layers],

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from polyhead_export.attention_ops import attention_weights
-from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_export.forward_pass import AttentionPass, ForwardPass
+from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
 from polyhead_model import EncoderConfig, masks
 
 
@@ -35,15 +35,19 @@ class RowsGraph(GraphKind):
         return (ManifestTensor(name="rows", datatype="INT64", axes=("B", "R"), role="rows", below="T"),)
 
     def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
-        """Return `attention_rows`."""
-        return (
+        """Return `attention_rows`, and of decoder blocks `cross_attention_rows`."""
+        keys = {"attention_rows": key_axis(config)}
+        if config.cross_attention == "after_self":
+            keys["cross_attention_rows"] = "S"
+        return tuple(
             ManifestTensor(
-                name="attention_rows",
+                name=name,
                 datatype="FP32",
-                axes=("B", "L" if self.attention_layers is None else "A", "H", "R", "T"),
-                role="attention_rows",
+                axes=("B", "L" if self.attention_layers is None else "A", "H", "R", letter),
+                role=name,
                 layers=tuple(self.side_layers(config)),
-            ),
+            )
+            for name, letter in keys.items()
         )
 
     def samples(
@@ -58,20 +62,40 @@ class RowsGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Return the rows of each layer; from its weights where attention is explicit."""
         rows = inputs["rows"]  # [B, R]
-        mask = inputs.get("mask")
+        return tuple(
+            self._rows_of(config, attention, rows, run)
+            for attention in (run, run.cross)
+            if attention is not None
+        )
+
+    def _rows_of(
+        self, config: EncoderConfig, attention: AttentionPass, rows: Tensor, run: ForwardPass
+    ) -> Tensor:
+        keys = attention.keys[0].shape[1]
+        valid = masks.valid_tokens(attention.key_lengths, keys)
+        mask = attention.mask
         visible = masks.combine(
-            (rows < run.lengths[:, None])[:, :, None] & run.valid[:, None, :],
-            torch.arange(run.output.shape[1]) <= rows[:, :, None] if config.causal else None,
+            (rows < run.lengths[:, None])[:, :, None] & valid[:, None, :],
+            torch.arange(keys) <= rows[:, :, None] if attention.causal else None,
             None if mask is None else _take(mask, rows),
         )
         layers = []
         for layer in self.side_layers(config):
-            if (weights := run.weights.get(layer)) is not None:
+            if (weights := attention.weights.get(layer)) is not None:
                 layers.append(_take(weights, rows[:, None].expand(-1, config.heads, -1)))
-            else:
-                queries = _take(run.queries[layer], rows)
-                layers.append(attention_weights(queries, run.keys[layer], config.heads, visible))
-        return (torch.stack(layers, dim=1),)
+                continue
+            queries = _take(attention.queries[layer], rows)
+            window, bias = attention.windows[layer], attention.biases[layer]
+            seen = visible if window is None else masks.combine(visible, _rows_of_all(window, rows))
+            added = None if bias is None else _rows_of_all(bias, rows)
+            layers.append(attention_weights(queries, attention.keys[layer], config.heads, seen, added))
+        return torch.stack(layers, dim=1)
+
+
+def _rows_of_all(values: Tensor, rows: Tensor) -> Tensor:
+    """Take rows [B, R] of values [1, …, T, X] that all sequences share: [B, …, R, X]."""
+    taken = values.index_select(-2, rows.flatten()).unflatten(-2, rows.shape)  # (1, …, B, R, X)
+    return taken[0].movedim(-3, 0)
 
 
 def _take(values: Tensor, rows: Tensor) -> Tensor:
