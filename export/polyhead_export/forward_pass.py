@@ -6,6 +6,7 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from polyhead_export.attention_ops import (
 )
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import MultiHeadAttention, split_heads
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +184,12 @@ def run_forward(
     )
 
 
+def for_each_window(windows: Sequence[Tensor | None], make: Callable[[Tensor | None], Made]) -> list[Made]:
+    """Return what is made from the window of each layer; layers with the same window share it."""
+    made = {id(window): make(window) for window in {id(each): each for each in windows}.values()}
+    return [made[id(window)] for window in windows]
+
+
 class _Recorder:
     """An `Attend` that keeps what one attention of each layer computes.
 
@@ -214,10 +223,11 @@ class _Recorder:
         self._in_explicit_layers: list[Attend] = [explicit_attention(dtype)] * len(windows)
         self._in_fused_layers: list[Attend] = [fused_masked_attention()] * len(windows)
         if mask is None:
-            self._in_fused_layers = self._by_window(
+            self._in_fused_layers = for_each_window(
+                windows,
                 lambda window: fused_attention(
                     key_lengths, causal=causal, window=window, can_be_empty=can_be_empty
-                )
+                ),
             )
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
         self._biases: list[Tensor | None] = []
@@ -225,16 +235,12 @@ class _Recorder:
 
     def mask_by_bias(self, tokens: int) -> None:
         """Let explicit attention, of T tokens, be masked by a bias."""
-        self._in_explicit_layers = self._by_window(
+        self._in_explicit_layers = for_each_window(
+            self._windows,
             lambda window: biased_attention(
                 self._key_lengths, tokens, causal=self._causal, logits=self._all_logits, window=window
-            )
+            ),
         )
-
-    def _by_window(self, make: Callable[[Tensor | None], Attend]) -> list[Attend]:
-        """Return the attention of each layer; layers with the same window share it, and what it is made of."""
-        made = {id(window): make(window) for window in {id(each): each for each in self._windows}.values()}
-        return [made[id(window)] for window in self._windows]
 
     def __call__(
         self,

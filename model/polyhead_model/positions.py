@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 Rotation = tuple[Tensor, Tensor]
-"""The cosines and the sines [T, K/2] of the angles of each position."""
+"""The cosines and the sines [T, K] of each position's angles, for each column: columns i and i + K/2 have
+the same angle, and the first half has the opposite of the sine."""
 
 
 def rotary_frequencies(base: float, width: int) -> tuple[float, ...]:
@@ -23,7 +24,8 @@ def rotation_of(frequencies: Sequence[float], tokens: int, *, device: torch.devi
     """Return the rotation of positions 0 … T − 1, in fp32: angles of long sequences need all digits."""
     positions = torch.arange(tokens, device=device).float()
     angles = positions[:, None] * torch.tensor(frequencies, dtype=torch.float32, device=device)
-    return angles.cos(), angles.sin()
+    cosines, sines = angles.cos(), angles.sin()
+    return torch.cat((cosines, cosines), 1), torch.cat((-sines, sines), 1)
 
 
 def rotate(x: Tensor, heads: int, rotation: Rotation) -> Tensor:
@@ -37,10 +39,10 @@ def rotate(x: Tensor, heads: int, rotation: Rotation) -> Tensor:
         heads: H.
         rotation: Of T positions.
     """
-    cosines, sines = (each.to(x.dtype)[:, None] for each in rotation)  # (T, 1, K/2)
-    first, second = x.reshape(*x.shape[:2], heads, 2, -1).unbind(3)
-    rotated = (first * cosines - second * sines, second * cosines + first * sines)
-    return torch.stack(rotated, 3).flatten(2)
+    cosines, sines = (each.to(x.dtype)[:, None] for each in rotation)  # (T, 1, K)
+    by_head = x.reshape(*x.shape[:2], heads, -1)
+    first, second = by_head.chunk(2, dim=-1)
+    return (by_head * cosines + torch.cat((second, first), -1) * sines).flatten(2)
 
 
 class RelativeBias(nn.Module):

@@ -1,5 +1,6 @@
 """Convert encoders that are built from PyTorch's own modules."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,21 +11,36 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.encoder import Encoder
+from polyhead_model.projections import split_projections
 
-_CONVERTIBLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+_STACKS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.TransformerEncoder: nn.TransformerEncoderLayer,
+    nn.TransformerDecoder: nn.TransformerDecoderLayer,
+}
+"""Stack → layer."""
+_CONVERTIBLE: tuple[type[nn.Module], ...] = (nn.MultiheadAttention, *_STACKS.values(), *_STACKS)
 
+# How the names of a layer's tensors begin: theirs → ours.
 _ATTENTION = {"in_proj_": "w_qkv.", "out_proj.": "w_o."}
 _BLOCK = {
     **{f"self_attn.{theirs}": f"attention.{ours}" for theirs, ours in _ATTENTION.items()},
     "linear1.": "feed_forward.up.",
     "linear2.": "feed_forward.down.",
     "norm1.": "attention_norm.",
-    "norm2.": "feed_forward_norm.",
 }
-"""How the names of a layer's tensors begin: theirs → ours."""
+_NAMES: dict[type[nn.Module], dict[str, str]] = {
+    nn.MultiheadAttention: _ATTENTION,
+    nn.TransformerEncoderLayer: {**_BLOCK, "norm2.": "feed_forward_norm."},
+    nn.TransformerDecoderLayer: {
+        **_BLOCK,
+        **{f"multihead_attn.{theirs}": f"cross_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+        "norm2.": "cross_attention_norm.",
+        "norm3.": "feed_forward_norm.",
+    },
+}
 
 
-def from_torch(module: nn.Module) -> Encoder:
+def from_torch(module: nn.Module, *, cross_attention: bool = False) -> Encoder:
     """Convert a module of `torch.nn` to an `Encoder` with a copy of its weights.
 
     Outputs and attention weights are those of the module in evaluation mode. The encoder takes x [B, T, D],
@@ -34,39 +50,59 @@ def from_torch(module: nn.Module) -> Encoder:
     `encoder.config = dataclasses.replace(encoder.config, causal=True)`.
 
     Args:
-        module: A `MultiheadAttention` for self-attention, a `TransformerEncoderLayer` or a
-            `TransformerEncoder`. Not an instance of a subclass, which may compute something else.
+        module: A `MultiheadAttention`, `TransformerEncoderLayer`, `TransformerEncoder`,
+            `TransformerDecoderLayer` or `TransformerDecoder`. Not of a subclass, which may compute something
+            else.
+        cross_attention: Whether a `MultiheadAttention` attends to a second sequence, not to its own.
 
     Raises:
         TypeError: The module, or a part of it, has another type.
         ValueError: The module has a setting or a tensor that `EncoderConfig` cannot describe.
     """
-    layers, norm = [module], None
-    if type(module) is nn.TransformerEncoder:
-        layers, norm = list(module.layers), module.norm
-        for number, layer in enumerate(layers):
-            _require_type(f"layers[{number}]", layer, nn.TransformerEncoderLayer)
-    elif type(module) not in _CONVERTIBLE:
+    if type(module) not in _CONVERTIBLE:
         raise TypeError(_refusal(module))
+    layers, norm = [module], None
+    if isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):
+        layers, norm = list(module.layers), module.norm
+    if not layers:
+        raise ValueError(f"a {type(module).__name__} must have at least 1 layer, had 0")
+    for number, layer in enumerate(layers):
+        _require_type(f"layers[{number}]", layer, _STACKS.get(type(module), type(module)))
     fields = _fields(layers)
+    if cross_attention:
+        if type(module) is not nn.MultiheadAttention:
+            raise ValueError(
+                "cross_attention must be false unless the module is a MultiheadAttention, was true: of "
+                f"{type(module).__name__} it is known"
+            )
+        fields["cross_attention"] = "alone"
     if norm is not None:
         _require_type("norm", norm, nn.LayerNorm)
         _require_epsilon("norm", norm, fields["layer_norm_epsilon"])
-    config = EncoderConfig(layers=len(layers), fused=True, final_norm=norm is not None, **fields)
+    norms = [part for part in module.modules() if isinstance(part, nn.LayerNorm)]
+    config = EncoderConfig(
+        layers=len(layers),
+        final_norm=norm is not None,
+        norm_bias=not norms or any(part.bias is not None for part in norms),
+        **fields,
+    )
     state = {
-        f"layers.{n}.{name}": tensor for n, layer in enumerate(layers) for name, tensor in _tensors(layer)
+        f"layers.{number}.{name}": tensor
+        for number, layer in enumerate(layers)
+        for name, tensor in _tensors(layer)
     }
     if norm is not None:
         state |= {f"final_norm.{name}": tensor for name, tensor in norm.state_dict().items()}
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(config)
-    for name, part in encoder.named_modules():
-        if isinstance(part, nn.LayerNorm):  # without a weight, it is 1; without a bias, 0
+    for name, parameter in encoder.named_parameters():
+        if re.search(r"norm\.(weight|bias)$", name):  # a norm of theirs may have neither
             like = next(module.parameters())
-            state.setdefault(f"{name}.weight", like.new_ones(config.d_model))
-            state.setdefault(f"{name}.bias", like.new_zeros(config.d_model))
+            state.setdefault(name, like.new_full(parameter.shape, float(name.endswith("weight"))))
     try:
-        encoder.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+        encoder.load_state_dict(
+            {name: tensor.clone() for name, tensor in split_projections(state).items()}, assign=True
+        )
     except RuntimeError as error:
         raise ValueError(
             "the module's tensors must be as torch.nn makes them; if it is parametrised or pruned, make that "
@@ -77,8 +113,6 @@ def from_torch(module: nn.Module) -> Encoder:
 
 def _fields(layers: list[nn.Module]) -> dict[str, Any]:
     """Return the fields of `EncoderConfig` that describe each of the layers."""
-    if not layers:
-        raise ValueError("a TransformerEncoder must have at least 1 layer, had 0")
     first, *others = (_describe(layer) for layer in layers)
     for number, other in enumerate(others, start=1):
         for name, value in other.items():
@@ -94,17 +128,21 @@ def _describe(layer: Any) -> dict[str, Any]:
     """Return the fields of `EncoderConfig` that describe a layer."""
     if isinstance(layer, nn.MultiheadAttention):
         return _describe_attention(layer)
-    for name, expected in (
-        ("self_attn", nn.MultiheadAttention),
-        ("linear1", nn.Linear),
-        ("linear2", nn.Linear),
-        ("norm1", nn.LayerNorm),
-        ("norm2", nn.LayerNorm),
-    ):
-        _require_type(name, getattr(layer, name), expected)
-    _require_epsilon("norm2", layer.norm2, layer.norm1.eps)
-    return {
-        **_describe_attention(layer.self_attn),
+    _require_type("self_attn", layer.self_attn, nn.MultiheadAttention)
+    fields = _describe_attention(layer.self_attn)
+    norms = ["norm1", "norm2"]
+    if isinstance(layer, nn.TransformerDecoderLayer):
+        _require_type("multihead_attn", layer.multihead_attn, nn.MultiheadAttention)
+        if (other := _describe_attention(layer.multihead_attn)) != fields:
+            raise ValueError(f"multihead_attn must be like self_attn, {fields}, was {other}")
+        fields["cross_attention"] = "after_self"
+        norms.append("norm3")
+    for name in ("linear1", "linear2"):
+        _require_type(name, getattr(layer, name), nn.Linear)
+    for name in norms:
+        _require_type(name, getattr(layer, name), nn.LayerNorm)
+        _require_epsilon(name, getattr(layer, name), layer.norm1.eps)
+    return fields | {
         "feed_forward": layer.linear1.out_features,
         "norm": "pre" if layer.norm_first else "post",
         "activation": _activation(layer.activation),
@@ -146,7 +184,7 @@ def _activation(function: Any) -> Activation:
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield a layer's tensors, each with our name; a name that is not known stays as it is."""
-    prefixes = _ATTENTION if isinstance(layer, nn.MultiheadAttention) else _BLOCK
+    prefixes = _NAMES[type(layer)]
     for name, tensor in layer.state_dict().items():
         theirs = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
         yield prefixes.get(theirs, "") + name.removeprefix(theirs), tensor
@@ -178,4 +216,5 @@ def _refusal(module: nn.Module) -> str:
 
 
 def _type_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,7 +1,7 @@
 """PyTorch's own modules, converted: the same numbers, or a refusal that says what to do."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -35,34 +35,42 @@ def stack(norm: nn.Module | None = None, layers: int = 3, **options: Any) -> nn.
     return nn.TransformerEncoder(block(**options), layers, norm=norm, enable_nested_tensor=nested)
 
 
-def expected_weights(module: Any, x: Tensor, padding: Tensor, blocked: Tensor | None) -> list[Tensor]:
-    """Every layer's attention weights [B, H, T, T], which torch's layers compute but do not return."""
-    if isinstance(module, nn.MultiheadAttention):
-        vectors = x if module.batch_first else x.transpose(0, 1)
-        options = {"key_padding_mask": padding, "attn_mask": blocked, "average_attn_weights": False}
-        return [module(vectors, vectors, vectors, **options)[1]]
-    layers = module.layers if isinstance(module, nn.TransformerEncoder) else [module]
-    found = []
-    for layer in layers:
-        seen = layer.norm1(x) if layer.norm_first else x
-        found += expected_weights(layer.self_attn, seen, padding, blocked)
-        x = called(layer, x, padding, blocked)
-    return found
-
-
-def called(module: Any, x: Tensor, padding: Tensor, blocked: Tensor | None) -> Tensor:
-    """The module's output [B, T, D] for x [B, T, D]."""
-    attention = module.layers[0].self_attn if isinstance(module, nn.TransformerEncoder) else module
-    attention = attention.self_attn if isinstance(attention, nn.TransformerEncoderLayer) else attention
-    vectors = x if attention.batch_first else x.transpose(0, 1)
-    if isinstance(module, nn.MultiheadAttention):
-        output = module(vectors, vectors, vectors, key_padding_mask=padding, attn_mask=blocked)[0]
-    elif isinstance(module, nn.TransformerEncoder):
-        output = module(vectors, mask=blocked, src_key_padding_mask=padding)
+def call(module: Any, x: Tensor, memory: Tensor | None = None, **options: Any) -> Tensor:
+    """The module's output [B, T, D] for x [B, T, D]; attention takes the names of what encoders take."""
+    attention = next(part for part in module.modules() if isinstance(part, nn.MultiheadAttention))
+    order = (0, 1, 2) if attention.batch_first else (1, 0, 2)
+    query = x.permute(order)
+    key = None if memory is None else memory.permute(order)
+    if module is attention:
+        key = query if key is None else key
+        masks_ = {"key_padding_mask": options.get("src_key_padding_mask"), "attn_mask": options.get("mask")}
+        output: Tensor = module(query, key, key, **masks_)[0]
     else:
-        output = module(vectors, src_mask=blocked, src_key_padding_mask=padding)
-    result: Tensor = output if attention.batch_first else output.transpose(0, 1)
-    return result
+        output = module(query, **options) if key is None else module(query, key, **options)
+    return output.permute(order)
+
+
+def weights_of(module: nn.Module, run: Callable[[], Tensor]) -> list[Tensor]:
+    """The weights [B, H, Tq, Tk] of every attention in the order of the calls, which torch's layers drop."""
+    calls: list[tuple[Any, Any, dict[str, Any]]] = []
+    hooks = [
+        part.register_forward_pre_hook(lambda *called: calls.append(called), with_kwargs=True)
+        for part in module.modules()
+        if isinstance(part, nn.MultiheadAttention)
+    ]
+    run()
+    for hook in hooks:
+        hook.remove()
+    wanted = {"need_weights": True, "average_attn_weights": False}
+    return [part(*arguments, **(options | wanted))[1] for part, arguments, options in calls]
+
+
+def compare_weights(ours: Sequence[Tensor], theirs: Sequence[Tensor], valid: Tensor) -> None:
+    """Compare the weights of every query that is no padding."""
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        by_query = (each.transpose(1, 2)[valid] for each in (one, other))
+        torch.testing.assert_close(*by_query, rtol=1e-5, atol=1e-5)
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
@@ -94,15 +102,54 @@ def test_outputs_and_attention_are_those_of_the_module(build: Callable[[], nn.Mo
 
     result = encoder(x, LENGTHS, mask=masks.causal(6) if causal else None, need_weights=True)
 
+    name = "src_mask" if isinstance(module, nn.TransformerEncoderLayer) else "mask"
+    options = {"src_key_padding_mask": ~valid, name: blocked}
     for fast in (False, True):  # without gradients, torch takes its fast path where there is one
         with torch.set_grad_enabled(not fast):
-            output = called(module, x, ~valid, blocked)
-            weights = expected_weights(module, x, ~valid, blocked)
+            output = call(module, x, **options)
         torch.testing.assert_close(result.output[valid], output[valid], rtol=1e-5, atol=1e-5)
-        assert len(result.attention) == len(weights)
-        for ours, theirs in zip(result.attention, weights, strict=True):
-            by_query = (each.transpose(1, 2)[valid] for each in (ours, theirs))  # without padded queries
-            torch.testing.assert_close(*by_query, rtol=1e-5, atol=1e-5)
+    compare_weights(result.attention, weights_of(module, lambda: call(module, x, **options)), valid)
+
+
+CROSS: dict[str, Callable[[], nn.Module]] = {
+    "attention": lambda: nn.MultiheadAttention(D, H, batch_first=True),
+    "attention, tokens first, no bias": lambda: nn.MultiheadAttention(D, H, bias=False),
+    "layer": lambda: decoder_block(norm_first=True, bias=False),
+    "stack": lambda: nn.TransformerDecoder(decoder_block(activation="gelu"), 2, nn.LayerNorm(D)),
+}
+
+
+def decoder_block(**options: Any) -> nn.TransformerDecoderLayer:
+    return nn.TransformerDecoderLayer(D, 4, 20, batch_first=True, **options)
+
+
+@pytest.mark.parametrize("build", CROSS.values(), ids=CROSS)
+def test_attention_to_a_second_sequence_is_that_of_the_module(build: Callable[[], nn.Module]) -> None:
+    module: Any = randomised(build())
+    alone = isinstance(module, nn.MultiheadAttention)
+    encoder = from_torch(module, cross_attention=alone)
+    x, memory, memory_lengths = torch.randn(3, 6, D), torch.randn(3, 5, D), torch.tensor([2, 5, 1])
+    valid = masks.valid_tokens(LENGTHS, 6)
+    padding = ~masks.valid_tokens(memory_lengths, 5)
+
+    result = encoder(x, LENGTHS, memory=memory, memory_lengths=memory_lengths, need_weights=True)
+
+    options = {"tgt_key_padding_mask": ~valid, "memory_key_padding_mask": padding}
+    if alone:
+        options = {"src_key_padding_mask": padding}
+    output = call(module, x, memory, **options)
+    torch.testing.assert_close(result.output[valid], output[valid], rtol=1e-5, atol=1e-5)
+    weights = weights_of(module, lambda: call(module, x, memory, **options))
+    if alone:
+        compare_weights(result.attention, weights, valid)
+    else:  # each layer attends to its own sequence first
+        compare_weights(result.attention, weights[::2], valid)
+        compare_weights(result.cross_attention, weights[1::2], valid)
+
+
+def test_only_attention_alone_can_be_either() -> None:
+    with pytest.raises(ValueError, match="must be false unless the module is a MultiheadAttention, was true"):
+        from_torch(block(), cross_attention=True)
 
 
 def test_the_tanh_approximation_of_gelu() -> None:
@@ -129,7 +176,6 @@ def test_a_configuration_says_what_the_module_is() -> None:
         activation="gelu",
         dropout=0.25,
         layer_norm_epsilon=1e-5,
-        fused=True,
     )
 
 
@@ -234,6 +280,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a part of another shape": (
         lambda: changed(block(), "linear2", nn.Linear(20, D + 1)),
         "the module's tensors must be as torch.nn makes them",
+    ),
+    "two attentions that differ": (
+        lambda: changed(decoder_block(), "multihead_attn", nn.MultiheadAttention(D, H)),
+        "multihead_attn must be like self_attn, {'d_model': 12, 'heads': 4,",
     ),
     "dropout of everything": (lambda: nn.MultiheadAttention(D, H, dropout=1.0), "below 1, was 1.0"),
 }
