@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 app = App(name="export", help="Export encoders to ONNX, checked against PyTorch, into a model repository.")
 
-_AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def _numbers(kind: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
@@ -29,8 +29,8 @@ def _items(_: object, tokens: tuple[Token, ...]) -> tuple[str, ...]:
     return tuple(name.strip() for token in tokens for name in token.value.split(","))
 
 
-_Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
-_Names = Annotated[tuple[str, ...], Parameter(converter=_items, n_tokens=1, accepts_keys=False)]
+Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
+Names = Annotated[tuple[str, ...], Parameter(converter=_items, n_tokens=1, accepts_keys=False)]
 
 
 @app.default
@@ -40,18 +40,18 @@ def export(
     checkpoint: Path | None = None,
     encoder: Path | None = None,
     name: str | None = None,
-    heads: _Numbers = (),
-    layers: _AtLeastOne | None = None,
+    heads: Numbers = (),
+    layers: AtLeastOne | None = None,
     mask: bool = False,
     head_mask: bool = False,
-    graphs: _Names = (),
-    attention_layers: _Numbers | None = None,
+    graphs: Names = (),
+    attention_layers: Numbers | None = None,
     prompt: bool = True,
     strict: Annotated[bool, Parameter(negative=())] = False,
     precision: Literal["fp32", "fp16", "bf16"] = "fp32",
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
     models: Path = Path("models"),
-    version: _AtLeastOne = 1,
+    version: AtLeastOne = 1,
     if_exists: Literal["fail", "skip", "replace"] = "fail",
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
@@ -110,7 +110,7 @@ def export(
 
     from polyhead_export.family import count_steps, export_family
 
-    sources = _sources(
+    sources = sources_of(
         preset,
         checkpoint,
         encoder,
@@ -124,7 +124,7 @@ def export(
         strict=strict,
     )
     if if_exists == "fail" and (
-        there := [source.name for source in sources if _is_there(models, source.name, version)]
+        there := [source.name for source in sources if is_there(models, source.name, version)]
     ):
         raise ExportError(
             f"version {version} of {', '.join(there)} exists already in {models}: "
@@ -134,7 +134,7 @@ def export(
         source for source in sources if if_exists != "skip" or not _is_complete(models, source.name, version)
     ]
     if if_exists == "skip" and (
-        partial := [source.name for source in wanted if _is_there(models, source.name, version)]
+        partial := [source.name for source in wanted if is_there(models, source.name, version)]
     ):
         raise ExportError(
             f"version {version} of {', '.join(partial)} in {models} has no manifest.json, so it is not "
@@ -157,7 +157,7 @@ def export(
         for source in wanted:
             step(f"{source.name}: building the encoder")
             built = source.build()
-            for sentence in _remarks(built):
+            for sentence in remarks(built):
                 console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
             exported.append(
                 export_family(
@@ -174,7 +174,7 @@ def export(
                     on_step=step,
                 )
             )
-    _report(exported, [source.name for source in sources if source not in wanted])
+    print_exported(exported, [source.name for source in sources if source not in wanted])
 
 
 def _names(preset: str | None, name: str | None, heads: tuple[int, ...]) -> list[str]:
@@ -185,7 +185,8 @@ def _names(preset: str | None, name: str | None, heads: tuple[int, ...]) -> list
     return [f"{base}-h{count}" for count in heads] or [base]
 
 
-def _is_there(models: Path, name: str, version: int) -> bool:
+def is_there(models: Path, name: str, version: int) -> bool:
+    """Return whether a version has been begun."""
     return (models / name / str(version)).exists()
 
 
@@ -194,7 +195,7 @@ def _is_complete(models: Path, name: str, version: int) -> bool:
     return (models / name / str(version) / "manifest.json").is_file()
 
 
-def _sources(
+def sources_of(
     preset: str | None,
     checkpoint: Path | None,
     encoder: Path | None,
@@ -208,6 +209,11 @@ def _sources(
     prompt: bool,
     strict: bool,
 ) -> "list[Source]":
+    """Return what the options of `export` select.
+
+    Raises:
+        ExportError: The options do not go together, or select nothing.
+    """
     from polyhead_export.errors import ExportError
     from polyhead_export.sources import from_checkpoint, from_description, from_preset
 
@@ -229,15 +235,15 @@ def _sources(
     return [] if encoder is None else [from_description(encoder, name, head_mask=head_mask, seed=seed)]
 
 
-def _remarks(built: "Built") -> list[str]:
+def remarks(built: "Built") -> list[str]:
     """Return what the user of a checkpoint may not expect, in words."""
-    remarks = list(built.left_out)
+    sentences = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
-        remarks.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
-    return remarks
+        sentences.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
+    return sentences
 
 
-def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
+def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
     """Print what was exported, with the measured parity, to standard output."""
     from rich.console import Console
     from rich.table import Column, Table

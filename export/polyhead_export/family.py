@@ -19,6 +19,7 @@ from polyhead_export.manifest import write_manifest
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Parity, measure_parity
 from polyhead_export.precision import DTYPES, Precision, in_precision
+from polyhead_export.pruning import Pruning
 from polyhead_export.signature import GraphKind
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
@@ -98,6 +99,7 @@ def export_family(
     attention_layers: Sequence[int] | None = None,
     tokenizer: TokenizerFile | None = None,
     left_out: Sequence[str] = (),
+    pruning: Pruning | None = None,
     if_exists: Literal["fail", "replace"] = "fail",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> ExportedFamily:
@@ -114,6 +116,7 @@ def export_family(
         attention_layers: The layers whose attention the graphs return; None = all.
         tokenizer: For an encoder of token ids, to serve text too.
         left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
+        pruning: What was pruned from the encoder; recorded in the manifest.
         if_exists: What to do if the version exists already.
         on_step: Called before each step (see `count_steps`), with a description.
 
@@ -152,6 +155,7 @@ def export_family(
             precision=precision,
             tokenizer=tokenizer,
             left_out=left_out,
+            pruning=pruning,
             on_step=on_step,
         )
         _move(staging, target)
@@ -171,6 +175,7 @@ def _write_version(
     precision: Precision,
     tokenizer: TokenizerFile | None,
     left_out: Sequence[str],
+    pruning: Pruning | None,
     on_step: Callable[[str], None],
 ) -> Parity:
     served = in_precision(encoder, precision)
@@ -213,6 +218,7 @@ def _write_version(
         if tokenizer is None
         else {"file": TOKENIZER, "max_tokens": tokenizer.max_tokens, "prompt": tokenizer.prompt},
         left_out=left_out,
+        pruning=pruning,
     )
     return parity
 

@@ -6,6 +6,7 @@ docs/model-repository.md describes every field.
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
+from polyhead_export.pruning import Pruning
 from polyhead_export.signature import (
     GraphKind,
     ManifestTensor,
@@ -43,6 +45,7 @@ def write_manifest(
     parity: Parity,
     tokenizer: Mapping[str, Any] | None,
     left_out: Sequence[str],
+    pruning: Pruning | None,
 ) -> None:
     """Write the manifest for the files in `folder`.
 
@@ -58,6 +61,7 @@ def write_manifest(
         tokenizer: The tokenizer's file, the longest text in tokens, and the prompt; None if the family has no
             tokenizer.
         left_out: The parts of the checkpoint that are not served, in words.
+        pruning: What was pruned; None if nothing was.
     """
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -87,6 +91,7 @@ def write_manifest(
             "graphs": parity.deviations,
             "drift": None if parity.drift is None else _describe_drift(parity.drift),
         },
+        "pruning": None if pruning is None else _describe_pruning(pruning),
         "numbers": {"parameters": parameters(config)},
         "tools": {tool: metadata.version(tool) for tool in _TOOLS} | {"onnxruntime": _onnxruntime_version()},
     }
@@ -99,6 +104,20 @@ def _describe(spec: ManifestTensor) -> dict[str, Any]:
 
 def _describe_drift(drift: Drift) -> dict[str, Any]:
     return {"emulated": True, "limit": drift.limit, "graphs": drift.deviations}
+
+
+def _describe_pruning(pruning: Pruning) -> dict[str, Any]:
+    importance = pruning.importance
+    return {
+        "by": pruning.by,
+        "removed": sorted(pruning.removed),
+        # Heads that had been pruned before have none.
+        "importance": None
+        if importance is None
+        else [[value if math.isfinite(value) else None for value in layer] for layer in importance.tolist()],
+        "inputs": pruning.inputs,
+        "drift": dataclasses.asdict(pruning.drift),
+    }
 
 
 def _describe_file(path: Path) -> dict[str, int | str]:
