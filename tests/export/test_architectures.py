@@ -108,12 +108,8 @@ def test_a_window_and_a_mask_of_the_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [FastGraph(), InsightGraph()])
 def test_working_memory_counts_what_is_made_for_all_layers(kind: FastGraph | InsightGraph) -> None:
-    plain = dataclasses.replace(
-        MODERN,
-        **dict.fromkeys(
-            ("local_window", "global_every", "local_rotary_base", "relative_buckets", "relative_distance")
-        ),
-    )
+    whole = dataclasses.replace(MODERN, local_window=None, global_every=None, local_rotary_base=None)
+    plain = dataclasses.replace(whole, relative_buckets=None, relative_distance=None)
 
     # A bias of each head, and one window.
     assert kind.maps(MODERN) >= kind.maps(plain) + MODERN.heads + 1

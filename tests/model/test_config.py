@@ -9,7 +9,6 @@ import pytest
 
 from polyhead_model import PRESETS, EncoderConfig
 
-
 BLOCK = {"feed_forward": 8}
 
 
@@ -66,14 +65,23 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
         ({"rotary_base": float("inf")}, "rotary_base must be above 1 and finite, was inf"),
         ({"rotary_base": 9.0, "head_width": 5}, "rotary_base needs an even head width"),
         ({"rotary_frequencies": [1.0, 0.1]}, "rotary_frequencies needs rotary_base"),
-        ({"rotary_base": 9.0, "rotary_frequencies": [1.0]}, "rotary_frequencies must be half the head width, 2"),
+        (
+            {"rotary_base": 9.0, "rotary_frequencies": [1.0]},
+            "rotary_frequencies must be half the head width, 2",
+        ),
         ({"relative_buckets": 8}, "relative_buckets and relative_distance must be given together"),
         ({"relative_buckets": 7, "relative_distance": 9}, "relative_buckets must be even and at least 4"),
-        ({"relative_buckets": 8, "relative_distance": 2}, "relative_distance must be above relative_buckets // 4"),
+        (
+            {"relative_buckets": 8, "relative_distance": 2},
+            "relative_distance must be above relative_buckets // 4",
+        ),
         ({"rotary_base": 9.0, "cross_attention": "alone"}, "rotary_base must be None where there is cross"),
         ({"embedding_width": 4}, "embedding_width needs vocabulary"),
         ({"token_dropout_id": 4}, "token_dropout_id needs vocabulary"),
-        ({"token_dropout_id": 9, "vocabulary": 8}, "token_dropout_id must be between 0 and vocabulary - 1 (7)"),
+        (
+            {"token_dropout_id": 9, "vocabulary": 8},
+            "token_dropout_id must be between 0 and vocabulary - 1 (7)",
+        ),
         (
             {"padding_id": 1, "vocabulary": 8, "positions": 4, "rotary_base": 9.0},
             "padding_id needs vocabulary and positions, without rotary_base",

@@ -195,7 +195,10 @@ def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "t5"}, "model_type must be one of albert, bert, camembert, distilbert, electra, esm, "),
+        (
+            {"model_type": "t5"},
+            "model_type must be one of albert, bert, camembert, distilbert, electra, esm, ",
+        ),
         ({"model_type": None}, "was None"),
         ({"model_type": ["bert"]}, "was ['bert']"),
         (
@@ -265,7 +268,10 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
         (MPNET | {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets must be 32, was 64"),
         (ESM | {"is_folding_model": True}, "is_folding_model must be false, was true"),
         (ESM | {"add_cross_attention": True}, "add_cross_attention must be false, was true"),
-        (ESM | {"position_embedding_type": "relative_key"}, "must be 'rotary' or 'absolute', was 'relative_key'"),
+        (
+            ESM | {"position_embedding_type": "relative_key"},
+            "must be 'rotary' or 'absolute', was 'relative_key'",
+        ),
         (ESM | {"token_dropout": True}, "mask_token_id must be an integer, is missing"),
         (ESM | {"token_dropout": True, "mask_token_id": 50}, "token_dropout_id must be between 0 and"),
         (ESM | {"head_dim": 8}, "head_dim must be 4, was 8"),
@@ -278,18 +284,30 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
         (GPT2 | {"activation_function": "swish"}, "activation_function must be one of"),
         (MODERNBERT | {"mlp_bias": True}, "mlp_bias must be false, was true: attention and feed-forward"),
         (MODERNBERT | {"norm_bias": "no"}, "norm_bias must be true or false, was 'no'"),
-        (MODERNBERT | {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers must be at least 1, was 0"),
+        (
+            MODERNBERT | {"global_attn_every_n_layers": 0},
+            "global_attn_every_n_layers must be at least 1, was 0",
+        ),
         (MODERNBERT | {"sliding_window": 5}, "sliding_window must be 64, was 5"),
-        (MODERNBERT | {"rope_scaling": {"rope_type": "yarn"}}, "rope_type must be 'default' and rope_scaling"),
+        (
+            MODERNBERT | {"rope_scaling": {"rope_type": "yarn"}},
+            "rope_type must be 'default' and rope_scaling",
+        ),
         (
             MODERNBERT | {"rope_parameters": {"full_attention": {"rope_type": "linear"}}},
             "rope_type must be 'default'",
         ),
-        (MODERNBERT | {"rope_parameters": {"rope_theta": 7.0}}, "rope_parameters must be given by type of layer"),
+        (
+            MODERNBERT | {"rope_parameters": {"rope_theta": 7.0}},
+            "rope_parameters must be given by type of layer",
+        ),
         (MODERNBERT | {"rope_parameters": [1]}, "rope_type must be 'default'"),
         (MODERNBERT | {"global_rope_theta": "x"}, "rope_theta of full_attention must be a number, was 'x'"),
         (MODERNBERT | alternating("full", "sliding", "sliding", "full", "full"), "layer_types must be 'full"),
-        (MODERNBERT | alternating("sliding", "full", "sliding", "full"), "layer_types must be 'full_attention'"),
+        (
+            MODERNBERT | alternating("sliding", "full", "sliding", "full"),
+            "layer_types must be 'full_attention'",
+        ),
         (MODERNBERT | {"layer_types": 3}, "layer_types must be 'full_attention' in layers 0, n, 2n"),
     ],
 )
@@ -315,7 +333,9 @@ def test_settings_of_a_type_that_cannot_be_reproduced_are_refused(
         ({"rope_parameters": {"sliding_attention": {"rope_theta": 7.0}}}, (128, 2, 7.0)),
     ],
 )
-def test_local_layers_of_modernbert(bert: Path, changes: dict[str, Any], expected: tuple[object, ...]) -> None:
+def test_local_layers_of_modernbert(
+    bert: Path, changes: dict[str, Any], expected: tuple[object, ...]
+) -> None:
     write(bert / "config.json", MODERNBERT | changes)
 
     encoder = read_checkpoint_info(bert).encoder

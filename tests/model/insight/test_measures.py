@@ -7,12 +7,12 @@ from tests.model.insight.plain import rollout as plain_rollout
 from tests.model.insight.plain import thumbnail as plain_thumbnail
 from torch import Tensor
 
+from polyhead_model import masks
+from polyhead_model.attention import masked_softmax
 from polyhead_model.insight.measures import Measures, measure
 from polyhead_model.insight.patterns import patterns_of
 from polyhead_model.insight.thumbnails import SIDE, blocks, shrink, thumbnails
 from polyhead_model.insight.top_keys import TOP, strongest_keys, top_keys
-from polyhead_model import masks
-from polyhead_model.attention import masked_softmax
 from polyhead_model.masks import valid_tokens
 
 LENGTHS = [41, 32, 5, 1, 0]
