@@ -21,10 +21,14 @@ JSON_FORMAT = 1
 
 
 def edges_of(encoding: Encoding, index: int, layer: int, *, top: int, special: bool) -> dict[int, list[Edge]]:
-    """Return head → strongest edges of a sequence and layer; with special tokens only if `special`."""
+    """Return head → strongest edges of a sequence and layer; with special tokens only if `special`.
+
+    Heads that were pruned are left out.
+    """
     weights = (encoding.attention or {})[layer][index]
     skip = boundaries(encoding.tokens[index]) if encoding.tokens is not None and not special else ()
-    return dict(zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True))
+    edges = zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True)
+    return {head: its_edges for head, its_edges in edges if not encoding.is_pruned(layer, head)}
 
 
 def as_json(

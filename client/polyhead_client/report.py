@@ -80,6 +80,9 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
     for head, edges in edges_of(encoding, index, layer, top=top, special=special).items():
         line = "   ".join(f"{labels[edge.query]} → {labels[edge.key]} {edge.weight:.2f}" for edge in edges)
         table.add_row(str(head), Text(line))
+    for head in encoding.heads or ():
+        if encoding.is_pruned(layer, head):
+            table.add_row(str(head), "pruned")
     return table
 
 

@@ -86,6 +86,8 @@ class ForwardPass(AttentionPass):
     """Integers [B]."""
     cross: AttentionPass | None
     """The second attention of decoder blocks, to the memory; None where layers have but one."""
+    kept_heads: Sequence[Sequence[int]] | None
+    """The numbers of each layer's heads where heads were pruned, see `EncoderConfig`."""
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -154,9 +156,10 @@ def run_forward(
         heads: int,
         visible: Tensor | None,
         /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        return next(turns)(query, key, value, heads, visible, bias)
+        return next(turns)(query, key, value, heads, visible, bias=bias)
 
     result = encoder(
         x if config.vocabulary is not None else x.to(dtype),
@@ -184,6 +187,7 @@ def run_forward(
         class_logits=class_logits,
         lengths=lengths,
         cross=others[0] if others else None,
+        kept_heads=encoder.config.kept_heads,
     )
 
 
@@ -252,13 +256,15 @@ class _Recorder:
         value: Tensor,
         heads: int,
         visible: Tensor | None,
+        /,
+        *,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(self._seen)
         self._seen.append((query, key, value))
         self._biases.append(bias)
         attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
-        context, weights = attend(query, key, value, heads, visible, bias)
+        context, weights = attend(query, key, value, heads, visible, bias=bias)
         if weights is not None:
             self._weights[layer] = weights
         return context, weights

@@ -67,7 +67,7 @@ class ResidualLayer(nn.Module):
     def _attend(
         self,
         attention: MultiHeadAttention,
-        norm: nn.Module | None,
+        norm: nn.LayerNorm | None,
         x: Tensor,
         key: Tensor | None,
         **options: Any,
@@ -77,13 +77,16 @@ class ResidualLayer(nn.Module):
             attended, weights = attention(x if norm is None else norm(x), key, **options)
             return x + attended, weights
         attended, weights = attention(x, key, **options)
-        return norm(x + attended), weights
+        normalised: Tensor = norm(x + attended)
+        return normalised, weights
 
     def _transform(self, x: Tensor) -> Tensor:
         """Apply the feed-forward network with its residual and its norm."""
-        if self.pre_norm:
-            return x + self.feed_forward(self.feed_forward_norm(x))
-        transformed: Tensor = self.feed_forward_norm(x + self.feed_forward(x))
+        transformed: Tensor = (
+            x + self.feed_forward(self.feed_forward_norm(x))
+            if self.pre_norm
+            else self.feed_forward_norm(x + self.feed_forward(x))
+        )
         return transformed
 
 

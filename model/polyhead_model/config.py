@@ -1,9 +1,10 @@
 """The configuration of an encoder: a frozen dataclass, validated on construction."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import Literal, Self, TypeVar, get_args
 
 T = TypeVar("T")
 
@@ -14,6 +15,9 @@ DenseActivation = Literal[
     "identity", "tanh", "relu", "gelu", "silu", "sigmoid", "elu", "leaky_relu", "mish", "softplus"
 ]
 CrossAttention = Literal["alone", "after_self"]
+
+MOST_LAYERS = 10_000
+"""Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +92,16 @@ class EncoderConfig:
     d_model: int
     """D, the width of every token's vector."""
     heads: int
-    """H, the number of attention heads."""
+    """H, the number of attention heads; where some were pruned, the number before."""
     layers: int
     """L, the number of layers."""
     head_width: int | None = None
     """K, the width of one head; None means D / H."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """The heads that are left of the H in each layer, ascending, at least one; None = no head was pruned.
+
+    A head keeps its number. The projections of a layer are as wide as its heads that are left.
+    """
     feed_forward: int | None = None
     """F, the hidden width of a block's feed-forward network.
 
@@ -187,6 +196,8 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):
             _require_positive(name, getattr(self, name))
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers must be at most {MOST_LAYERS:,}, was {self.layers:,}")
         for name in (
             "head_width",
             "feed_forward",
@@ -198,11 +209,9 @@ class EncoderConfig:
             "embedding_width",
             "positions",
         ):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
+            _require_positive(name, getattr(self, name), optional=True)
         for name in ("padding_id", "token_dropout_id"):
-            if getattr(self, name) is not None:
-                _require_integer(name, getattr(self, name))
+            _require_integer(name, getattr(self, name), optional=True)
         _require_integer("types", self.types)
         if self.types < 0:
             raise ValueError(f"types must be 0 or more, was {self.types}")
@@ -236,20 +245,18 @@ class EncoderConfig:
         _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
         if not 0.0 < self.layer_norm_epsilon < 1.0:
             raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
-        for name in ("rotary_base", "local_rotary_base"):
-            if (base := getattr(self, name)) is not None:
-                _require_number(name, base)
-                if not 1.0 < base < math.inf:
-                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         self._check_combinations()
         self._check_layers()
-        self._check_positions()
+        self._check_rotations()
+        self._check_relative_positions()
         self._check_embeddings()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
 
     def _check_combinations(self) -> None:
         """Reject fields that contradict each other, and fields that would silently have no effect."""
+        if self.kept_heads is not None:
+            self._check_kept_heads()
         if self.head_width is None and self.d_model % self.heads:
             raise ValueError(
                 f"d_model ({self.d_model}) must be a multiple of heads ({self.heads}); "
@@ -272,8 +279,8 @@ class EncoderConfig:
         for name in ("rotary_base", "local_window", "relative_buckets"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} must be None where there is cross_attention: the tokens of two sequences have no "
-                    f"distance, was {getattr(self, name)!r}"
+                    f"{name} must be None where there is cross_attention: the tokens of two sequences "
+                    f"have no distance, was {getattr(self, name)!r}"
                 )
         if kind == "alone":
             for name, why in (
@@ -315,8 +322,13 @@ class EncoderConfig:
         if self.global_every == 1:
             raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
 
-    def _check_positions(self) -> None:
-        """Check the fields of rotations and of relative positions against each other."""
+    def _check_rotations(self) -> None:
+        """Check the fields of rotations, and against each other."""
+        for name in ("rotary_base", "local_rotary_base"):
+            if (base := getattr(self, name)) is not None:
+                _require_number(name, base)
+                if not 1.0 < base < math.inf:
+                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         for name in ("local_rotary_base", "rotary_frequencies"):
             if getattr(self, name) is not None and self.rotary_base is None:
                 raise ValueError(f"{name} needs rotary_base ({name} was {getattr(self, name)!r})")
@@ -333,10 +345,14 @@ class EncoderConfig:
                     f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
                     f"local_rotary_base, were {len(self.rotary_frequencies)}"
                 )
+
+    def _check_relative_positions(self) -> None:
+        """Check the fields of relative positions against each other."""
         buckets, distance = self.relative_buckets, self.relative_distance
         if (buckets is None) != (distance is None):
             raise ValueError(
-                f"relative_buckets and relative_distance must be given together, were {buckets} and {distance}"
+                "relative_buckets and relative_distance must be given together, "
+                f"were {buckets} and {distance}"
             )
         if buckets is not None and distance is not None:
             if buckets % 2 or buckets < 4:
@@ -419,6 +435,44 @@ class EncoderConfig:
         """H·K, the width of the concatenated heads; D unless `head_width` is given."""
         return self.heads * self.head_size
 
+    def heads_of(self, layer: int) -> tuple[int, ...]:
+        """Return the numbers of the heads of a layer: all H, or those that pruning left."""
+        return tuple(range(self.heads)) if self.kept_heads is None else self.kept_heads[layer]
+
+    def of_layer(self, layer: int) -> Self:
+        """Return the configuration whose H is the number of heads of one layer."""
+        if self.kept_heads is None:
+            return self
+        heads = len(self.kept_heads[layer])
+        return dataclasses.replace(self, heads=heads, head_width=self.head_size, kept_heads=None)
+
+    def _check_kept_heads(self) -> None:
+        kept = self.kept_heads
+        if not isinstance(kept, list | tuple) or not all(isinstance(layer, list | tuple) for layer in kept):
+            raise TypeError(f"kept_heads must list the heads of each layer, was {kept!r}")
+        # JSON has no tuples.
+        object.__setattr__(self, "kept_heads", tuple(tuple(layer) for layer in kept))
+        if len(kept) != self.layers:
+            raise ValueError(
+                f"kept_heads must have the heads of each of {self.layers} layers, has {len(kept)}"
+            )
+        for layer, numbers in enumerate(kept):
+            for number in numbers:
+                _require_integer(f"kept_heads[{layer}]", number)
+            if not numbers or list(numbers) != sorted({*numbers} & {*range(self.heads)}):
+                raise ValueError(
+                    f"kept_heads[{layer}] must be at least one head from 0 to {self.heads - 1}, ascending, "
+                    f"was {list(numbers)}"
+                )
+        if all(len(numbers) == self.heads for numbers in kept):
+            raise ValueError("kept_heads must lack a head; an encoder of which no head was pruned has None")
+        if self.shared_layers and len(set(self.kept_heads or ())) > 1:
+            raise ValueError("kept_heads must be the same in each layer where layers are shared")
+        if self.cross_attention == "after_self":
+            raise ValueError(
+                "kept_heads must be None where cross_attention is 'after_self': a layer has two attentions"
+            )
+
 
 def _as(name: str, value: object, kind: type[T]) -> T:
     """Return a part of a configuration, which may be a JSON object."""
@@ -443,14 +497,16 @@ def _require_flag(name: str, value: object) -> None:
         raise TypeError(f"{name} must be true or false, was {value!r}")
 
 
-def _require_integer(name: str, value: object) -> None:
+def _require_integer(name: str, value: object, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, was {value!r}")
 
 
-def _require_positive(name: str, value: int) -> None:
-    _require_integer(name, value)
-    if value < 1:
+def _require_positive(name: str, value: int | None, *, optional: bool = False) -> None:
+    _require_integer(name, value, optional=optional)
+    if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, was {value}")
 
 

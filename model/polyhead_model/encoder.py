@@ -37,7 +37,7 @@ class EncoderOutput(NamedTuple):
 
 
 class Embeddings(nn.Module):
-    """The sum of token, position and type embeddings, with a norm and a projection where the model has one."""
+    """The sum of token, position and type embeddings, with a norm and a projection where there are any."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Encoder(FusibleModule):
         self.config = config
         self.embeddings = None if config.vocabulary is None else Embeddings(config)
         distinct = 1 if config.shared_layers else config.layers
-        self.layers = nn.ModuleList(layer_of(config, number) for number in range(distinct))
+        self.layers = nn.ModuleList(layer_of(config.of_layer(number), number) for number in range(distinct))
         self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
         self.relative_bias = (
             None
@@ -212,8 +212,8 @@ class Encoder(FusibleModule):
                     x,
                     memory,
                     mask=visible_memory if memory is not None else near if is_local else visible,
-                    head_mask=None if head_mask is None else head_mask[:, number],
-                    bias=bias,
+                    head_mask=None if head_mask is None else self._heads_of(number, head_mask[:, number]),
+                    bias=None if bias is None else self._heads_of(number, bias),
                     rotation=near_rotation if is_local else rotation,
                     need_weights=need_weights,
                     attend=attend,
@@ -233,6 +233,11 @@ class Encoder(FusibleModule):
             tuple(cross_attention) or None,
             logits,
         )
+
+    def _heads_of(self, layer: int, values: Tensor) -> Tensor:
+        """Take the heads that a layer has, [B, H, …] → [B, H of the layer, …]."""
+        kept = self.config.kept_heads
+        return values if kept is None else values[:, list(kept[layer])]
 
     def of_sequences(
         self, output: Tensor, lengths: Tensor | None = None

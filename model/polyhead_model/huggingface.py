@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import Activation, Classifier, Dense, EncoderConfig, Pooling
 from polyhead_model.hf_dialects import DIALECTS, Dialect
@@ -91,23 +91,24 @@ def read_checkpoint_info(
         positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
+    described: hf_fields.Fields = {
+        "d_model": integer(path, config, dialect.d_model),
+        "heads": integer(path, config, dialect.heads),
+        "layers": integer(path, config, dialect.layers),
+        "kept_heads": _kept_heads(path, config, dialect),
+        "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
+        "activation": _activation(path, config, dialect.activation),
+        "layer_norm_epsilon": default if named is None else config.get(named, default),
+        "vocabulary": integer(path, config, "vocab_size"),
+        "positions": positions,
+        "types": 0 if types == 1 else types,
+        "pooling": modules.pooling,
+        "normalise": modules.normalise,
+        "dense": tuple(file.layer for file in modules.dense),
+    }
     try:
-        values: dict[str, Any] = {
-            "d_model": integer(path, config, dialect.d_model),
-            "heads": integer(path, config, dialect.heads),
-            "layers": integer(path, config, dialect.layers),
-            "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
-            "activation": _activation(path, config, dialect.activation),
-            "layer_norm_epsilon": default if named is None else config.get(named, default),
-            "vocabulary": integer(path, config, "vocab_size"),
-            "positions": positions,
-            "types": 0 if types == 1 else types,
-            "pooling": modules.pooling,
-            "dense": tuple(file.layer for file in modules.dense),
-            "normalise": modules.normalise,
-            "classifier": _classifier(path, config, modules, dialect),
-        }
-        encoder = EncoderConfig(**(values | fields))
+        described["classifier"] = _classifier(path, config, modules, dialect)
+        encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     tokenizer = modules.transformer / TOKENIZER
@@ -192,13 +193,33 @@ def _activation(path: Path, config: Mapping[str, object], name: str | None) -> A
     return ACTIVATIONS[value]
 
 
+def _kept_heads(
+    path: Path, config: Mapping[str, object], dialect: Dialect
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return the heads that `pruned_heads` leaves in each layer, as `EncoderConfig` has them."""
+    pruned = config.get("pruned_heads") or {}
+    heads, layers = integer(path, config, dialect.heads), integer(path, config, dialect.layers)
+    if not isinstance(pruned, dict) or not all(
+        str(layer).isdecimal()
+        and int(layer) < layers
+        and isinstance(numbers, list)
+        and all(type(number) is int and 0 <= number < heads for number in numbers)
+        for layer, numbers in pruned.items()
+    ):
+        raise CheckpointError(
+            f"{path}: pruned_heads must list heads from 0 to {heads - 1} for layers from 0 to {layers - 1}, "
+            f"was {pruned!r}"
+        )
+    if not any(pruned.values()):
+        return None
+    return tuple(
+        tuple(head for head in range(heads) if head not in pruned.get(str(layer), ()))
+        for layer in range(layers)
+    )
+
+
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
     """Reject variants of any type that share its name, but not its equations."""
-    pruned = config.get("pruned_heads")
-    if isinstance(pruned, dict) and any(pruned.values()):
-        raise CheckpointError(
-            f"{path}: pruned_heads must be empty, was {pruned!r}: all layers have the same number of heads"
-        )
     code = config.get("auto_map")
     if isinstance(code, dict) and "AutoModel" in code:
         raise CheckpointError(

@@ -89,23 +89,28 @@ def forward_sections(
         sizes["F"] = config.feed_forward
     if config.embedding_width is not None:
         sizes["E"] = config.embedding_width
-    kinds: dict[tuple[Step, ...], list[int]] = {}
+    # Pruned layers may have fewer heads than others.
+    kinds: dict[tuple[tuple[Step, ...], int], list[int]] = {}
     for layer in range(config.layers):
-        kinds.setdefault(_layer_steps(config, layer), []).append(layer)
+        kinds.setdefault((_layer_steps(config, layer), len(config.heads_of(layer))), []).append(layer)
     return (
         Section(stage="input", steps=_input_steps(config), sizes=sizes),
         *(
-            Section(stage="layers", steps=steps, sizes=sizes, layers=tuple(layers))
-            for steps, layers in kinds.items()
+            Section(stage="layers", steps=steps, sizes={**sizes, "H": heads}, layers=tuple(layers))
+            for (steps, heads), layers in kinds.items()
         ),
         Section(stage="output", steps=_output_steps(config), sizes=sizes),
     )
 
 
 def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
+    distances: tuple[Step, ...] = ()
+    if config.relative_buckets is not None:
+        table = ("relative positions", f"{config.relative_buckets} H")
+        distances = (Step(name="bias by distance", axes="H T T", weights=(table,)),)
     if config.vocabulary is None:
-        inputs = [Step(name=config.main_input, axes="B T D")]
-        return (*inputs, Step(name="memory", axes="B S D")) if config.cross_attention else (*inputs,)
+        memory = (Step(name="memory", axes="B S D"),) if config.cross_attention else ()
+        return (Step(name=config.main_input, axes="B T D"), *memory, *distances)
     width = "D" if config.embedding_width is None else "E"
     tables = (("token", config.vocabulary), ("position", config.position_rows), ("type", config.types))
     weights = [(f"{name} embeddings", f"{rows} {width}") for name, rows in tables if rows]
@@ -118,10 +123,7 @@ def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
     ]
     if width == "E":
         steps.append(_linear("x = e W_E", "B T D", over="E", part="embedding projection"))
-    if config.relative_buckets is not None:
-        table = ("relative positions", f"{config.relative_buckets} H")
-        steps.append(Step(name="bias by distance", axes="H T T", weights=(table,)))
-    return tuple(steps)
+    return (*steps, *distances)
 
 
 def _layer_steps(config: EncoderConfig, layer: int) -> tuple[Step, ...]:

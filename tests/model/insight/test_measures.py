@@ -7,9 +7,11 @@ from tests.model.insight.plain import rollout as plain_rollout
 from tests.model.insight.plain import thumbnail as plain_thumbnail
 from torch import Tensor
 
+from polyhead_model import masks
+from polyhead_model.attention import masked_softmax
 from polyhead_model.insight.measures import Measures, measure
 from polyhead_model.insight.patterns import patterns_of
-from polyhead_model.insight.thumbnails import SIDE, blocks, thumbnails
+from polyhead_model.insight.thumbnails import SIDE, blocks, shrink, thumbnails
 from polyhead_model.insight.top_keys import TOP, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
 
@@ -60,7 +62,7 @@ def test_rollout_goes_from_the_last_layer_to_the_first_tokens() -> None:
     measured = measure(
         [lower[None, None], upper[None, None]],
         [torch.ones(1, 1, 3)] * 2,
-        patterns=[patterns_of(torch.ones(1, 3, 3, dtype=torch.bool))],
+        patterns=[patterns_of(torch.ones(1, 3, 3, dtype=torch.bool))] * 2,
         lengths=torch.tensor([3]),
         head_mix=torch.zeros(1, 2, 1),
     )
@@ -101,7 +103,8 @@ def test_top_keys_are_the_strongest(attention: Tensor, measures: Measures) -> No
 def test_a_short_sequence_has_fewer_keys() -> None:
     attention = torch.tensor([[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [0.3, 0.3, 0.4]])[None, None]
 
-    top = top_keys([strongest_keys(attention)], torch.tensor([[True, True, False]]))
+    weights, keys = strongest_keys(attention)
+    top = top_keys(weights[:, None], keys[:, None], torch.tensor([[True, True, False]]))
 
     nothing = [-1] * (TOP - 3)
     assert top.keys[0, 0, 0].tolist() == [[1, 2, 0, *nothing], [1, -1, -1, *nothing], [-1, -1, -1, *nothing]]
@@ -124,7 +127,32 @@ def test_a_thumbnail_has_queries_in_rows() -> None:
     attention = torch.zeros(1, 1, 4, 4)
     attention[0, 0, 3, 1] = 0.5
 
-    picture = thumbnails([attention], blocks(torch.tensor([4]), 4))[0, 0, 0]
+    picture = thumbnails(shrink(attention, blocks(torch.tensor([4]), 4))[:, None])[0, 0, 0]
 
     assert picture.nonzero().tolist() == [[3, 1]]
     assert picture[3, 1] == 255
+
+
+def test_layers_may_be_scored_against_different_patterns() -> None:
+    """A local layer's queries see fewer keys than those of the others."""
+    torch.manual_seed(53)
+    everything = torch.ones(1, 6, 6, dtype=torch.bool)
+    seen = [everything, masks.window(6, 2), everything]
+    attention = [masked_softmax(torch.randn(1, 2, 6, 6), each[:, None]) for each in seen]
+    norms = [torch.rand(1, 2, 6) for _ in seen]
+    shared = patterns_of(everything)
+    patterns = [shared, patterns_of(seen[1]), shared]
+
+    def scores(layers: list[int]) -> torch.Tensor:
+        measures = measure(
+            [attention[layer] for layer in layers],
+            [norms[layer] for layer in layers],
+            patterns=[patterns[layer] for layer in layers],
+            lengths=torch.tensor([6]),
+            head_mix=torch.ones(1, len(layers), 2),
+        )
+        return torch.stack((measures.head_scores, measures.weighted_scores))
+
+    together = scores([0, 1, 2])
+    for layer in range(3):
+        torch.testing.assert_close(together[:, :, [layer]], scores([layer]), equal_nan=True)
