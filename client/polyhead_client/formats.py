@@ -42,8 +42,9 @@ def as_json(
     """Return a JSON object: format, model, version, sequences, timings_ns.
 
     Each sequence has text (or null), length, tokens (or null), output_shape [T, D], pooled (numbers, or
-    null), logits (null, or label → number), attention (null, or layer → edges with head, query, key, query_token, key_token, weight), and
-    scores (null, or name → layer → a number for each head). Infinite numbers and NaN are null.
+    null), logits (null, or label → number), attention (null, or layer → edges with head, query, key,
+    query_token, key_token, weight), and scores (null, or name → layer → a number for each head). Infinite
+    numbers and NaN are null.
     """
     sequences = []
     for index, text in enumerate(texts):
