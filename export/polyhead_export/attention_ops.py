@@ -21,8 +21,8 @@ def fused_attention(lengths: Tensor, *, causal: bool, can_be_empty: bool = False
     Args:
         lengths: Integers [B], of the keys.
         causal: Whether a token sees only itself and those before it.
-        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the operator
-            would give the mean of what is in padding.
+        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
+            operator would give the mean of what is in padding.
     """
 
     def attend(
@@ -155,7 +155,7 @@ def _scores(query: Tensor, key: Tensor, heads: int, bias: Tensor | None) -> Tens
     q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    scores = (scaled @ k.transpose(-2, -1)).float()
+    scores: Tensor = (scaled @ k.transpose(-2, -1)).float()
     return scores if bias is None else scores + bias.float()
 
 

@@ -23,7 +23,7 @@ from polyhead_model.masks import valid_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPass:
-    """What one attention of each layer computed: from queries to keys of the own sequence, or of the memory."""
+    """What one attention of each layer computed, to the own sequence or to the memory."""
 
     queries: Sequence[Tensor]
     """[B, T, H·K] of each layer."""
@@ -112,9 +112,7 @@ def run_forward(
         recorders.append(own)
     if memory is not None:
         recorders.append(
-            _Recorder(
-                inputs["memory_lengths"], inputs.get("memory_mask"), explicit, dtype, can_be_empty=True
-            )
+            _Recorder(inputs["memory_lengths"], inputs.get("memory_mask"), explicit, dtype, can_be_empty=True)
         )
     turns = itertools.cycle(recorders)
 

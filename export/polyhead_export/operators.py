@@ -26,8 +26,8 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
     explicit = frozenset(kind.explicit_layers(config))
     side = frozenset(kind.side_layers(config)) - explicit
     fused = layers - explicit
-    # The projections stay operators of their own where something else is computed from them, too, or attention
-    # is masked by a bias, or to another sequence.
+    # The projections stay operators of their own where something else is computed from them, too, or
+    # attention is masked by a bias, or is to another sequence.
     separate = precision == "fp32" or config.mask_input or config.cross_attention == "alone"
     projected = frozenset() if separate else fused - side
     both = 2 if config.cross_attention == "after_self" else 1

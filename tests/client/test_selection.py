@@ -35,7 +35,7 @@ ATTENTION = model("output", *(f"attention.{layer}" for layer in (10, 2, 0, 1, 3,
 
 def selected(info: ModelInfo, **wishes: Any) -> RequestedOutputs:
     if "attention" in wishes:
-        wishes["attention"] = read_layers(wishes["attention"])
+        wishes["attention"] = read_layers("attention", wishes["attention"])
     for name in wishes.keys() & {"layers", "heads", "queries"}:
         wishes[name] = read_indices(name, wishes[name])
     return select(info, OutputOptions(**{"text": False, **wishes}))
