@@ -49,7 +49,9 @@ def in_proj(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Fused projections of a module that has separate ones."""
     joined = dict(state)
     for kind in ("weight", "bias"):
-        joined[f"{prefix}w_qkv.{kind}"] = torch.cat([joined.pop(f"{prefix}w_{each}.{kind}") for each in "qkv"])
+        joined[f"{prefix}w_qkv.{kind}"] = torch.cat(
+            [joined.pop(f"{prefix}w_{each}.{kind}") for each in "qkv"]
+        )
     return joined
 
 
@@ -160,7 +162,10 @@ def test_fused_and_separate_projections_of_decoder_blocks_give_the_same() -> Non
     [
         ({"cross_attention": "both"}, "cross_attention must be one of alone, after_self, was 'both'"),
         ({"cross_attention": "alone", "vocabulary": 9}, "vocabulary must be None, was 9"),
-        ({"cross_attention": "alone", "causal": True}, "causal must be false where cross_attention is 'alone'"),
+        (
+            {"cross_attention": "alone", "causal": True},
+            "causal must be false where cross_attention is 'alone'",
+        ),
         ({"cross_attention": "alone", "fused": True}, "fused must be false where cross_attention is 'alone'"),
         ({"cross_attention": "after_self"}, "decoder blocks, which need feed_forward"),
         (
