@@ -12,7 +12,7 @@ SERVER = ROOT / "server" / "polyhead_server"
 ARROWS = {
     "model": set[str](),
     "proto": set[str](),
-    "export": {"model"},
+    "export": {"model", "proto"},
     "server": {"proto"},
     "client": {"proto"},
     "load": {"client", "model", "proto"},
@@ -20,6 +20,7 @@ ARROWS = {
 }
 
 MODULES = {
+    ("export", "proto"): {"polyhead_proto.cgroups"},
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
 }
 """Of some packages only these modules: they need nothing that is heavy."""

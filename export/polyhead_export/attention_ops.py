@@ -13,17 +13,23 @@ _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""
 
 
-def fused_attention(lengths: Tensor, *, causal: bool, can_be_empty: bool = False) -> Attend:
+def fused_attention(
+    lengths: Tensor, *, causal: bool, window: Tensor | None = None, can_be_empty: bool = False
+) -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
 
-    The operator has its fastest kernels for lengths rather than for a mask.
+    The operator has its fastest kernels for lengths rather than for a mask. It has no windows, so a window is
+    added to the scores.
 
     Args:
         lengths: Integers [B], of the keys.
         causal: Whether a token sees only itself and those before it.
+        window: Boolean [1, T, T], True = may attend; None = everything.
         can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
             operator would give the mean of what is in padding.
     """
+    # A tenth, as the sum with the score of a masked key must not overflow.
+    outside = None if window is None else torch.where(window, 0.0, _MASKED_SCORE / 10)[:, None]
 
     def attend(
         q: Tensor,  # (B, T, H·K)
@@ -33,6 +39,9 @@ def fused_attention(lengths: Tensor, *, causal: bool, can_be_empty: bool = False
         mask: Tensor | None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
+        if outside is not None:
+            hidden = outside.clamp(min=torch.finfo(q.dtype).min).to(q.dtype)
+            bias = hidden if bias is None else hidden / 2 + bias
         context = _fused(q, k, v, heads, lengths=lengths, bias=bias, causal=causal)
         if can_be_empty:
             context = torch.where((lengths > 0)[:, None, None], context, 0)
@@ -100,7 +109,9 @@ def explicit_attention(dtype: torch.dtype) -> Attend:
     return attend_explicitly if dtype == torch.float32 else _attend_in_half_precision
 
 
-def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor]) -> Attend:
+def biased_attention(
+    lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor], window: Tensor | None = None
+) -> Attend:
     """Return explicit attention, masked by adding a bias: one pass over the weights where others make two.
 
     The rows of padding hold any finite weights. So does a sequence of length 0.
@@ -110,10 +121,13 @@ def biased_attention(lengths: Tensor, tokens: int, *, causal: bool, logits: list
         tokens: T.
         causal: Whether a token sees only itself and those before it.
         logits: Each layer's logits [B, H, T, T] are appended, in fp32, with the bias.
+        window: Boolean [1, T, T], True = may attend; None = everything.
     """
     visible = masks.key_padding(lengths, tokens)
     if causal:
         visible = visible & masks.causal(tokens, device=lengths.device)
+    if window is not None:
+        visible = visible & window
     hidden = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
 
     def attend(

@@ -198,7 +198,7 @@ def _write_version(
     if precision == "fp32":
         parity = measure_parity(encoder, folder, kinds, comparing)
     else:
-        parity = measure_drift(encoder, folder, traced, precision, comparing)
+        parity = measure_drift(encoder, served, folder, traced, precision, comparing)
     on_step(f"{name}: hashing files")
     write_manifest(
         folder,

@@ -4,8 +4,9 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K 
 """
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +17,10 @@ from polyhead_export.attention_ops import (
     fused_attention,
     fused_masked_attention,
 )
-from polyhead_model import Attend, Encoder
+from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import MultiHeadAttention, split_heads
-from polyhead_model.masks import valid_tokens
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,11 @@ class AttentionPass:
     """[H, K, M] of each layer, in fp32: the norm of v · map is that of v · W_O, head by head."""
     key_lengths: Tensor
     """Integers [B]."""
+    biases: Sequence[Tensor | None]
+    """[1, H, T, T] of each layer, added to its scores; None = nothing."""
     causal: bool
+    windows: Sequence[Tensor | None]
+    """Boolean [1, T, T] of each layer, True = may attend; None = everything."""
     mask: Tensor | None
     """Boolean [B, T, T or S], as it was given."""
 
@@ -49,8 +55,17 @@ class AttentionPass:
         """Return ‖v W_O‖ of each head and key, [B, H, T or S]; zero in padding (Kobayashi et al. 2020)."""
         maps = self.norm_maps[layer]
         values = split_heads(self.values[layer].float(), len(maps))
-        valid = valid_tokens(self.key_lengths, values.shape[2])
-        return torch.where(valid[:, None], torch.linalg.vector_norm(values @ maps, dim=-1), 0)
+        valid = masks.valid_tokens(self.key_lengths, values.shape[2])
+        if maps.shape[2] > maps.shape[1]:
+            # Head by head: [B, H, T, D] for all at once can be as much as the weights of a wide encoder.
+            by_head = [
+                torch.linalg.vector_norm(value @ each, dim=-1)
+                for value, each in zip(values.unbind(1), maps, strict=True)
+            ]
+            norms = torch.stack(by_head, dim=1)
+        else:
+            norms = torch.linalg.vector_norm(values @ maps, dim=-1)
+        return torch.where(valid[:, None], norms, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +93,7 @@ class ForwardPass(AttentionPass):
     @property
     def valid(self) -> Tensor:
         """Boolean [B, T], True = token."""
-        return valid_tokens(self.lengths, self.output.shape[1])
+        return masks.valid_tokens(self.lengths, self.output.shape[1])
 
 
 def run_forward(
@@ -104,15 +119,29 @@ def run_forward(
     x, memory = inputs[config.main_input], inputs.get("memory")
     recorders = []
     if config.cross_attention != "alone":
-        own = _Recorder(lengths, inputs.get("mask"), explicit, dtype, causal=config.causal)
-        if masks_by_bias and own.mask is None:
-            own.in_explicit_layers = biased_attention(
-                lengths, x.shape[1], causal=config.causal, logits=own.all_logits
-            )
+        tokens, mask = x.shape[1], inputs.get("mask")
+        window = None if config.local_window is None else masks.window(tokens, config.local_window)
+        own = _Recorder(
+            lengths,
+            mask,
+            explicit,
+            dtype,
+            causal=config.causal,
+            windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
+        )
+        if masks_by_bias and mask is None:
+            own.mask_by_bias(tokens)
         recorders.append(own)
     if memory is not None:
         recorders.append(
-            _Recorder(inputs["memory_lengths"], inputs.get("memory_mask"), explicit, dtype, can_be_empty=True)
+            _Recorder(
+                inputs["memory_lengths"],
+                inputs.get("memory_mask"),
+                explicit,
+                dtype,
+                windows=[None] * config.layers,
+                can_be_empty=True,
+            )
         )
     turns = itertools.cycle(recorders)
 
@@ -155,6 +184,12 @@ def run_forward(
     )
 
 
+def for_each_window(windows: Sequence[Tensor | None], make: Callable[[Tensor | None], Made]) -> list[Made]:
+    """Return what is made from the window of each layer; layers with the same window share it."""
+    made = {id(window): make(window) for window in {id(each): each for each in windows}.values()}
+    return [made[id(window)] for window in windows]
+
+
 class _Recorder:
     """An `Attend` that keeps what one attention of each layer computes.
 
@@ -163,6 +198,7 @@ class _Recorder:
         mask: Boolean [B, T, T or S], which the encoder has combined with padding and causality.
         explicit: The layers that compute attention explicitly.
         dtype: Of the encoder.
+        windows: Boolean [1, T, T] of each layer, or None.
         causal: Whether a token sees only itself and those before it.
         can_be_empty: See `fused_attention`.
     """
@@ -174,22 +210,37 @@ class _Recorder:
         explicit: Collection[int],
         dtype: torch.dtype,
         *,
+        windows: Sequence[Tensor | None],
         causal: bool = False,
         can_be_empty: bool = False,
     ) -> None:
-        self.key_lengths = key_lengths
-        self.mask = mask
-        self.causal = causal
-        self.all_logits: list[Tensor] = []
-        self.in_explicit_layers: Attend = explicit_attention(dtype)
+        self._key_lengths = key_lengths
+        self._mask = mask
+        self._causal = causal
+        self._windows = windows
+        self._all_logits: list[Tensor] = []
         self._explicit = explicit
-        self._in_fused_layers: Attend = (
-            fused_attention(key_lengths, causal=causal, can_be_empty=can_be_empty)
-            if mask is None
-            else fused_masked_attention()
-        )
+        self._in_explicit_layers: list[Attend] = [explicit_attention(dtype)] * len(windows)
+        self._in_fused_layers: list[Attend] = [fused_masked_attention()] * len(windows)
+        if mask is None:
+            self._in_fused_layers = for_each_window(
+                windows,
+                lambda window: fused_attention(
+                    key_lengths, causal=causal, window=window, can_be_empty=can_be_empty
+                ),
+            )
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._biases: list[Tensor | None] = []
         self._weights: dict[int, Tensor] = {}
+
+    def mask_by_bias(self, tokens: int) -> None:
+        """Let explicit attention, of T tokens, be masked by a bias."""
+        self._in_explicit_layers = for_each_window(
+            self._windows,
+            lambda window: biased_attention(
+                self._key_lengths, tokens, causal=self._causal, logits=self._all_logits, window=window
+            ),
+        )
 
     def __call__(
         self,
@@ -202,7 +253,8 @@ class _Recorder:
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(self._seen)
         self._seen.append((query, key, value))
-        attend = self.in_explicit_layers if layer in self._explicit else self._in_fused_layers
+        self._biases.append(bias)
+        attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
         context, weights = attend(query, key, value, heads, visible, bias)
         if weights is not None:
             self._weights[layer] = weights
@@ -216,11 +268,13 @@ class _Recorder:
             keys=keys,
             values=values,
             weights=self._weights,
-            logits=dict(zip(self._weights, self.all_logits, strict=True)) if self.all_logits else {},
+            logits=dict(zip(self._weights, self._all_logits, strict=True)) if self._all_logits else {},
             norm_maps=norm_maps,
-            key_lengths=self.key_lengths,
-            causal=self.causal,
-            mask=self.mask,
+            key_lengths=self._key_lengths,
+            biases=self._biases,
+            causal=self._causal,
+            windows=self._windows,
+            mask=self._mask,
         )
 
 
@@ -236,11 +290,21 @@ def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
     Returns:
         [H, K, D] of each attention in the order of computation, or [H, K, min(K, D)].
     """
+    made: dict[MultiHeadAttention, Tensor] = {}
     maps = []
-    for layer in encoder.modules():
-        if isinstance(layer, MultiHeadAttention):
-            weight = layer.w_o.weight.detach().float()
-            by_head = weight.reshape(len(weight), layer.heads, -1).transpose(0, 1)
-            reduced = torch.linalg.qr(by_head).R if compact else by_head  # [H, D, K] -> [H, K, K]
-            maps.append(reduced.transpose(1, 2).contiguous())
+    for number in range(encoder.config.layers):  # which may be one layer, each time
+        for attention in encoder.layer(number).modules():
+            if isinstance(attention, MultiHeadAttention):
+                if attention not in made:
+                    made[attention] = _norm_map(attention, compact=compact)
+                maps.append(made[attention])
     return maps
+
+
+def _norm_map(attention: MultiHeadAttention, *, compact: bool) -> Tensor:
+    weight = attention.w_o.weight.detach().float()
+    by_head = weight.reshape(len(weight), attention.heads, -1).permute(1, 2, 0)  # [H, K, D]
+    if not compact:
+        return by_head
+    # Head by head, as each is copied.
+    return torch.stack([torch.linalg.qr(each.T, mode="r").R.T for each in by_head]).contiguous()

@@ -12,6 +12,7 @@ rounded to 16 bits after each operator. GPU kernels do the same: they accumulate
 
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from polyhead_export.errors import ParityError
 from polyhead_export.parity import Drift, Parity, check_parity, compared_sizes, measure_deviations
-from polyhead_export.precision import Precision, in_precision
+from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder
 
@@ -38,8 +39,9 @@ _HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 def measure_drift(
     encoder: Encoder,
+    rounded: Encoder,
     folder: Path,
-    traced: Mapping[GraphKind, ir.Model],
+    traced: dict[GraphKind, ir.Model],
     precision: Precision,
     on_graph: Callable[[GraphKind], None] = lambda _: None,
 ) -> Parity:
@@ -47,25 +49,28 @@ def measure_drift(
 
     Args:
         encoder: The original encoder, in fp32.
+        rounded: The encoder in this precision; afterwards it computes in fp32, with rounded weights.
         folder: Holds the graphs as they will be served, and their weights.
-        traced: The graphs before operator fusion.
+        traced: The graphs before operator fusion; empty afterwards, as they may hold much memory.
         precision: The precision of the graphs.
         on_graph: Called before each graph is measured.
 
     Raises:
         ParityError: A graph does not compute what PyTorch does, or drifts further than `LIMITS`.
     """
-    same_weights = in_precision(encoder, precision).float()
     sizes = compared_sizes(encoder.config)
     deviations: dict[str, dict[str, float]] = {}
     drift: dict[str, dict[str, float]] = {}
-    for kind, plain in traced.items():
+    kinds = list(traced)
+    # Drift first: its message is the better one for weights that do not fit into 16 bits.
+    for kind in kinds:
         on_graph(kind)
-        # Drift first: its message is the better one for weights that do not fit into 16 bits.
-        drift[kind.name] = _measure(encoder, widen(plain, rounding=True), kind, folder)
+        drift[kind.name] = _measure(encoder, traced.pop(kind), kind, folder, rounding=True)
         _check_drift(drift[kind.name], kind, precision)
-        served = widen(ir.load(folder / kind.file), rounding=False)
-        deviations[kind.name] = _measure(same_weights, served, kind, folder)
+    rounded.float()
+    for kind in kinds:
+        served = ir.load(folder / kind.file)
+        deviations[kind.name] = _measure(rounded, served, kind, folder, rounding=False)
         check_parity(deviations[kind.name], kind, sizes)
     return Parity(
         sizes=sizes,
@@ -85,8 +90,13 @@ def widen(model: ir.Model, *, rounding: bool) -> ir.Model:
     wide = model.clone()
     for value in wide.graph.initializers.values():
         if value.const_value is not None and value.const_value.dtype in _HALF:
-            array: NDArray[Any] = value.const_value.numpy().astype(np.float32)
-            value.const_value = ir.Tensor(array, name=value.name)
+            # Converted when it is saved, so that there are not two copies of all weights at once.
+            value.const_value = ir.LazyTensor(
+                partial(_in_fp32, value.const_value),
+                dtype=ir.DataType.FLOAT,
+                shape=value.const_value.shape,
+                name=value.name,
+            )
             value.type = ir.TensorType(ir.DataType.FLOAT)
     for node in list(wide.graph):
         if node.op_type == "Cast" and node.attributes["to"].as_int() in _HALF:
@@ -98,6 +108,11 @@ def widen(model: ir.Model, *, rounding: bool) -> ir.Model:
                 if rounding:
                     _round(output, half, wide.graph)
     return wide
+
+
+def _in_fp32(tensor: ir.TensorProtocol) -> ir.Tensor:
+    array: NDArray[Any] = tensor.numpy().astype(np.float32)
+    return ir.Tensor(array)
 
 
 def _round(value: ir.Value, to: ir.DataType, graph: ir.Graph) -> None:
@@ -114,11 +129,13 @@ def _round(value: ir.Value, to: ir.DataType, graph: ir.Graph) -> None:
         graph.insert_after(node, [rounded, back])
 
 
-def _measure(encoder: Encoder, model: ir.Model, kind: GraphKind, folder: Path) -> dict[str, float]:
+def _measure(
+    encoder: Encoder, model: ir.Model, kind: GraphKind, folder: Path, *, rounding: bool
+) -> dict[str, float]:
     # Not in the system's temporary folder: the weights may be larger than the space there.
     with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
         file = Path(place) / kind.file
-        ir.save(model, file, external_data="weights.bin")
+        ir.save(widen(model, rounding=rounding), file, external_data="weights.bin")
         return measure_deviations(encoder, file, kind)
 
 

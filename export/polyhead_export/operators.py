@@ -27,9 +27,16 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
     side = frozenset(kind.side_layers(config)) - explicit
     fused = layers - explicit
     # The projections stay operators of their own where something else is computed from them, too, or
-    # attention is masked by a bias, or is to another sequence.
-    separate = precision == "fp32" or config.mask_input or config.cross_attention == "alone"
-    projected = frozenset() if separate else fused - side
+    # attention has a bias, or is to another sequence.
+    separate = (
+        precision == "fp32"
+        or config.mask_input
+        or config.cross_attention == "alone"
+        or config.rotary_base is not None
+        or config.relative_buckets is not None
+    )
+    local = frozenset(layer for layer in layers if config.is_local(layer))
+    projected = frozenset() if separate else fused - side - local
     both = 2 if config.cross_attention == "after_self" else 1
     required = {
         "Attention": len(projected),

@@ -71,7 +71,7 @@ class GraphKind:
 
     def maps(self, config: EncoderConfig) -> int:
         """Return how many values [T, keys] a run holds at once for each sequence, besides its outputs."""
-        return 2 * config.heads
+        return 2 * config.heads + bias_maps(config)
 
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return the inputs beyond those of the fast graph, in order."""
@@ -111,6 +111,12 @@ class GraphKind:
             run: The reference's forward pass.
         """
         return actual, expected
+
+
+def bias_maps(config: EncoderConfig) -> int:
+    """Return how many values [T, T] are made once a run for all layers: a window, relative positions."""
+    window = 0 if config.local_window is None else 2
+    return window + (0 if config.relative_buckets is None else config.heads + 4)
 
 
 def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict[str, int]:

@@ -13,7 +13,15 @@ import torch
 
 from polyhead_export.errors import ExportError
 from polyhead_export.family import TokenizerFile, check_name
-from polyhead_model import PRESETS, Encoder, EncoderConfig, load_checkpoint, read_description
+from polyhead_export.memory import check_memory
+from polyhead_model import (
+    PRESETS,
+    Encoder,
+    EncoderConfig,
+    load_checkpoint,
+    read_checkpoint_info,
+    read_description,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +129,7 @@ def from_checkpoint(
     """
 
     def build() -> Built:
+        check_memory(read_checkpoint_info(folder, prompt=prompt).encoder)
         checkpoint = load_checkpoint(folder, prompt=prompt)
         if strict and checkpoint.left_out:
             missing = "; ".join(checkpoint.left_out)
@@ -145,6 +154,8 @@ def _changed(config: EncoderConfig, **changes: int | bool | None) -> EncoderConf
 
 
 def _random(name: str, config: EncoderConfig, seed: int) -> Source:
+    check_memory(config)
+
     def build() -> Built:
         # The layers initialise themselves from the global generator, so that is what is seeded.
         with torch.random.fork_rng(devices=[]):

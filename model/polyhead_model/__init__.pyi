@@ -9,12 +9,12 @@ from .checkpoint import load_checkpoint as load_checkpoint
 from .checkpoint_files import CheckpointError as CheckpointError
 from .config import EncoderConfig as EncoderConfig
 from .describe import attention_bytes as attention_bytes
-from .describe import attention_bytes_per_layer as attention_bytes_per_layer
 from .describe import flop_counts as flop_counts
 from .describe import flops as flops
+from .describe import longest_sequence as longest_sequence
 from .describe import parameter_counts as parameter_counts
 from .describe import parameters as parameters
-from .describe import shape_trace as shape_trace
+from .describe import summary as summary
 from .description import DescriptionError as DescriptionError
 from .description import read_description as read_description
 from .encoder import Encoder as Encoder
@@ -22,3 +22,4 @@ from .encoder import EncoderOutput as EncoderOutput
 from .huggingface import CheckpointInfo as CheckpointInfo
 from .huggingface import read_checkpoint_info as read_checkpoint_info
 from .presets import PRESETS as PRESETS
+from .torch_modules import from_torch as from_torch

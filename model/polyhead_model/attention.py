@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
+from polyhead_model.positions import Rotation, rotate
 from polyhead_model.projections import FusibleModule
 
 
@@ -183,6 +184,7 @@ class MultiHeadAttention(FusibleModule):
         mask: Tensor | None = None,
         head_mask: Tensor | None = None,
         bias: Tensor | None = None,
+        rotation: Rotation | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
@@ -196,6 +198,7 @@ class MultiHeadAttention(FusibleModule):
             head_mask: [B, H], a factor on what each head gives, before the output projection: 0 silences it.
                 The weights stay as they are. None = all 1.
             bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
+            rotation: Of the positions of queries and keys, where Tq = Tk; None = they are not rotated.
             need_weights: Whether to return the weights.
             attend: The computation between the projections. While dropout is active, it is always the
                 explicit one, which alone has weights to drop.
@@ -214,7 +217,10 @@ class MultiHeadAttention(FusibleModule):
             self._check(query, key, value, mask)
         if self.training and self.dropout > 0.0:
             attend = partial(attend_explicitly, dropout=self.dropout)
-        context, weights = attend(*self._project(query, key, value), self.heads, mask, bias)
+        q, k, v = self._project(query, key, value)
+        if rotation is not None:
+            q, k = rotate(q, self.heads, rotation), rotate(k, self.heads, rotation)
+        context, weights = attend(q, k, v, self.heads, mask, bias)
         if head_mask is not None:
             by_head = context.reshape(*context.shape[:2], self.heads, -1)
             context = (by_head * head_mask[:, None, :, None].to(context.dtype)).flatten(2)

@@ -7,13 +7,20 @@ from torch import Tensor, nn
 
 from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
 from polyhead_model.config import Activation, EncoderConfig
+from polyhead_model.positions import Rotation
 
 
 class FeedForward(nn.Module):
-    """activation(x W_up) W_down, applied to each token: [B, T, D] → [B, T, F] → [B, T, D]."""
+    """activation(x W_up) W_down, applied to each token: [B, T, D] → [B, T, F] → [B, T, D].
 
-    def __init__(self, d_model: int, width: int, *, activation: Activation, bias: bool) -> None:
+    If it is gated, activation(x W_gate) · (x W_up) takes the place of activation(x W_up).
+    """
+
+    def __init__(
+        self, d_model: int, width: int, *, activation: Activation, bias: bool, gated: bool = False
+    ) -> None:
         super().__init__()
+        self.gate = nn.Linear(d_model, width, bias=bias) if gated else None
         self.up = nn.Linear(d_model, width, bias=bias)
         self.activation = {
             "gelu": nn.GELU(),
@@ -24,14 +31,21 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network to x [B, T, D]."""
-        output: Tensor = self.down(self.activation(self.up(x)))
+        up = self.up(x)
+        hidden = self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up
+        output: Tensor = self.down(hidden)
         return output
 
 
 class ResidualLayer(nn.Module):
-    """Attention and a feed-forward network, each with a residual and a layer norm: what blocks consist of."""
+    """Attention and a feed-forward network, each with a residual and a layer norm: what blocks consist of.
 
-    def __init__(self, config: EncoderConfig) -> None:
+    Args:
+        config: Of the encoder; it has `feed_forward`.
+        number: Of the layer, from 0.
+    """
+
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__()
         if config.feed_forward is None:
             raise ValueError(
@@ -39,18 +53,28 @@ class ResidualLayer(nn.Module):
             )
         self.pre_norm = config.norm == "pre"
         self.attention = attention_of(config)
-        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        has_norm = number > 0 or config.first_attention_norm
+        self.attention_norm = norm_of(config, config.d_model) if has_norm else None
         self.feed_forward = FeedForward(
-            config.d_model, config.feed_forward, activation=config.activation, bias=config.bias
+            config.d_model,
+            config.feed_forward,
+            activation=config.activation,
+            bias=config.bias,
+            gated=config.gated,
         )
-        self.feed_forward_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.feed_forward_norm = norm_of(config, config.d_model)
 
     def _attend(
-        self, attention: MultiHeadAttention, norm: nn.Module, x: Tensor, key: Tensor | None, **options: Any
+        self,
+        attention: MultiHeadAttention,
+        norm: nn.Module | None,
+        x: Tensor,
+        key: Tensor | None,
+        **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Apply an attention with its residual and its norm."""
-        if self.pre_norm:
-            attended, weights = attention(norm(x), key, **options)
+        if self.pre_norm or norm is None:
+            attended, weights = attention(x if norm is None else norm(x), key, **options)
             return x + attended, weights
         attended, weights = attention(x, key, **options)
         return norm(x + attended), weights
@@ -75,6 +99,8 @@ class Block(ResidualLayer):
         *,
         mask: Tensor | None = None,
         head_mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
@@ -90,6 +116,8 @@ class Block(ResidualLayer):
             memory,
             mask=mask,
             head_mask=head_mask,
+            bias=bias,
+            rotation=rotation,
             need_weights=need_weights,
             attend=attend,
         )
@@ -99,11 +127,11 @@ class Block(ResidualLayer):
 class DecoderBlock(ResidualLayer):
     """A block that attends to its own sequence, then to the memory, as in a transformer's decoder."""
 
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
+        super().__init__(config, number)
         # Never fused: queries are projected from another sequence than keys and values.
         self.cross_attention = attention_of(dataclasses.replace(config, fused=False))
-        self.cross_attention_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.cross_attention_norm = norm_of(config, config.d_model)
 
     def forward(
         self,
@@ -136,6 +164,11 @@ class DecoderBlock(ResidualLayer):
         return self._transform(x), weights, cross_weights
 
 
+def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
+    """Build a layer norm."""
+    return nn.LayerNorm(width, eps=config.layer_norm_epsilon, bias=config.norm_bias)
+
+
 def attention_of(config: EncoderConfig) -> MultiHeadAttention:
     """Build the attention of one layer."""
     return MultiHeadAttention(
@@ -148,8 +181,8 @@ def attention_of(config: EncoderConfig) -> MultiHeadAttention:
     )
 
 
-def layer_of(config: EncoderConfig) -> Block | DecoderBlock | MultiHeadAttention:
-    """Build one layer: a block, or attention alone if the configuration has no feed-forward network."""
+def layer_of(config: EncoderConfig, number: int = 0) -> Block | DecoderBlock | MultiHeadAttention:
+    """Build a layer: a block, or attention alone if the configuration has no feed-forward network."""
     if config.feed_forward is None:
         return attention_of(config)
-    return DecoderBlock(config) if config.cross_attention == "after_self" else Block(config)
+    return (DecoderBlock if config.cross_attention == "after_self" else Block)(config, number)

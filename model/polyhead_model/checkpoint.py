@@ -12,7 +12,7 @@ from torch import Tensor
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
-from polyhead_model.hf_dialects import EMBEDDINGS
+from polyhead_model.hf_tensors import convert, some, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
 
 WEIGHTS = "model.safetensors"
@@ -20,9 +20,6 @@ INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 _OTHER_TOKENIZERS = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
-
-_UNUSED = ("pooler.", "embeddings.position_ids", "embeddings.token_type_ids")
-"""Prefixes of the encoder's tensors that do not affect its outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +41,7 @@ class Checkpoint:
 
 
 def load_checkpoint(folder: Path | str, *, prompt: bool = True) -> Checkpoint:
-    """Load an encoder of the BERT family from a local Hugging Face or sentence-transformers folder.
+    """Load an encoder from a local Hugging Face or sentence-transformers folder.
 
     Args:
         folder: A folder with config.json and either model.safetensors, or model.safetensors.index.json and
@@ -59,8 +56,8 @@ def load_checkpoint(folder: Path | str, *, prompt: bool = True) -> Checkpoint:
     source = _encoder_tensors(info, tensors)
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
-        encoder = Encoder(info.encoder)
-    encoder.load_state_dict(_convert(info, encoder, source), assign=True)
+        encoder = Encoder(with_frequencies(info, source))
+    encoder.load_state_dict(convert(info, encoder, source), assign=True)
     return Checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
@@ -111,7 +108,6 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
         # Early BERT checkpoints call a norm's weight and bias gamma and beta.
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): t
         for name, t in tensors.items()
-        if not name.startswith(_UNUSED)
     }
 
 
@@ -121,7 +117,7 @@ def _head(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> list[str]:
     head = [name for name in tensors if not name.startswith(prefix)]
     if not head or len(head) == len(tensors):
         return []
-    return [f"the task head is not served ({_some(sorted(head))})"]
+    return [f"the task head is not served ({some(sorted(head))})"]
 
 
 def _other_tokenizer(info: CheckpointInfo) -> list[str]:
@@ -129,10 +125,11 @@ def _other_tokenizer(info: CheckpointInfo) -> list[str]:
         return []
     found = ", ".join(name for name in _OTHER_TOKENIZERS if (info.folder / name).is_file())
     remedy = (
-        f"; transformers makes one of {found}: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        if found
-        else ""
+        f"transformers makes one of {found}: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
     )
+    if info.model_type == "esm":
+        remedy = "docs/encoders.md shows how to make one of vocab.txt"
+    remedy = f"; {remedy}" if found else ""
     return [f"text is not served, only token ids: there is no tokenizer.json{remedy}"]
 
 
@@ -144,62 +141,3 @@ def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
             f"{info.folder}: config.json describes an encoder of {described:,} parameters, "
             f"but the weights hold {held:,}"
         )
-
-
-def _convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Check that the tensors are exactly those of the encoder, and rename them to our names."""
-    expected = {_their_name(info, name): parameter.shape for name, parameter in encoder.state_dict().items()}
-    positions = EMBEDDINGS["embeddings.positions"] + ".weight"
-    types = EMBEDDINGS["embeddings.types"] + ".weight"
-    width = info.encoder.d_model
-    expected[positions] = torch.Size((expected[positions][0] + info.position_offset, width))
-    if info.folded_types:
-        expected[types] = torch.Size((1, width))
-    _check_tensors(info.folder, expected, source)
-
-    # Copy: safetensors maps the file, and reading a mapped file after it was truncated kills the process.
-    state = {
-        name: source[_their_name(info, name)].to(torch.float32, copy=True) for name in encoder.state_dict()
-    }
-    state["embeddings.positions.weight"] = state["embeddings.positions.weight"][info.position_offset :]
-    if info.folded_types:
-        state["embeddings.positions.weight"] = state["embeddings.positions.weight"] + source[types].float()
-    return state
-
-
-def _their_name(info: CheckpointInfo, name: str) -> str:
-    """Translate the name of one of our parameters."""
-    module, _, kind = name.rpartition(".")
-    if module in EMBEDDINGS:
-        return f"{EMBEDDINGS[module]}.{kind}"
-    _, number, inner = module.split(".", 2)  # "layers.3.attention.w_q"
-    return f"{info.dialect.layer_prefix}{number}.{info.dialect.layer_modules[inner]}.{kind}"
-
-
-def _check_tensors(folder: Path, expected: Mapping[str, torch.Size], source: Mapping[str, Tensor]) -> None:
-    if missing := [name for name in expected if name not in source]:
-        raise CheckpointError(
-            f"{folder}: the weights must hold {_some(missing)}, which {_are(missing)} missing"
-        )
-    if unexpected := [name for name in source if name not in expected]:
-        raise CheckpointError(
-            f"{folder}: the weights hold {_some(unexpected)}, for which this encoder has no place; "
-            "config.json may describe another model"
-        )
-    for name, shape in expected.items():
-        tensor = source[name]
-        if tensor.shape != shape:
-            raise CheckpointError(
-                f"{folder}: {name} must have the shape {list(shape)}, was {list(tensor.shape)}"
-            )
-        if not tensor.is_floating_point():
-            raise CheckpointError(f"{folder}: {name} must be floating point, was {tensor.dtype}")
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
-def _are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"

@@ -1,22 +1,15 @@
 """`polyhead describe`: show an encoder's structure and cost."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from polyhead_model.config import EncoderConfig
-from polyhead_model.describe import (
-    Count,
-    attention_bytes,
-    attention_bytes_per_layer,
-    flop_counts,
-    parameter_counts,
-    parameters,
-    shape_trace,
-)
+from polyhead_model.describe import REPLY_LIMIT, summary
 from polyhead_model.description import read_description
 from polyhead_model.huggingface import read_checkpoint_info
 from polyhead_model.presets import PRESETS
@@ -24,7 +17,7 @@ from polyhead_model.presets import PRESETS
 if TYPE_CHECKING:
     from rich.table import Table
 
-app = App(name="describe", help="Show the shapes, parameters, operations and attention bytes of an encoder.")
+app = App(name="describe", help="Show the shapes and the costs of an encoder: parameters, FLOPs, bytes.")
 
 
 class DescribeError(Exception):
@@ -42,6 +35,9 @@ def describe(
     encoder: Path | None = None,
     tokens: _AtLeastOne = 128,
     batch: _AtLeastOne = 1,
+    memory: _AtLeastOne | None = None,
+    reply_limit: _AtLeastOne = REPLY_LIMIT,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Show the structure and cost of an encoder; without arguments, list the presets.
 
@@ -50,26 +46,37 @@ def describe(
     preset
         A named configuration.
     checkpoint
-        A Hugging Face folder of a BERT-family encoder.
+        A Hugging Face folder; docs/encoders.md lists the supported types.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     tokens
         T, the length of the sequences.
     batch
         B, the number of sequences.
+    memory
+        S, the length of the memory of an encoder with cross-attention. Default: T.
+    reply_limit
+        The largest reply in bytes, as the server's --max-reply-bytes.
+    as_json
+        Print every number as one JSON object.
     """
     from rich.console import Console
 
     console = Console()
-    if preset is None and checkpoint is None and encoder is None:
-        console.print(_preset_table())
-        return
-    name, config = _choose(preset, checkpoint, encoder)
+    chosen = dict(PRESETS)
+    if is_one := not (preset is None and checkpoint is None and encoder is None):
+        chosen = dict([_choose(preset, checkpoint, encoder)])
     try:
-        tables = _tables(name, config, batch, tokens)
+        numbers = [
+            summary(name, config, batch, tokens, memory, reply_limit=reply_limit)
+            for name, config in chosen.items()
+        ]
     except ValueError as error:
         raise DescribeError(str(error)) from error
-    for table in tables:
+    if as_json:
+        console.out(json.dumps(numbers[0] if is_one else numbers, indent=1, ensure_ascii=False))
+        return
+    for table in _tables(numbers[0]) if is_one else [_preset_table(numbers)]:
         console.print(table)
 
 
@@ -85,65 +92,92 @@ def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -
     return preset, PRESETS[preset]
 
 
-def _preset_table() -> "Table":
+def _preset_table(presets: Sequence[Mapping[str, Any]]) -> "Table":
     rows = [
         (
-            name,
-            f"{config.d_model:,}",
-            str(config.heads),
-            str(config.head_size),
-            str(config.layers),
-            "–" if config.feed_forward is None else f"{config.feed_forward:,}",
-            f"{parameters(config):,}",
+            one["name"],
+            *(f"{one['sizes'][letter]:,}" if letter in one["sizes"] else "–" for letter in "DHKLF"),
+            f"{one['parameters']['total']:,}",
         )
-        for name, config in PRESETS.items()
+        for one in presets
     ]
-    return _table("presets", ("name", "D", "H", "K", "L", "F", "parameters"), rows, left=1)
+    return _table("presets", ("name", *"DHKLF", "parameters"), rows, left=1)
 
 
-def _tables(name: str, config: EncoderConfig, batch: int, tokens: int) -> "list[Table]":
+def _tables(numbers: Mapping[str, Any]) -> "list[Table]":
+    """Return the tables of an encoder, from its `summary`."""
+    every = numbers["sizes"]["L"]
+    sizes = ", ".join(f"{letter} = {size:,}" for letter, size in numbers["sizes"].items())
     steps = [
-        (step.stage, step.name, " × ".join(step.symbols), " × ".join(f"{size:,}" for size in step.sizes))
-        for step in shape_trace(config, batch, tokens)
-    ]
-    letters = {
-        "B": batch,
-        "T": tokens,
-        "D": config.d_model,
-        "H": config.heads,
-        "K": config.head_size,
-        "L": config.layers,
-        "F": config.feed_forward,
-    }
-    sizes = ", ".join(f"{letter} = {size:,}" for letter, size in letters.items() if size is not None)
-    weights = [
         (
-            precision,
-            _bytes(attention_bytes_per_layer(config, batch, tokens, itemsize=itemsize)),
-            _bytes(attention_bytes(config, batch, tokens, itemsize=itemsize)),
+            section["stage"] if section["layers"] is None else _layers_in_words(section["layers"], every),
+            step["tensor"],
+            " × ".join(step["axes"]),
+            " × ".join(f"{size:,}" for size in step["shape"]),
         )
-        for precision, itemsize in (("FP32", 4), ("FP16", 2), ("UINT8", 1))
+        for section in numbers["sections"]
+        for step in section["steps"]
     ]
     return [
-        _table(f"{name}: {sizes}", ("", "tensor", "shape", "sizes"), _without_repeats(steps), left=3),
-        _count_table("parameters", parameter_counts(config)),
-        _count_table("operations of a forward pass (FLOPs)", flop_counts(config, batch, tokens)),
-        _table("attention weights, B·H·T² a layer", ("sent as", "a layer", "in all"), weights, left=1),
+        _table(
+            f"{numbers['name']}: {sizes}", ("", "tensor", "shape", "sizes"), _without_repeats(steps), left=3
+        ),
+        _parameter_table(numbers["parameters"], every),
+        _flop_table(numbers["flops"]),
+        _attention_table(numbers["attention"]),
     ]
 
 
-def _count_table(title: str, counts: Sequence[Count]) -> "Table":
+def _parameter_table(parameters: Mapping[str, Any], every: int) -> "Table":
     rows = [
-        (count.name, count.formula, f"{count.each:,}", f"{count.layers or ''}", f"{count.total:,}")
-        for count in counts
+        (
+            part["part"],
+            part["formula"],
+            f"{part['each']:,}",
+            "" if part["layers"] is None else f"{len(part['layers'])}",
+            f"{part['total']:,}",
+        )
+        for part in parameters["parts"]
     ]
-    layer = [count for count in counts if count.layers is not None]
-    layers = f"{layer[0].layers}"  # every layer is the same
-    rows += [
-        ("a layer", "", f"{sum(c.each for c in layer):,}", layers, f"{sum(c.total for c in layer):,}"),
-        ("in all", "", "", "", f"{sum(count.total for count in counts):,}"),
+    layer = [part for part in parameters["parts"] if part["layers"] is not None]
+    if all(part["layers"] == layer[0]["layers"] for part in layer):  # otherwise there is no such layer
+        each, total = sum(part["each"] for part in layer), sum(part["total"] for part in layer)
+        rows.append(("a layer", "", f"{each:,}", f"{len(layer[0]['layers'])}", f"{total:,}"))
+    rows.append(("in all", "", "", "", f"{parameters['total']:,}"))
+    return _table("parameters", ("part", "formula", "each", "layers", "in all"), rows, left=2)
+
+
+def _flop_table(flops: Mapping[str, Any]) -> "Table":
+    rows = [
+        (
+            part["part"],
+            part["formula"],
+            "" if part["layers"] is None else f"{len(part['layers'])}",
+            _scaled(part["total"]),
+            f"{part['share']:.1%}",
+            f"{part['flops_per_byte']:.1f}",
+        )
+        for part in flops["parts"]
     ]
-    return _table(title, ("part", "formula", "each", "layers", "in all"), rows, left=2)
+    rows.append(("in all", "", "", _scaled(flops["total"]), "", f"{flops['flops_per_byte']:.1f}"))
+    columns = ("part", "formula", "layers", "in all", "share", "FLOPs a byte")
+    return _table("FLOPs of a forward pass", columns, rows, left=2)
+
+
+def _attention_table(attention: Mapping[str, Any]) -> "Table":
+    limit = attention["reply_limit"]
+    rows = [
+        (
+            f"{which} as {datatype}".replace("_", " "),
+            _bytes(reply["bytes"]),
+            f"{reply['bytes'] / limit:.1%}",
+            f"{reply['longest_sequence']:,}",
+        )
+        for datatype, replies in attention["sent_as"].items()
+        for which, reply in replies.items()
+    ]
+    columns = ("attention of", "bytes", f"of {_bytes(limit)}", "largest T in one reply")
+    return _table("attention weights against the largest reply", columns, rows, left=1)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> "Table":
@@ -167,6 +201,22 @@ def _without_repeats(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
         shown.append(("" if first == previous else first, *rest))
         previous = first
     return shown
+
+
+def _layers_in_words(layers: Sequence[int], every: int) -> str:
+    if len(layers) == every:
+        return "each layer"
+    return f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
+
+
+def _scaled(number: int) -> str:
+    """Return a number with three digits or more, and a decimal prefix."""
+    scale, prefix = next(
+        (scale, prefix)
+        for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1, ""))
+        if number >= scale or scale == 1
+    )
+    return f"{number / scale:,.{2 if scale > 1 else 0}f} {prefix}".rstrip()
 
 
 def _bytes(size: int) -> str:

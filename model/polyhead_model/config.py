@@ -1,5 +1,6 @@
 """The configuration of an encoder: a frozen dataclass, validated on construction."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -39,14 +40,43 @@ class EncoderConfig:
     """
     norm: Norm = "post"
     """Whether a block normalises after each residual sum (BERT) or before each sub-layer (GPT-2)."""
+    first_attention_norm: bool = True
+    """Whether the first layer of a pre-norm encoder has a norm before its attention.
+
+    ModernBERT has none there, because the embeddings are normalised.
+    """
+    norm_bias: bool = True
+    """Whether layer norms have biases."""
     activation: Activation = "gelu"
     """The activation of the feed-forward network: exact GELU, its tanh approximation, or ReLU."""
+    gated: bool = False
+    """Whether the feed-forward network is gated: act(x W_gate) · (x W_up) in place of act(x W_up) (GeGLU)."""
+    shared_layers: bool = False
+    """Whether all L layers are one layer, applied L times (ALBERT)."""
     bias: bool = True
     """Whether attention and feed-forward projections have biases."""
     fused: bool = False
     """Whether one W_qkv replaces W_q, W_k and W_v: the same numbers from one matrix product."""
     causal: bool = False
     """Whether token t sees only tokens 0 … t."""
+    local_window: int | None = None
+    """In local layers, a token sees only those at most local_window // 2 away; None = there are none."""
+    global_every: int | None = None
+    """n: layers 0, n, 2n, … see all tokens, the others are local; None = with a window, all are local."""
+    rotary_base: float | None = None
+    """Queries and keys are rotated by the angles position · base^(−2i/K) (RoPE); None = they are not."""
+    local_rotary_base: float | None = None
+    """The base in local layers; None means `rotary_base`."""
+    rotary_frequencies: tuple[float, ...] | None = None
+    """The K/2 angles of one position where they are not exactly base^(−2i/K): early ones of ESM-2 were
+    rounded."""
+    relative_buckets: int | None = None
+    """Number of buckets of relative positions, each with a learned bias of every head's scores.
+
+    The table is shared by all layers (T5, MPNet); None = there is none.
+    """
+    relative_distance: int | None = None
+    """The distance from which on all keys are in the same bucket."""
     cross_attention: CrossAttention | None = None
     """Whether layers attend to a second sequence, `memory` [B, S, D].
 
@@ -64,12 +94,20 @@ class EncoderConfig:
     """Added to the variance in every layer norm."""
     vocabulary: int | None = None
     """Number of token ids; None makes an encoder of vectors x [B, T, D]."""
+    embedding_width: int | None = None
+    """The width of the embeddings, which a projection then brings to D (ALBERT); None = D, unprojected."""
     positions: int | None = None
-    """Number of learned positions, hence the largest T; None embeds no positions."""
+    """Number of positions, hence the largest T: of learned embeddings, or merely a limit if `rotary_base`
+    is given; None embeds no positions."""
     padding_id: int | None = None
     """The token id that is skipped when positions are counted, wherever it occurs (RoBERTa).
 
     It has a row of its own in the position table, before the others; None counts every token.
+    """
+    token_dropout_id: int | None = None
+    """The token id whose embedding is zero, while the others of its sequence are scaled up for it.
+
+    The factor is 0.88 T / (T − n) for n such tokens: ESM trained with 12 % of all tokens masked this way.
     """
     types: int = 0
     """Number of token types (BERT's sentence A and B); 0 embeds none."""
@@ -85,15 +123,30 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):
             _require_positive(name, getattr(self, name))
-        for name in ("head_width", "feed_forward", "vocabulary", "positions"):
+        for name in (
+            "head_width",
+            "feed_forward",
+            "local_window",
+            "global_every",
+            "relative_buckets",
+            "relative_distance",
+            "vocabulary",
+            "embedding_width",
+            "positions",
+        ):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
-        if self.padding_id is not None:
-            _require_integer("padding_id", self.padding_id)
+        for name in ("padding_id", "token_dropout_id"):
+            if getattr(self, name) is not None:
+                _require_integer(name, getattr(self, name))
         _require_integer("types", self.types)
         if self.types < 0:
             raise ValueError(f"types must be 0 or more, was {self.types}")
         for name in (
+            "first_attention_norm",
+            "norm_bias",
+            "gated",
+            "shared_layers",
             "bias",
             "fused",
             "causal",
@@ -117,7 +170,17 @@ class EncoderConfig:
         _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
         if not 0.0 < self.layer_norm_epsilon < 1.0:
             raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
+        for name in ("rotary_base", "local_rotary_base"):
+            if (base := getattr(self, name)) is not None:
+                _require_number(name, base)
+                if not 1.0 < base < math.inf:
+                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         self._check_combinations()
+        self._check_layers()
+        self._check_positions()
+        self._check_embeddings()
+        if self.cross_attention is not None:
+            self._check_cross_attention(self.cross_attention)
 
     def _check_combinations(self) -> None:
         """Reject fields that contradict each other, and fields that would silently have no effect."""
@@ -131,28 +194,8 @@ class EncoderConfig:
                 "norm must be 'post' when feed_forward is None (attention-only layers do not normalise), "
                 "was 'pre'"
             )
-        if self.vocabulary is None:
-            for name in ("positions", "types", "embedding_norm"):
-                if getattr(self, name):
-                    raise ValueError(
-                        f"{name} needs vocabulary: an encoder of vectors has no embeddings "
-                        f"({name} was {getattr(self, name)!r})"
-                    )
-        if self.padding_id is not None:
-            if self.vocabulary is None or self.positions is None:
-                raise ValueError(
-                    f"padding_id needs vocabulary and positions: it is left out when positions are counted "
-                    f"(padding_id was {self.padding_id!r})"
-                )
-            if not 0 <= self.padding_id < self.vocabulary:
-                raise ValueError(
-                    f"padding_id must be between 0 and vocabulary - 1 ({self.vocabulary - 1}), "
-                    f"was {self.padding_id}"
-                )
         if self.normalise and self.pooling is None:
             raise ValueError("normalise needs pooling: it is the pooled vectors that are scaled to length 1")
-        if self.cross_attention is not None:
-            self._check_cross_attention(self.cross_attention)
 
     def _check_cross_attention(self, kind: CrossAttention) -> None:
         if self.vocabulary is not None:
@@ -160,6 +203,12 @@ class EncoderConfig:
                 "cross_attention needs an encoder of vectors: query and memory are vectors, so vocabulary "
                 f"must be None, was {self.vocabulary!r}"
             )
+        for name in ("rotary_base", "local_window", "relative_buckets"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} must be None where there is cross_attention: the tokens of two sequences have no "
+                    f"distance, was {getattr(self, name)!r}"
+                )
         if kind == "alone":
             for name, why in (
                 ("causal", "the tokens of two sequences have no common order"),
@@ -176,6 +225,95 @@ class EncoderConfig:
                 "attentions, and a head mask [B, L, H] does not say which it silences"
             )
 
+    def _check_layers(self) -> None:
+        """Reject fields of layers that would have no effect, or contradict each other."""
+        if self.feed_forward is None:
+            for name in ("gated", "first_attention_norm"):
+                if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                    raise ValueError(
+                        f"{name} needs feed_forward: attention-only layers have neither norms nor a "
+                        f"feed-forward network ({name} was {getattr(self, name)!r})"
+                    )
+        if not self.first_attention_norm and (self.norm == "post" or self.shared_layers):
+            raise ValueError(
+                "first_attention_norm must be true unless norm is 'pre' and layers are not shared, was false"
+            )
+        if self.shared_layers and self.layers == 1:
+            raise ValueError("shared_layers must be false for a single layer, was true")
+        for name in ("global_every", "local_rotary_base"):
+            if getattr(self, name) is not None and self.local_window is None:
+                raise ValueError(
+                    f"{name} needs local_window: without it no layer is local ({name} was "
+                    f"{getattr(self, name)!r})"
+                )
+        if self.global_every == 1:
+            raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
+
+    def _check_positions(self) -> None:
+        """Check the fields of rotations and of relative positions against each other."""
+        for name in ("local_rotary_base", "rotary_frequencies"):
+            if getattr(self, name) is not None and self.rotary_base is None:
+                raise ValueError(f"{name} needs rotary_base ({name} was {getattr(self, name)!r})")
+        if self.rotary_base is not None and self.head_size % 2:
+            raise ValueError(
+                f"rotary_base needs an even head width, as columns are rotated in pairs, was {self.head_size}"
+            )
+        if self.rotary_frequencies is not None:
+            object.__setattr__(self, "rotary_frequencies", tuple(self.rotary_frequencies))  # JSON has lists
+            for frequency in self.rotary_frequencies:
+                _require_number("rotary_frequencies", frequency)
+            if len(self.rotary_frequencies) != self.head_size // 2 or self.local_rotary_base is not None:
+                raise ValueError(
+                    f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
+                    f"local_rotary_base, were {len(self.rotary_frequencies)}"
+                )
+        buckets, distance = self.relative_buckets, self.relative_distance
+        if (buckets is None) != (distance is None):
+            raise ValueError(
+                f"relative_buckets and relative_distance must be given together, were {buckets} and {distance}"
+            )
+        if buckets is not None and distance is not None:
+            if buckets % 2 or buckets < 4:
+                raise ValueError(
+                    f"relative_buckets must be even and at least 4: half of them are for keys after the "
+                    f"query, was {buckets}"
+                )
+            if distance <= buckets // 4:
+                raise ValueError(
+                    f"relative_distance must be above relative_buckets // 4 ({buckets // 4}), as that many "
+                    f"distances have a bucket of their own, was {distance}"
+                )
+
+    def _check_embeddings(self) -> None:
+        """Check the fields of embeddings against each other, and against the vocabulary."""
+        if self.vocabulary is None:
+            for name in ("positions", "types", "embedding_norm", "embedding_width"):
+                if getattr(self, name) and not (name == "positions" and self.rotary_base is not None):
+                    raise ValueError(
+                        f"{name} needs vocabulary: an encoder of vectors has no embeddings "
+                        f"({name} was {getattr(self, name)!r})"
+                    )
+        if self.padding_id is not None and not self.position_rows:
+            raise ValueError(
+                f"padding_id needs vocabulary and positions, without rotary_base: it is left out when "
+                f"positions are counted (padding_id was {self.padding_id!r})"
+            )
+        for name in ("padding_id", "token_dropout_id"):
+            if (number := getattr(self, name)) is None:
+                continue
+            if self.vocabulary is None:
+                raise ValueError(
+                    f"{name} needs vocabulary: an encoder of vectors has no token ids ({name} was {number!r})"
+                )
+            if not 0 <= number < self.vocabulary:
+                raise ValueError(
+                    f"{name} must be between 0 and vocabulary - 1 ({self.vocabulary - 1}), was {number}"
+                )
+
+    def is_local(self, layer: int) -> bool:
+        """Return whether a layer's tokens see only those within `local_window`."""
+        return self.local_window is not None and (self.global_every is None or layer % self.global_every > 0)
+
     @property
     def head_size(self) -> int:
         """K: `head_width`, or D / H when that is None."""
@@ -183,8 +321,15 @@ class EncoderConfig:
 
     @property
     def position_rows(self) -> int:
-        """Rows of the position table: `positions`, and one for `padding_id` if given."""
-        return (self.positions or 0) + (self.padding_id is not None)
+        """Rows of the position table: `positions`, and one for `padding_id` if given; 0 = there is none."""
+        if self.vocabulary is None or self.positions is None or self.rotary_base is not None:
+            return 0
+        return self.positions + (self.padding_id is not None)
+
+    @property
+    def embedding_size(self) -> int:
+        """The width of the embeddings: `embedding_width`, or D when that is None."""
+        return self.embedding_width or self.d_model
 
     @property
     def main_input(self) -> str:

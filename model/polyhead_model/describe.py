@@ -1,9 +1,26 @@
-"""An encoder's parameters, operations, attention bytes and tensor shapes. Needs no torch."""
+"""What an encoder costs: parameters, FLOPs, bytes and arithmetic intensity. Needs no torch.
 
+Everything is counted from the steps of `polyhead_model.steps`.
+"""
+
+import dataclasses
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, TypeVar
 
 from polyhead_model.config import EncoderConfig
+from polyhead_model.steps import ATTENTION, Section, Step, factors, forward_sections
+
+REPLY_LIMIT = 64 * 2**20
+"""The largest message that a server sends unless its `--max-reply-bytes` says otherwise."""
+
+ITEM_BYTES = {"FP32": 4, "FP16": 2, "UINT8": 1}
+"""The bytes of a number in each datatype that attention can be sent in."""
+
+_MOST_TOKENS = 2**20
+"""No longer sequence is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,39 +30,52 @@ class Count:
     name: str
     formula: str
     each: int
-    layers: int | None = None
-    """The number of layers with this part; None = it occurs once, outside the layers."""
+    layers: tuple[int, ...] | None = None
+    """The layers with this part; None = it occurs once, outside the layers."""
+
+    @property
+    def times(self) -> int:
+        """How often it occurs."""
+        return 1 if self.layers is None else len(self.layers)
 
     @property
     def total(self) -> int:
         """The count over all layers."""
-        return self.each * (1 if self.layers is None else self.layers)
+        return self.each * self.times
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlopCount(Count):
+    """The floating-point operations of one part, and the memory traffic that they cannot do without."""
+
+    bytes_each: int
+    """The bytes of the operands and results of its matrix products in FP32, each read or written once."""
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes over all layers."""
+        return self.bytes_each * self.times
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte: the arithmetic intensity of the roofline model (Williams et al. 2009)."""
+        return self.each / self.bytes_each
 
 
 def parameter_counts(config: EncoderConfig) -> tuple[Count, ...]:
     """List an encoder's parameters, part by part."""
-    d, inner, layers = config.d_model, config.inner_size, config.layers
-    counts = [Count(name="attention matrices", formula="4·D·H·K", each=4 * d * inner, layers=layers)]
-    if config.bias:
-        counts.append(Count(name="attention biases", formula="3·H·K + D", each=3 * inner + d, layers=layers))
-    if config.feed_forward is not None:
-        f = config.feed_forward
-        counts.append(Count(name="feed-forward matrices", formula="2·D·F", each=2 * d * f, layers=layers))
-        if config.bias:
-            counts.append(Count(name="feed-forward biases", formula="F + D", each=f + d, layers=layers))
-        counts.append(Count(name="layer norms", formula="4·D", each=4 * d, layers=layers))
-    for name, rows in (
-        ("token embeddings", config.vocabulary),
-        ("position embeddings", config.position_rows),
-        ("type embeddings", config.types),
-    ):
-        if rows:
-            counts.append(Count(name=name, formula=f"{rows:,}·D", each=rows * d))
-    if config.embedding_norm:
-        counts.append(Count(name="embedding norm", formula="2·D", each=2 * d))
-    if config.final_norm:
-        counts.append(Count(name="final norm", formula="2·D", each=2 * d))
-    return tuple(counts)
+
+    def count(section: Section, name: str, steps: Iterable[Step]) -> Count:
+        shapes = [axes for step in steps for group, axes in step.weights if group == name]
+        return Count(
+            name=name,
+            formula=_formula(shapes),
+            each=sum(map(section.count, shapes)),
+            # Layers that share their parameters have them once.
+            layers=section.layers[:1] if section.layers and config.shared_layers else section.layers,
+        )
+
+    return _counted(forward_sections(config), lambda step: [group for group, _ in step.weights], count)
 
 
 def parameters(config: EncoderConfig) -> int:
@@ -53,134 +83,236 @@ def parameters(config: EncoderConfig) -> int:
     return sum(count.total for count in parameter_counts(config))
 
 
-def flop_counts(config: EncoderConfig, batch: int, tokens: int) -> tuple[Count, ...]:
+def flop_counts(
+    config: EncoderConfig, batch: int, tokens: int, memory: int | None = None
+) -> tuple[FlopCount, ...]:
     """List the floating-point operations of one forward pass, part by part.
 
     Only matrix products are counted, at two operations for each multiplication and addition. Padding and
-    causally hidden scores are computed too, so they count.
+    scores that are hidden, causally or outside a window, are computed too, so they count.
+
+    Args:
+        config: The encoder.
+        batch: B.
+        tokens: T.
+        memory: S, for cross-attention; None = T.
     """
-    _require_sizes(config, batch, tokens)
-    d, inner, layers = config.d_model, config.inner_size, config.layers
-    rows = batch * tokens
-    counts = [
-        Count(name="q, k, v", formula="6·B·T·D·H·K", each=6 * rows * d * inner, layers=layers),
-        Count(name="scores", formula="2·B·H·T²·K", each=2 * rows * tokens * inner, layers=layers),
-        Count(name="weighted values", formula="2·B·H·T²·K", each=2 * rows * tokens * inner, layers=layers),
-        Count(name="output projection", formula="2·B·T·D·H·K", each=2 * rows * d * inner, layers=layers),
-    ]
-    if config.feed_forward is not None:
-        each = 4 * rows * d * config.feed_forward
-        counts.append(Count(name="feed-forward", formula="4·B·T·D·F", each=each, layers=layers))
-    return tuple(counts)
+
+    def count(section: Section, name: str, steps: Iterable[Step]) -> FlopCount:
+        products = [step for step in steps if step.part == name]
+        shapes = [f"2 {step.axes} {step.over}" for step in products]
+        return FlopCount(
+            name=name,
+            formula=_formula(shapes),
+            each=sum(map(section.count, shapes)),
+            layers=section.layers,
+            bytes_each=4 * sum(_numbers_moved(section, step) for step in products),
+        )
+
+    return _counted(
+        forward_sections(config, batch, tokens, memory), lambda step: [step.part] if step.part else [], count
+    )
 
 
-def flops(config: EncoderConfig, batch: int, tokens: int) -> int:
+def flops(config: EncoderConfig, batch: int, tokens: int, memory: int | None = None) -> int:
     """Count the floating-point operations of one forward pass, see `flop_counts`."""
-    return sum(count.total for count in flop_counts(config, batch, tokens))
+    return sum(count.total for count in flop_counts(config, batch, tokens, memory))
 
 
-def attention_bytes_per_layer(config: EncoderConfig, batch: int, tokens: int, *, itemsize: int = 4) -> int:
-    """Return the bytes of one layer's attention weights [B, H, T, T]: B·H·T² numbers of `itemsize` bytes."""
-    _require_sizes(config, batch, tokens)
-    return batch * config.heads * tokens**2 * itemsize
+def attention_bytes(
+    config: EncoderConfig,
+    batch: int,
+    tokens: int,
+    memory: int | None = None,
+    *,
+    layers: Collection[int] | None = None,
+    itemsize: int = 4,
+) -> int:
+    """Return the bytes of attention weights, B·H·T² numbers for each layer's attention to its own sequence.
+
+    Args:
+        config: The encoder.
+        batch: B.
+        tokens: T.
+        memory: S, for cross-attention; None = T.
+        layers: The layers whose weights are counted; None = all.
+        itemsize: The bytes of a number: 4 for FP32, see `ITEM_BYTES`.
+    """
+    sections = forward_sections(config, batch, tokens, memory)
+    return itemsize * _numbers_sent(sections, layers, attention=True)
 
 
-def attention_bytes(config: EncoderConfig, batch: int, tokens: int, *, itemsize: int = 4) -> int:
-    """Return the bytes of the attention weights of all layers."""
-    return config.layers * attention_bytes_per_layer(config, batch, tokens, itemsize=itemsize)
+def longest_sequence(
+    config: EncoderConfig,
+    batch: int,
+    reply_limit: int,
+    memory: int | None = None,
+    *,
+    layers: Collection[int] | None = None,
+    itemsize: int = 4,
+) -> int:
+    """Return the largest T whose outputs and attention fit into one reply; 0 if none does.
+
+    Names and framing, some hundred bytes, are left out of account.
+
+    Args:
+        config: The encoder.
+        batch: B.
+        reply_limit: The largest reply, in bytes.
+        memory: S, for cross-attention; None = T.
+        layers: The layers whose attention is asked for; None = all.
+        itemsize: The bytes of a number of attention: 4 for FP32, see `ITEM_BYTES`.
+    """
+
+    def reply_bytes(tokens: int) -> int:
+        sections = forward_sections(config, batch, tokens, memory)
+        attention = itemsize * _numbers_sent(sections, layers, attention=True)
+        return attention + 4 * _numbers_sent(sections, layers, attention=False)
+
+    lengths = range(1, (config.positions or _MOST_TOKENS) + 1)
+    return bisect_right(lengths, reply_limit, key=reply_bytes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A tensor of a forward pass."""
-
-    stage: Literal["input", "each layer", "output"]
-    name: str
-    symbols: tuple[str, ...]
-    """The shape in letters, such as ("B", "T", "D")."""
-    sizes: tuple[int, ...]
-    """The shape in numbers, such as (1, 128, 768)."""
-
-
-def shape_trace(config: EncoderConfig, batch: int, tokens: int) -> tuple[Step, ...]:
-    """List the tensors of a forward pass, from input to output.
+def summary(
+    name: str,
+    config: EncoderConfig,
+    batch: int,
+    tokens: int,
+    memory: int | None = None,
+    *,
+    reply_limit: int = REPLY_LIMIT,
+) -> dict[str, Any]:
+    """Return all numbers of an encoder as JSON values.
 
     Raises:
-        ValueError: `batch` or `tokens` is not positive, or T is more than the encoder's positions.
+        ValueError: A size is not positive, T is more than the encoder's positions, or S has no use.
     """
-    _require_sizes(config, batch, tokens)
-    sizes = {
-        "B": batch,
-        "T": tokens,
-        "D": config.d_model,
-        "H": config.heads,
-        "K": config.head_size,
-        "H·K": config.inner_size,
-        "3·H·K": 3 * config.inner_size,
-        "F": config.feed_forward or 0,
+    sections = forward_sections(config, batch, tokens, memory)
+    flop_parts = flop_counts(config, batch, tokens, memory)
+    total_flops = sum(count.total for count in flop_parts)
+    total_bytes = sum(count.total_bytes for count in flop_parts)
+    # Layers differ where heads are pruned: the one that sends most must fit.
+    widest = [max(range(config.layers), key=lambda layer: attention_bytes(config, 1, 1, layers=[layer]))]
+    return {
+        "name": name,
+        "encoder": dataclasses.asdict(config),
+        "sizes": {**sections[0].sizes, "L": config.layers},
+        "sections": [
+            {
+                "stage": section.stage,
+                "layers": section.layers,
+                "steps": [
+                    {"tensor": step.name, "axes": step.axes.split(), "shape": section.shape(step.axes)}
+                    for step in section.steps
+                ],
+            }
+            for section in sections
+        ],
+        "parameters": {
+            "parts": [_count_values(count) for count in parameter_counts(config)],
+            "total": parameters(config),
+        },
+        "flops": {
+            "parts": [
+                _count_values(count)
+                | {
+                    "share": count.total / total_flops,
+                    "bytes": count.total_bytes,
+                    "flops_per_byte": count.intensity,
+                }
+                for count in flop_parts
+            ],
+            "total": total_flops,
+            "bytes": total_bytes,
+            "flops_per_byte": total_flops / total_bytes,
+        },
+        "attention": {
+            "reply_limit": reply_limit,
+            "sent_as": {
+                datatype: {
+                    which: {
+                        "bytes": attention_bytes(
+                            config, batch, tokens, memory, layers=layers, itemsize=itemsize
+                        ),
+                        "longest_sequence": longest_sequence(
+                            config, batch, reply_limit, memory, layers=layers, itemsize=itemsize
+                        ),
+                    }
+                    for which, layers in (("a_layer", widest), ("all", None))
+                }
+                for datatype, itemsize in ITEM_BYTES.items()
+            },
+        },
     }
-    inputs = [("x", "B T D")]
-    if config.vocabulary is not None:
-        inputs = [("token ids", "B T"), ("x = embeddings", "B T D")]
-    outputs = [("output", "B T D")]
-    if config.final_norm:
-        outputs.insert(0, ("x = norm(x)", "B T D"))
-    if config.pooling is not None:
-        outputs.append((f"pooled ({config.pooling})", "B D"))
-    stages: tuple[tuple[Literal["input", "each layer", "output"], list[tuple[str, str]]], ...] = (
-        ("input", inputs),
-        ("each layer", _layer_steps(config)),
-        ("output", outputs),
-    )
+
+
+def _counted(
+    sections: Iterable[Section],
+    parts_of: Callable[[Step], list[str]],
+    count: "Callable[[Section, str, Iterable[Step]], _Count]",
+) -> "tuple[_Count, ...]":
+    """Count every part of every section; what is equal in several kinds of layers is one part."""
+    merged: dict[tuple[str, int, bool], list[_Count]] = defaultdict(list)
+    for section in sections:
+        for name in dict.fromkeys(part for step in section.steps for part in parts_of(step)):
+            part = count(section, name, section.steps)
+            merged[name, part.each, part.layers is None].append(part)
     return tuple(
-        Step(
-            stage=stage,
-            name=name,
-            symbols=tuple(symbols.split()),
-            sizes=tuple(sizes[symbol] for symbol in symbols.split()),
+        dataclasses.replace(
+            same[0],
+            layers=None if same[0].layers is None else tuple(sorted(i for c in same for i in c.layers or ())),
         )
-        for stage, steps in stages
-        for name, symbols in steps
+        for same in merged.values()
     )
 
 
-def _layer_steps(config: EncoderConfig) -> list[tuple[str, str]]:
-    """List the tensors of one layer, each with its shape in letters."""
-    fused = [("q, k, v = x W_qkv", "B T 3·H·K")]
-    separate = [("q = x W_q", "B T H·K"), ("k = x W_k", "B T H·K"), ("v = x W_v", "B T H·K")]
-    attention = [
-        *(fused if config.fused else separate),
-        ("q by head", "B H T K"),
-        ("kᵀ by head", "B H K T"),
-        ("v by head", "B H T K"),
-        ("scores = q kᵀ / √K", "B H T T"),
-        ("weights = softmax", "B H T T"),
-        ("heads = weights v", "B H T K"),
-        ("concatenated heads", "B T H·K"),
-    ]
-    if config.feed_forward is None:
-        return [*attention, ("x = heads W_o", "B T D")]
-    up = ("hidden = act(x W_up)", "B T F")
-    if config.norm == "pre":
-        return [
-            ("norm(x)", "B T D"),
-            *attention,
-            ("x = x + heads W_o", "B T D"),
-            ("norm(x)", "B T D"),
-            up,
-            ("x = x + hidden W_down", "B T D"),
-        ]
-    return [
-        *attention,
-        ("x = norm(x + heads W_o)", "B T D"),
-        up,
-        ("x = norm(x + hidden W_down)", "B T D"),
-    ]
+def _numbers_sent(sections: Iterable[Section], layers: Collection[int] | None, *, attention: bool) -> int:
+    """Return how many numbers the attention of these layers has in a reply, or all other outputs."""
+    return sum(
+        section.count(step.axes)
+        * (1 if section.layers is None else sum(layers is None or i in layers for i in section.layers))
+        for section in sections
+        for step in section.steps
+        if step.role is not None and (step.role in ATTENTION) is attention
+    )
 
 
-def _require_sizes(config: EncoderConfig, batch: int, tokens: int) -> None:
-    for name, size in (("batch", batch), ("tokens", tokens)):
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, was {size}")
-    if config.positions is not None and tokens > config.positions:
-        raise ValueError(f"tokens must be at most {config.positions}, the model's positions, was {tokens}")
+def _numbers_moved(section: Section, step: Step) -> int:
+    """Return how many numbers a matrix product reads and writes at least."""
+    *rows, width = step.axes.split()
+    left = " ".join([*rows, step.over or ""])
+    # Two activations are multiplied for each sequence and head; a matrix of parameters is read once.
+    right = " ".join([*rows[:-1], step.over or "", width])
+    read = sum(section.count(axes) for _, axes in step.weights) or section.count(right)
+    return section.count(left) + read + section.count(step.axes)
+
+
+def _formula(shapes: Iterable[str]) -> str:
+    """Add up products of letters: "D H·K" and "H·K D" give 2·D·H·K."""
+    terms: Counter[str] = Counter()
+    for shape in shapes:
+        coefficient, letters = 1, Counter[str]()
+        for factor in factors(shape):
+            if factor.isdigit():
+                coefficient *= int(factor)
+            else:
+                letters[factor] += 1
+        ordered = sorted(letters.items(), key=lambda item: "BTSDFHKC".find(item[0]))
+        terms["·".join(letter + {1: "", 2: "²"}[power] for letter, power in ordered)] += coefficient
+    return " + ".join(
+        letters if times == 1 else f"{times:,}" + (f"·{letters}" if letters else "")
+        for letters, times in terms.items()
+    )
+
+
+def _count_values(count: Count) -> dict[str, Any]:
+    return {
+        "part": count.name,
+        "formula": count.formula,
+        "each": count.each,
+        "layers": count.layers,
+        "total": count.total,
+    }
+
+
+_Count = TypeVar("_Count", bound=Count)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
-from polyhead_model.block import DecoderBlock, layer_of
+from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig, Pooling
+from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
 
 
@@ -34,22 +35,37 @@ class EncoderOutput(NamedTuple):
 
 
 class Embeddings(nn.Module):
-    """The sum of token, position and type embeddings, with a layer norm where the model has one."""
+    """The sum of token, position and type embeddings, with a norm and a projection where the model has one."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         if config.vocabulary is None:
             raise ValueError("Embeddings need config.vocabulary; an encoder of vectors has none")
-        width = config.d_model
+        width = config.embedding_size
         self.tokens = nn.Embedding(config.vocabulary, width)
-        self.positions = nn.Embedding(config.position_rows, width) if config.positions else None
+        self.positions = nn.Embedding(config.position_rows, width) if config.position_rows else None
         self.padding_id = config.padding_id
+        self.token_dropout_id = config.token_dropout_id
         self.types = nn.Embedding(config.types, width) if config.types else None
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_epsilon) if config.embedding_norm else None
+        self.norm = norm_of(config, width) if config.embedding_norm else None
+        self.projection = nn.Linear(width, config.d_model) if config.embedding_width else None
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Embed ids [B, T] as vectors [B, T, D]; without `token_type_ids`, every token is of type 0."""
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
+        """Embed ids as vectors.
+
+        Args:
+            input_ids: [B, T].
+            token_type_ids: [B, T]; None = every token is of type 0.
+            valid: Boolean [B, T], True = token; None = no padding.
+
+        Returns:
+            [B, T, D].
+        """
         x: Tensor = self.tokens(input_ids)
+        if self.token_dropout_id is not None:
+            x = drop_tokens(x, input_ids == self.token_dropout_id, valid)
         if self.types is not None:
             x = x + (self.types.weight[0] if token_type_ids is None else self.types(token_type_ids))
         if self.positions is not None and self.padding_id is not None:
@@ -57,7 +73,27 @@ class Embeddings(nn.Module):
             x = x + self.positions(counted.cumsum(1) * counted)
         elif self.positions is not None:
             x = x + self.positions.weight[: input_ids.shape[1]]
-        return x if self.norm is None else self.norm(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.projection is None else self.projection(x)
+
+
+TRAINED_WITHOUT_MASK = 1 - 0.15 * 0.8
+"""The share of tokens that were not masked when ESM was trained."""
+
+
+def drop_tokens(x: Tensor, dropped: Tensor, valid: Tensor | None) -> Tensor:
+    """Set embeddings to zero, and scale the others as if as many were zero as in training (ESM).
+
+    Args:
+        x: [B, T, D].
+        dropped: Boolean [B, T].
+        valid: Boolean [B, T], True = token; None = no padding.
+    """
+    tokens = torch.ones_like(dropped) if valid is None else valid
+    kept = (tokens & ~dropped).sum(1)
+    scale = TRAINED_WITHOUT_MASK * tokens.sum(1) / kept.clamp(min=1)  # all are zero where none is kept
+    return torch.where(dropped[..., None], 0, x) * scale.to(x.dtype)[:, None, None]
 
 
 class Encoder(FusibleModule):
@@ -72,10 +108,20 @@ class Encoder(FusibleModule):
         super().__init__()
         self.config = config
         self.embeddings = None if config.vocabulary is None else Embeddings(config)
-        self.layers = nn.ModuleList(layer_of(config) for _ in range(config.layers))
-        self.final_norm = (
-            nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon) if config.final_norm else None
+        distinct = 1 if config.shared_layers else config.layers
+        self.layers = nn.ModuleList(layer_of(config, number) for number in range(distinct))
+        self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
+        self.relative_bias = (
+            None
+            if config.relative_buckets is None or config.relative_distance is None
+            else RelativeBias(
+                config.heads, buckets=config.relative_buckets, distance=config.relative_distance
+            )
         )
+
+    def layer(self, number: int) -> nn.Module:
+        """Return layer `number`, which may be all of them."""
+        return self.layers[0 if self.config.shared_layers else number]
 
     def forward(
         self,
@@ -117,13 +163,18 @@ class Encoder(FusibleModule):
         if self.embeddings is not None:
             # Padding may hold any number, which need not be a valid id.
             types = None if token_type_ids is None else _zero_padding(token_type_ids, valid)
-            x = self.embeddings(_zero_padding(x, valid), types)
+            x = self.embeddings(_zero_padding(x, valid), types, valid)
         x = _zero_padding(x, valid)
         visible = masks.combine(
             None if valid is None else valid[:, :, None] & valid[:, None, :],
             masks.causal(tokens, device=x.device) if self.config.causal else None,
             mask,
         )
+        near = visible
+        if self.config.local_window is not None:
+            near = masks.combine(visible, masks.window(tokens, self.config.local_window, device=x.device))
+        bias = None if self.relative_bias is None else self.relative_bias(tokens)
+        rotation, near_rotation = self._rotations(tokens, x.device)
         visible_memory = memory_mask
         if memory is not None:
             valid_memory = (
@@ -137,8 +188,8 @@ class Encoder(FusibleModule):
             )
         attention: list[Tensor] = []
         cross_attention: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
-            cross_weights = None
+        for number in range(self.config.layers):
+            layer, is_local, cross_weights = self.layer(number), self.config.is_local(number), None
             if isinstance(layer, DecoderBlock):
                 x, weights, cross_weights = layer(
                     x,
@@ -152,8 +203,10 @@ class Encoder(FusibleModule):
                 x, weights = layer(
                     x,
                     memory,
-                    mask=visible if memory is None else visible_memory,
+                    mask=visible_memory if memory is not None else near if is_local else visible,
                     head_mask=None if head_mask is None else head_mask[:, number],
+                    bias=bias,
+                    rotation=near_rotation if is_local else rotation,
                     need_weights=need_weights,
                     attend=attend,
                 )
@@ -183,6 +236,18 @@ class Encoder(FusibleModule):
         """
         return self._pool(output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1]))
 
+    def _rotations(self, tokens: int, device: torch.device) -> tuple[Rotation | None, Rotation | None]:
+        """Return the rotations of layers that see everything, and of local ones."""
+        config = self.config
+        if config.rotary_base is None:
+            return None, None
+        frequencies = config.rotary_frequencies or rotary_frequencies(config.rotary_base, config.head_size)
+        rotation = rotation_of(frequencies, tokens, device=device)
+        if config.local_rotary_base is None:
+            return rotation, rotation
+        local = rotary_frequencies(config.local_rotary_base, config.head_size)
+        return rotation, rotation_of(local, tokens, device=device)
+
     def _pool(self, output: Tensor, valid: Tensor | None) -> Tensor | None:
         if self.config.pooling is None:
             return None
@@ -204,6 +269,10 @@ class Encoder(FusibleModule):
         batch, tokens = x.shape[:2]
         if tokens == 0:
             raise ValueError("T must be at least 1, was 0")
+        if self.config.positions is not None and tokens > self.config.positions:
+            raise ValueError(
+                f"T must be at most {self.config.positions}, the model's positions, was {tokens}"
+            )
         if lengths is not None:
             _check_lengths("lengths", lengths, batch, "T", tokens)
         if mask is not None:
@@ -265,10 +334,6 @@ class Encoder(FusibleModule):
     def _check_ids(self, x: Tensor, token_type_ids: Tensor | None) -> None:
         if x.ndim != 2:
             raise ValueError(f"x must hold token ids [B, T], had the shape {list(x.shape)}")
-        if self.config.positions is not None and x.shape[1] > self.config.positions:
-            raise ValueError(
-                f"T must be at most {self.config.positions}, the model's positions, was {x.shape[1]}"
-            )
         _check_integers("x", x)
         if token_type_ids is None:
             return

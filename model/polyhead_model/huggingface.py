@@ -53,7 +53,7 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
         prompt: Whether to use the default prompt of sentence-transformers.
 
     Raises:
-        CheckpointError: The folder is not a checkpoint of the BERT family, or needs something that
+        CheckpointError: The folder is not a checkpoint of a supported type, or needs something that
             polyhead does not support.
     """
     if not folder.is_dir():
@@ -70,28 +70,29 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
     dialect = DIALECTS[model_type]
     _refuse_variants(path, config)
     _refuse_adapters(modules.transformer)
-    padding_id = integer(path, config, "pad_token_id") if dialect.padding_takes_no_position else None
-    positions = integer(path, config, "max_position_embeddings")
+    fields = dialect.fields(path, config)
+    padding_id = fields.get("padding_id")
+    positions = integer(path, config, dialect.positions)
     if padding_id is not None:
         positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
-    named = dialect.layer_norm_epsilon
-    epsilon = 1e-12 if named is None else config.get(named, 1e-12)
+    named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
     try:
         encoder = EncoderConfig(
-            d_model=integer(path, config, dialect.d_model),
-            heads=integer(path, config, dialect.heads),
-            layers=integer(path, config, dialect.layers),
-            feed_forward=integer(path, config, dialect.feed_forward),
-            activation=_activation(path, config, dialect.activation),
-            layer_norm_epsilon=epsilon,  # type: ignore[arg-type]  # EncoderConfig checks it
-            vocabulary=integer(path, config, "vocab_size"),
-            positions=positions,
-            padding_id=padding_id,
-            types=0 if types == 1 else types,
-            embedding_norm=True,
-            pooling=modules.pooling,
-            normalise=modules.normalise,
+            **{
+                "d_model": integer(path, config, dialect.d_model),
+                "heads": integer(path, config, dialect.heads),
+                "layers": integer(path, config, dialect.layers),
+                "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
+                "activation": _activation(path, config, dialect.activation),
+                "layer_norm_epsilon": default if named is None else config.get(named, default),
+                "vocabulary": integer(path, config, "vocab_size"),
+                "positions": positions,
+                "types": 0 if types == 1 else types,
+                "pooling": modules.pooling,
+                "normalise": modules.normalise,
+            }
+            | fields
         )
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
@@ -111,7 +112,9 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
     )
 
 
-def _activation(path: Path, config: Mapping[str, object], name: str) -> Activation:
+def _activation(path: Path, config: Mapping[str, object], name: str | None) -> Activation:
+    if name is None:
+        return "gelu"
     value = config.get(name)
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise CheckpointError(f"{path}: {name} must be one of {', '.join(ACTIVATIONS)}, was {value!r}")
@@ -119,13 +122,7 @@ def _activation(path: Path, config: Mapping[str, object], name: str) -> Activati
 
 
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
-    """Reject variants that share a model_type with BERT, but not its equations."""
-    position_embedding = config.get("position_embedding_type", "absolute")
-    if position_embedding != "absolute":
-        raise CheckpointError(
-            f"{path}: position_embedding_type must be 'absolute', was {position_embedding!r}: "
-            "relative positions are not supported"
-        )
+    """Reject variants of any type that share its name, but not its equations."""
     pruned = config.get("pruned_heads")
     if isinstance(pruned, dict) and any(pruned.values()):
         raise CheckpointError(
@@ -139,12 +136,6 @@ def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
         )
     if config.get("is_decoder"):
         raise CheckpointError(f"{path}: is_decoder must be false, was true: polyhead serves encoders")
-    width = config.get("hidden_size")
-    if config.get("embedding_size", width) != width:
-        raise CheckpointError(
-            f"{path}: embedding_size must equal hidden_size ({width}), was {config['embedding_size']!r}: "
-            "embeddings of another width are not supported"
-        )
 
 
 def _refuse_adapters(folder: Path) -> None:

@@ -71,6 +71,16 @@ def causal(tokens: int, *, device: torch.device | None = None) -> Tensor:
     return (position[:, None] >= position[None, :])[None]
 
 
+def window(tokens: int, width: int, *, device: torch.device | None = None) -> Tensor:
+    """Return the local mask [1, T, T]: every token sees those at most width // 2 away."""
+    position = torch.arange(tokens, device=device)
+    # Two comparisons of one axis each: the differences of all pairs would take eight times the memory.
+    near = (position[None, :] <= position[:, None] + width // 2) & (
+        position[None, :] >= position[:, None] - width // 2
+    )
+    return near[None]
+
+
 def valid_tokens(lengths: Tensor, tokens: int) -> Tensor:
     """Mark the positions that hold tokens rather than padding: lengths [B] → [B, T]."""
     return torch.arange(tokens, device=lengths.device)[None, :] < lengths[:, None]

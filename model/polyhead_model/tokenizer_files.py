@@ -16,17 +16,23 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 ADDED_TOKENS = "added_tokens.json"
 
 _CLASSES: Mapping[str, str] = {
+    "albert": "AlbertTokenizer",
     "bert": "BertTokenizer",
     "camembert": "CamembertTokenizer",
     "distilbert": "DistilBertTokenizer",
     "electra": "ElectraTokenizer",
+    "esm": "EsmTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "modernbert": "PreTrainedTokenizerFast",
+    "mpnet": "MPNetTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
 """The tokenizer class that transformers uses for a model type if tokenizer_config.json names none."""
 
-_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
-_ROBERTA = ("RobertaTokenizer",)
+_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
+_BYTE_LEVEL = ("GPT2Tokenizer", "RobertaTokenizer")
+_ROBERTA_TEMPLATE = ("MPNetTokenizer", "RobertaTokenizer")
 
 _REMEDY = (
     "make the two files agree, or let transformers do it: "
@@ -83,11 +89,30 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
     path = folder / CONFIG
     config = read_object(path) if path.is_file() else {}
     # Since transformers 5, only the fast classes exist, under the names of the slow ones.
-    name = str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
+    named = str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
+    name = _CLASSES[model_type] if model_type == "modernbert" else named  # whatever is named
     if name in _BERT:
         _check_normalizer(path, config, tokenizer)
-    elif name in _ROBERTA:
-        _check_prefix_space(path, config, tokenizer)
+    elif name in _BYTE_LEVEL:
+        _check_byte_level(path, config, tokenizer)
+    elif name == "AlbertTokenizer":
+        _check_albert(path, config, tokenizer)
+    elif name == "EsmTokenizer":
+        raise CheckpointError(
+            f"{path}: tokenizer_class must be 'PreTrainedTokenizerFast' where there is a tokenizer.json, was "
+            f"{config.get('tokenizer_class')!r}: EsmTokenizer reads vocab.txt instead"
+        )
+    if name in _ROBERTA_TEMPLATE:
+        first, last = (_token(config, f"{kind}_token") for kind in ("cls", "sep"))
+        first, last = first or "<s>", last or "</s>"
+        _check_templates(path, tokenizer, (first, "A", last), (first, "A", last, last, "B", last))
+    elif "add_bos_token" in config or "add_eos_token" in config:
+        # Given, even as false, they replace the template of tokenizer.json.
+        first, last = (
+            (_token(config, f"{kind}_token"),) if config.get(f"add_{kind}_token") else ()
+            for kind in ("bos", "eos")
+        )
+        _check_templates(path, tokenizer, (*first, "A", *last), (*first, "A", *last, *first, "B", *last))
     if config.get("split_special_tokens"):
         raise CheckpointError(
             f"{path}: split_special_tokens must be false, was true: special tokens in text are taken as such"
@@ -136,13 +161,106 @@ def _check_normalizer(path: Path, config: Mapping[str, object], tokenizer: Mappi
         _check_flag(path, flag, bool(said), bool(done), given=config.get(flag) is not None)
 
 
-def _check_prefix_space(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
-    """Compare add_prefix_space, which RoBERTa tokenizers read from tokenizer_config.json."""
+def _check_byte_level(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
+    """Compare what byte-level BPE does before its model; add_prefix_space is read from the configuration."""
     pre_tokenizer = tokenizer.get("pre_tokenizer")
-    if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "ByteLevel":
-        said = bool(config.get("add_prefix_space", False))
-        done = bool(pre_tokenizer.get("add_prefix_space", False))
-        _check_flag(path, "add_prefix_space", said, done, given="add_prefix_space" in config)
+    kind = pre_tokenizer.get("type") if isinstance(pre_tokenizer, dict) else pre_tokenizer
+    if tokenizer.get("normalizer") is not None or not isinstance(pre_tokenizer, dict) or kind != "ByteLevel":
+        raise CheckpointError(
+            f"{path.with_name(TOKENIZER)}: must have no normalizer and the pre_tokenizer ByteLevel, as "
+            f"transformers gives a tokenizer of this class, has {tokenizer.get('normalizer')} and {kind}: "
+            f"{_REMEDY}, or name 'PreTrainedTokenizerFast' as tokenizer_class in {CONFIG}"
+        )
+    said = bool(config.get("add_prefix_space", False))
+    done = bool(pre_tokenizer.get("add_prefix_space", False))
+    _check_flag(path, "add_prefix_space", said, done, given="add_prefix_space" in config)
+
+
+def _check_albert(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
+    """Compare normalizers and prefix space, which ALBERT tokenizers build from tokenizer_config.json."""
+    normalizer = tokenizer.get("normalizer")
+    parts = normalizer.get("normalizers") if isinstance(normalizer, dict) else None
+    done = [
+        (part.get("pattern"), part.get("content")) if part.get("type") == "Replace" else part.get("type")
+        for part in (parts if isinstance(parts, list) else [normalizer])
+        if isinstance(part, dict)
+    ]
+    wanted: list[object] = [({"String": quotes}, '"') for quotes in ("``", "''")]
+    wanted += [] if config.get("keep_accents", False) else ["NFKD", "StripAccents"]
+    wanted += ["Lowercase"] if config.get("do_lower_case", True) else []
+    wanted += ["Precompiled"] if "Precompiled" in done else []
+    remedy = f"{_REMEDY}, or name 'PreTrainedTokenizerFast' as tokenizer_class in {CONFIG}"
+    if done != wanted:
+        raise CheckpointError(
+            f"{path}: do_lower_case and keep_accents stand for the normalizers {wanted}, but tokenizer.json has "
+            f"{done}: {remedy}"
+        )
+    scheme = "always" if config.get("add_prefix_space", True) else "never"
+    if (found := _metaspace(tokenizer)) != scheme:
+        raise CheckpointError(
+            f"{path}: add_prefix_space stands for the pre_tokenizers WhitespaceSplit and Metaspace with "
+            f"prepend_scheme {scheme!r}, but tokenizer.json has {found!r}: {remedy}"
+        )
+    model = tokenizer.get("model")
+    if not isinstance(model, dict) or model.get("unk_id") != 1 or model.get("byte_fallback"):
+        raise CheckpointError(
+            f"{path.with_name(TOKENIZER)}: the model must be Unigram with the unknown token 1 and without "
+            f"byte_fallback, as transformers gives a tokenizer of this class: {remedy}"
+        )
+
+
+def _metaspace(tokenizer: Mapping[str, object]) -> object:
+    """Return the prepend_scheme of the pre-tokenizers WhitespaceSplit, Metaspace; else what there is."""
+    pre_tokenizer = tokenizer.get("pre_tokenizer")
+    parts = pre_tokenizer.get("pretokenizers") if isinstance(pre_tokenizer, dict) else None
+    match parts:
+        case [{"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "▁", **rest}]:
+            return rest.get("prepend_scheme", "always" if rest.get("add_prefix_space") else "never")
+    return pre_tokenizer
+
+
+def _check_templates(
+    path: Path, tokenizer: Mapping[str, object], single: tuple[str | None, ...], pair: tuple[str | None, ...]
+) -> None:
+    """Compare the special tokens around one text and around two with those that transformers adds."""
+    if (done := _templates(tokenizer)) != (single, pair):
+        raise CheckpointError(
+            f"{path}: stands for the special tokens {_shown(single)} and {_shown(pair)}, but tokenizer.json adds "
+            f"{' and '.join(map(_shown, done))}: {_REMEDY}"
+        )
+
+
+def _shown(template: Iterable[str | None]) -> str:
+    return repr(" ".join(map(str, template)))
+
+
+def _templates(tokenizer: Mapping[str, object]) -> tuple[tuple[str | None, ...], ...]:
+    """Return the special tokens around texts A, and A and B."""
+    processor = tokenizer.get("post_processor")
+    match processor:
+        case {"type": "RobertaProcessing", "cls": [str(first), _], "sep": [str(last), _]}:
+            return (first, "A", last), (first, "A", last, last, "B", last)
+        case {"type": "BertProcessing", "cls": [str(first), _], "sep": [str(last), _]}:
+            return (first, "A", last), (first, "A", last, "B", last)
+        case {"type": "TemplateProcessing", "single": list(single), "pair": list(pair)}:
+            return tuple(tuple(map(_piece, each)) for each in (single, pair))
+        case {"type": "Sequence", "processors": list(several)}:
+            adding = [each for each in several if not isinstance(each, dict) or each["type"] != "ByteLevel"]
+            return _templates({"post_processor": adding[0]}) if len(adding) == 1 else (("A",), ("A", "B"))
+    return ("A",), ("A", "B")
+
+
+def _piece(piece: object) -> str:
+    match piece:
+        case {"SpecialToken": {"id": str(token)}} | {"Sequence": {"id": str(token)}}:
+            return token
+    return str(piece)
+
+
+def _token(config: Mapping[str, object], name: str) -> str | None:
+    token = config.get(name)
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
 
 
 def _check_flag(path: Path, flag: str, said: bool, done: bool, *, given: bool) -> None:

@@ -1,8 +1,9 @@
 """Read the CPU and memory limits of Linux control groups.
 
-Server and load tests both need them, and neither may import the other, so this is in the package below both.
+Server, export and load tests need them, and none may import another, so this is in the package below them.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ class MemoryLimit(NamedTuple):
 
     limit: int
     used: int
-    """The bytes in use; 0 if unknown."""
+    """The bytes in use, without cached files that the kernel can drop; 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,19 @@ class ControlGroups:
     def memory_limits(self) -> Iterator[MemoryLimit]:
         """Yield every memory limit that applies."""
         for version, folder in self._folders("memory"):
-            limit, used = (
-                ("memory.max", "memory.current")
+            limit, used, cached = (
+                ("memory.max", "memory.current", "inactive_file")
                 if version == 2
-                else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+                else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
             )
             for most in _numbers(folder / limit):
                 if most < _NO_LIMIT:
-                    yield MemoryLimit(most, sum(_numbers(folder / used)))
+                    droppable = _table(folder / "memory.stat").get(cached, 0)
+                    yield MemoryLimit(most, max(0, sum(_numbers(folder / used)) - droppable))
+
+    def memory_left(self) -> int:
+        """Return how many more bytes fit into every memory limit; `sys.maxsize` without one."""
+        return min((max(0, limit - used) for limit, used in self.memory_limits()), default=sys.maxsize)
 
     def _folders(self, controller: str) -> Iterator[tuple[int, Path]]:
         """Yield the folders of the groups of a controller, innermost first, each with its version."""
@@ -81,3 +87,11 @@ def _numbers(*files: Path) -> list[int]:
         return [int(word) for file in files for word in file.read_text().split()]
     except (OSError, ValueError):
         return []
+
+
+def _table(file: Path) -> dict[str, int]:
+    """Return the numbers of a file of lines such as `inactive_file 4096`; empty if it is missing."""
+    try:
+        return {name: int(value) for name, value in map(str.split, file.read_text().splitlines())}
+    except (OSError, ValueError):
+        return {}

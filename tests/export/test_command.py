@@ -56,6 +56,11 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--preset", "teaching", "--heads", "3"], r"d_model \(256\) must be a multiple of heads \(3\)"),
         (["--preset", "teaching", "--heads", "2,2"], "head counts must differ from each other, were 2, 2"),
         (["--preset", "teaching", "--heads", "0"], "heads must be at least 1, was 0"),
+        (
+            ["--preset", "gpt3", "--layers", "96"],
+            r"57,986,777,088 parameters takes about [\d,]{15} bytes of memory \(.* GiB are free: "
+            "export it on a larger machine, or with fewer layers",
+        ),
         (["--preset", "teaching", "--name", "a.b"], "must start with a letter or digit"),
         (["--checkpoint", "somewhere", "--name", "../x"], r"must start with a letter .*, was '\.\./x'"),
     ],

@@ -1,5 +1,6 @@
 """`polyhead describe` as a user calls it."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,7 +51,45 @@ def test_numbers_of_bert_base(describe: Describe) -> None:
     assert line("weights = softmax")[-7:] == ["1", "×", "12", "×", "128", "×", "128"]
     assert line("attention matrices")[-3:] == ["2,359,296", "12", "28,311,552"]
     assert line("a layer") == ["a", "layer", "7,087,872", "12", "85,054,464"]
-    assert line("FP32") == ["FP32", "768.0", "KiB", "9.0", "MiB"]
+    assert line("scores  ")[-6:] == ["2·B·T²·H·K", "12", "301.99", "M", "1.4%", "16.0"]
+    assert line("a layer as FP32")[-5:] == ["FP32", "768.0", "KiB", "1.2%", "1,150"]
+    assert line("all as FP32")[-5:] == ["FP32", "9.0", "MiB", "14.1%", "338"]
+
+
+def test_every_number_as_json(describe: Describe) -> None:
+    numbers = json.loads(describe("--preset", "bert-base", "--reply-limit", "4194304", "--json"))
+
+    assert list(numbers) == ["name", "encoder", "sizes", "sections", "parameters", "flops", "attention"]
+    assert numbers["sizes"] == {"B": 1, "T": 128, "D": 768, "H": 12, "K": 64, "F": 3072, "L": 12}
+    assert numbers["sections"][1]["steps"][0] == {
+        "tensor": "q = x W_q",
+        "axes": ["B", "T", "H·K"],
+        "shape": [1, 128, 768],
+    }
+    assert numbers["parameters"]["total"] == 85_054_464
+    assert numbers["flops"]["parts"][1] == {
+        "part": "scores",
+        "formula": "2·B·T²·H·K",
+        "each": 25_165_824,
+        "layers": list(range(12)),
+        "total": 301_989_888,
+        "share": pytest.approx(0.0135, rel=0.01),
+        "bytes": 18_874_368,
+        "flops_per_byte": 16.0,
+    }
+    assert numbers["attention"]["reply_limit"] == 4_194_304
+    assert numbers["attention"]["sent_as"]["FP16"]["all"] == {"bytes": 4_718_592, "longest_sequence": 115}
+
+    assert [one["name"] for one in json.loads(describe("--json"))] == list(PRESETS)
+
+
+def test_cross_attention_has_a_length_of_its_own(describe: Describe) -> None:
+    printed = describe("--preset", "cross", "--tokens", "3", "--memory", "5")
+
+    assert printed.startswith("cross: B = 1, T = 3, D = 768, H = 12, K = 64, S = 5, L = 1")
+    assert "B × H × T × S   1 × 12 × 3 × 5" in printed
+    with pytest.raises(DescribeError, match="memory must be left out for an encoder without cross-attention"):
+        describe("--preset", "gpt2", "--memory", "5")
 
 
 def test_checkpoint(describe: Describe, minilm_checkpoint: Path) -> None:

@@ -1,25 +1,33 @@
-"""Counted by formula, against what PyTorch has and does."""
+"""Counted from the steps of a forward pass, against what PyTorch has and does."""
 
-from collections.abc import Callable
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from polyhead_model import (
     PRESETS,
     Encoder,
     EncoderConfig,
+    EncoderOutput,
     attention_bytes,
-    attention_bytes_per_layer,
     flop_counts,
     flops,
+    longest_sequence,
     parameter_counts,
     parameters,
-    shape_trace,
+    summary,
 )
+from polyhead_model.describe import REPLY_LIMIT
+from polyhead_server.settings import Settings
 
 TOKENS = EncoderConfig(
     d_model=12,
@@ -32,94 +40,186 @@ TOKENS = EncoderConfig(
     embedding_norm=True,
     pooling="mean",
 )
-CONFIGS = dict(PRESETS) | {
-    "tokens": TOKENS,
-    "padding without a position": replace(TOKENS, padding_id=3),
-    "own width": replace(TOKENS, head_width=5, bias=False, fused=True),
-    "attention only": EncoderConfig(d_model=10, heads=2, layers=1, vocabulary=9, final_norm=True),
-}
 
 
-def on_meta(config: EncoderConfig) -> Encoder:
-    """An encoder without memory: the largest presets have gigabytes."""
+@st.composite
+def configs(draw: st.DrawFn) -> EncoderConfig:
+    """Any combination of fields that changes a shape; torch computes products of width 1 differently."""
+
+    def maybe(value: st.SearchStrategy[Any], *, when: bool = True, otherwise: Any = None) -> Any:
+        return draw(value | st.just(otherwise)) if when else otherwise
+
+    some, flag = st.integers(2, 5), st.booleans()
+    blocks, tokens, pre = draw(flag), draw(flag), draw(flag)
+    cross = maybe(st.sampled_from(["alone", "after_self"] if blocks else ["alone"]), when=not tokens)
+    layers = draw(st.integers(1, 4))
+    shared = layers > 1 and draw(flag)
+    relative = maybe(st.sampled_from([4, 6]), when=cross is None)
+    positions = maybe(st.integers(7, 9), when=tokens)
+    return EncoderConfig(
+        d_model=draw(st.integers(2, 9)),
+        heads=draw(st.integers(1, 4)),
+        layers=layers,
+        head_width=2 * draw(st.integers(1, 3)),
+        feed_forward=draw(some) if blocks else None,
+        norm="pre" if blocks and pre else "post",
+        first_attention_norm=maybe(st.just(False), when=blocks and pre and not shared, otherwise=True),
+        norm_bias=draw(flag),
+        gated=blocks and draw(flag),
+        shared_layers=shared,
+        bias=draw(flag),
+        fused=cross != "alone" and draw(flag),
+        causal=cross != "alone" and draw(flag),
+        local_window=maybe(st.just(4), when=cross is None),
+        rotary_base=maybe(st.just(1e4), when=cross is None and positions is None),
+        relative_buckets=relative,
+        relative_distance=relative,
+        cross_attention=cross,
+        vocabulary=draw(some) if tokens else None,
+        embedding_width=maybe(some, when=tokens),
+        positions=positions,
+        padding_id=maybe(st.just(1), when=positions is not None),
+        types=draw(st.integers(0, 2)) if tokens else 0,
+        embedding_norm=tokens and draw(flag),
+        final_norm=draw(flag),
+        pooling=maybe(st.sampled_from(["mean", "cls", "max"])),
+    )
+
+
+class MatrixProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of operands and results of matrix products."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
+            self.bytes += sum(each.nbytes for each in (*args, result) if isinstance(each, Tensor))
+        return result
+
+
+def run(encoder: Encoder, batch: int, tokens: int, memory: int) -> EncoderOutput:
+    """A forward pass on tensors without memory: the largest presets have gigabytes."""
+    width = encoder.config.d_model
+    options = {}
+    with torch.device("meta"), torch.no_grad():
+        x = torch.zeros(batch, tokens, width)
+        if encoder.config.vocabulary is not None:
+            x = torch.zeros(batch, tokens, dtype=torch.int64)
+        if encoder.config.cross_attention is not None:
+            options["memory"] = torch.zeros(batch, memory, width)
+        result: EncoderOutput = encoder(x, need_weights=True, **options)
+    return result
+
+
+def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
     with torch.device("meta"):
-        return Encoder(config).eval()
+        encoder = Encoder(config).eval()
+    with FlopCounterMode(display=False) as counter, MatrixProducts() as products:  # type: ignore[no-untyped-call]
+        result = run(encoder, batch, tokens, memory)
+    length = None if config.cross_attention is None else memory
+    numbers = summary("any", config, batch, tokens, length)
+
+    assert numbers["parameters"]["total"] == parameters(config)
+    assert parameters(config) == sum(each.numel() for each in encoder.state_dict().values())
+    in_layers = sum(count.total for count in parameter_counts(config) if count.layers is not None)
+    assert in_layers == sum(each.numel() for each in encoder.layers.parameters())
+
+    assert numbers["flops"]["total"] == counter.get_total_flops() == flops(config, batch, tokens, length)
+    assert sum(part["share"] for part in numbers["flops"]["parts"]) == pytest.approx(1)
+    assert numbers["flops"]["bytes"] == products.bytes
+
+    attended = [each for each in (result.attention, result.cross_attention) if each is not None]
+    for layer, weights in enumerate(zip(*attended, strict=True)):
+        by_layer = attention_bytes(config, batch, tokens, length, layers=[layer])
+        assert by_layer == sum(each.nbytes for each in weights)
+    total = sum(each.numel() for one in attended for each in one)
+    assert attention_bytes(config, batch, tokens, length, itemsize=1) == total
+
+    shapes = {
+        step["tensor"]: tuple(step["shape"]) for section in numbers["sections"] for step in section["steps"]
+    }
+    first = "cross weights = softmax" if config.cross_attention == "alone" else "weights = softmax"
+    assert shapes[first] == attended[0][0].shape
+    if result.cross_attention is not None:
+        assert shapes["cross weights = softmax"] == result.cross_attention[0].shape
+    assert shapes["output"] == result.output.shape
+    if result.pooled is not None:
+        assert shapes[f"pooled ({config.pooling})"] == result.pooled.shape
+    for section in numbers["sections"]:
+        letters = numbers["sizes"] | {"H·K": config.inner_size, "3·H·K": 3 * config.inner_size}
+        for step in section["steps"]:
+            assert [letters[axis] for axis in step["axes"]] == list(step["shape"])
+    assert json.loads(json.dumps(numbers))["encoder"]["d_model"] == config.d_model
 
 
-def meta_input(config: EncoderConfig, batch: int, tokens: int) -> Tensor:
-    if config.vocabulary is None:
-        return torch.zeros(batch, tokens, config.d_model, device="meta")
-    return torch.zeros(batch, tokens, dtype=torch.int64, device="meta")
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets(name: str) -> None:
+    check(PRESETS[name], 3, 7, 5)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_parameters_are_those_of_the_module(name: str) -> None:
-    encoder = on_meta(CONFIGS[name])
-    counts = parameter_counts(CONFIGS[name])
-
-    assert parameters(CONFIGS[name]) == sum(parameter.numel() for parameter in encoder.parameters())
-    per_layer = sum(count.each for count in counts if count.layers is not None)
-    assert per_layer == sum(parameter.numel() for parameter in encoder.layers[0].parameters())
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(config=configs(), batch=st.integers(1, 3), tokens=st.integers(2, 7), memory=st.integers(2, 5))
+def test_any_configuration(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
+    check(config, batch, tokens, memory)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_operations_are_those_that_pytorch_counts(name: str) -> None:
-    config = CONFIGS[name]
-    with FlopCounterMode(display=False) as counter, torch.device("meta"):
-        on_meta(config)(meta_input(config, 3, 7))
+def test_formulas_add_up() -> None:
+    config = replace(TOKENS, head_width=5)
 
-    assert flops(config, 3, 7) == counter.get_total_flops()
-    assert sum(count.total for count in flop_counts(config, 3, 7)) == flops(config, 3, 7)
+    assert {count.name: count.formula for count in parameter_counts(config)} == {
+        "token embeddings": "30·D",
+        "position embeddings": "16·D",
+        "type embeddings": "2·D",
+        "embedding norm": "2·D",
+        "attention matrices": "4·D·H·K",
+        "attention biases": "3·H·K + D",
+        "layer norms": "4·D",
+        "feed-forward matrices": "2·D·F",
+        "feed-forward biases": "F + D",
+    }
+    assert [(count.name, count.formula) for count in flop_counts(config, 3, 7)] == [
+        ("q, k, v", "6·B·T·D·H·K"),
+        ("scores", "2·B·T²·H·K"),
+        ("weighted values", "2·B·T²·H·K"),
+        ("output projection", "2·B·T·D·H·K"),
+        ("feed-forward", "4·B·T·D·F"),
+    ]
 
 
-def test_attention_bytes_are_those_of_the_tensors() -> None:
-    attention = Encoder(TOKENS)(torch.zeros(2, 5, dtype=torch.int64), need_weights=True).attention
+def test_separate_projections_read_their_input_three_times() -> None:
+    separate, fused = (
+        flop_counts(replace(PRESETS["teaching"], fused=fused), 1, 128)[0] for fused in (False, True)
+    )
 
-    assert attention_bytes(TOKENS, 2, 5) == sum(weights.nbytes for weights in attention)
-    assert attention_bytes_per_layer(TOKENS, 2, 5) == attention[0].nbytes
-    assert attention_bytes(TOKENS, 2, 5, itemsize=1) == sum(weights.numel() for weights in attention)
-    assert attention_bytes(PRESETS["bert-base"], 1, 128) == 9 * 2**20
+    assert separate.total == fused.total
+    assert separate.total_bytes - fused.total_bytes == 2 * 2 * 128 * 256 * 4  # x, in both layers
+    assert fused.intensity > separate.intensity
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_traced_shapes_are_those_of_the_forward_pass(name: str) -> None:
-    config = CONFIGS[name]
-    encoder = on_meta(config)
-    seen: dict[str, tuple[int, ...]] = {}
+def test_the_intensity_of_scores_is_bounded_by_the_width_of_a_head() -> None:
+    """2·K operations give one score of 4 bytes: K / 2 a byte at most."""
+    scores = flop_counts(PRESETS["bert-base"], 1, 100_000)[1]
 
-    def record(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
-            seen.setdefault(name, tuple((output if isinstance(output, Tensor) else output[0]).shape))
+    assert scores.name == "scores"
+    assert 0.99 * 64 / 2 < scores.intensity < 64 / 2
 
-        return hook
 
-    for module_name, module in encoder.named_modules():
-        module.register_forward_hook(record(module_name))
-    with torch.device("meta"):
-        result = encoder(meta_input(config, 3, 7), need_weights=True)
-    steps = shape_trace(config, 3, 7)
-    trace = {step.name: step.sizes for step in steps}
+def test_the_limit_of_a_reply_is_the_servers() -> None:
+    assert Settings(models=Path()).max_reply_bytes == REPLY_LIMIT
 
-    layer = "layers.0." if config.feed_forward is None else "layers.0.attention."
-    if config.fused:
-        assert trace["q, k, v = x W_qkv"] == seen[layer + "w_qkv"]
-    else:
-        for part in "qkv":
-            assert trace[f"{part} = x W_{part}"] == seen[f"{layer}w_{part}"]
-    assert trace["weights = softmax"] == tuple(result.attention[0].shape)
-    assert trace["heads = weights v"] == (3, config.heads, 7, config.head_size)
-    assert trace["concatenated heads"] == (3, 7, config.heads * config.head_size)
-    assert trace["output"] == tuple(result.output.shape)
-    if config.feed_forward is not None:
-        assert trace["hidden = act(x W_up)"] == seen["layers.0.feed_forward.up"]
-    if config.vocabulary is not None:
-        assert trace["x = embeddings"] == seen["embeddings"]
-    if config.pooling is not None:
-        assert trace[f"pooled ({config.pooling})"] == tuple(result.pooled.shape)
-    letters = {"B": 3, "T": 7, "D": config.d_model, "H": config.heads, "K": config.head_size}
-    for step in steps:
-        for symbol, size in zip(step.symbols, step.sizes, strict=True):
-            assert letters.setdefault(symbol, size) == size  # one letter, one size
+
+def test_the_longest_sequence_is_the_last_that_fits() -> None:
+    for layers, itemsize in ((None, 4), ([0], 1)):
+        longest = longest_sequence(PRESETS["bert-base"], 2, 10**7, layers=layers, itemsize=itemsize)
+        needed = [
+            attention_bytes(PRESETS["bert-base"], 2, tokens, layers=layers, itemsize=itemsize)
+            + 4 * 2 * tokens * 768
+            for tokens in (longest, longest + 1)
+        ]
+        assert needed[0] <= 10**7 < needed[1]
+    assert longest_sequence(TOKENS, 1, 10**9) == 16  # the model's positions
+    assert longest_sequence(TOKENS, 1, 10) == 0
 
 
 def test_sizes_that_do_not_fit_are_named() -> None:
@@ -128,6 +228,6 @@ def test_sizes_that_do_not_fit_are_named() -> None:
         (1, -5, "tokens must be at least 1, was -5"),
         (1, 17, "tokens must be at most 16, the model's positions, was 17"),
     ):
-        for describe in (flops, attention_bytes, shape_trace):
+        for describe in (flops, attention_bytes):
             with pytest.raises(ValueError, match=message):
                 describe(TOKENS, batch, tokens)

@@ -1,4 +1,4 @@
-"""The encoder: padding that changes nothing, pooling, and messages for bad input."""
+"""The encoder: lengths, pooling, embeddings, and messages for bad input. See also test_properties.py."""
 
 import re
 from dataclasses import replace
@@ -6,13 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from polyhead_model import Encoder, EncoderConfig, EncoderOutput, masks
-
-examples = settings(max_examples=25, deadline=None, derandomize=True)
+from polyhead_model import Encoder, EncoderConfig, EncoderOutput
 
 VECTORS = {
     "attention only": EncoderConfig(d_model=12, heads=3, layers=2),
@@ -65,69 +61,11 @@ def close(actual: Tensor | None, expected: Tensor | None) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
-@st.composite
-def ragged(draw: st.DrawFn) -> tuple[Encoder, Tensor, list[int]]:
-    """An encoder and a batch of random lengths, 0 among them."""
-    name = draw(st.sampled_from(sorted(CONFIGS)))
-    lengths = draw(st.lists(st.integers(0, 8), min_size=1, max_size=4))
-    tokens = max(1, *lengths) + draw(st.integers(0, 2))
-    torch.manual_seed(draw(st.integers(0, 2**31)))
-    if name in TOKENS:
-        return ENCODERS[name], torch.randint(0, 30, (len(lengths), tokens)), lengths
-    return ENCODERS[name], torch.randn(len(lengths), tokens, 12), lengths
-
-
 def encode(encoder: Encoder, x: Tensor, lengths: list[int]) -> EncoderOutput:
     with torch.no_grad():
         result = encoder(x, torch.tensor(lengths), need_weights=True)
     assert isinstance(result, EncoderOutput)
     return result
-
-
-@examples
-@given(ragged())
-def test_a_sequence_alone_equals_itself_in_a_batch(case: tuple[Encoder, Tensor, list[int]]) -> None:
-    encoder, x, lengths = case
-    together = encode(encoder, x, lengths)
-    assert together.attention is not None
-    assert len(together.attention) == encoder.config.layers
-
-    for row, length in enumerate(lengths):
-        assert torch.all(together.output[row, length:] == 0)
-        for weights in together.attention:
-            assert torch.all(weights[row, :, length:] == 0)
-            assert torch.all(weights[row, :, :, length:] == 0)
-            close(weights[row, :, :length].sum(dim=-1), torch.ones(encoder.config.heads, length))
-        if length == 0:
-            if together.pooled is not None:
-                assert torch.all(together.pooled[row] == 0)
-            continue
-        with torch.no_grad():
-            alone = encoder(x[row : row + 1, :length], need_weights=True)
-        close(together.output[row, :length], alone.output[0])
-        for weights, own in zip(together.attention, alone.attention, strict=True):
-            close(weights[row, :, :length, :length], own[0])
-        if encoder.config.pooling is not None:
-            assert together.pooled is not None
-            close(together.pooled[row], alone.pooled[0])
-
-
-@examples
-@given(ragged())
-def test_what_stands_in_the_padding_changes_nothing(case: tuple[Encoder, Tensor, list[int]]) -> None:
-    encoder, x, lengths = case
-    hostile = x.clone()
-    for row, length in enumerate(lengths):
-        hostile[row, length:] = 10**9 if x.ndim == 2 else [float("nan"), float("inf"), -float("inf")][row % 3]
-
-    clean, dirty = encode(encoder, x, lengths), encode(encoder, hostile, lengths)
-
-    assert torch.equal(clean.output, dirty.output)
-    for a, b in zip(clean.attention or (), dirty.attention or (), strict=True):
-        assert torch.equal(a, b)
-    if clean.pooled is not None:
-        assert dirty.pooled is not None
-        assert torch.equal(clean.pooled, dirty.pooled)
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -157,38 +95,6 @@ def test_no_lengths_means_all_tokens(name: str, dtype: torch.dtype) -> None:
     if without.pooled is not None:
         close(without.pooled, full.pooled)
     assert without.attention is None
-
-
-def test_causal_tokens_do_not_see_what_follows() -> None:
-    encoder = ENCODERS["pre norm, causal"]
-    x = torch.randn(1, 6, 12)
-    changed = x.clone()
-    changed[0, 4:] += 1.0
-
-    before, after = encode(encoder, x, [6]), encode(encoder, changed, [6])
-
-    assert torch.equal(before.output[0, :4], after.output[0, :4])
-    assert not torch.allclose(before.output[0, 4:], after.output[0, 4:])
-    assert before.attention is not None
-    assert all(torch.all(weights.triu(1) == 0) for weights in before.attention)
-
-
-def test_a_mask_comes_on_top_of_padding_and_causality() -> None:
-    encoder = ENCODERS["pre norm, causal"]
-    mask = torch.rand(3, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.5
-    lengths = torch.tensor([6, 4, 2])
-    x = torch.randn(3, 6, 12)
-    visible = mask & masks.causal(6) & masks.key_padding(lengths, 6)
-
-    attention = encoder(x, lengths, mask=mask, need_weights=True).attention
-    for weights in attention:
-        assert torch.all(weights.masked_select(~visible[:, None].expand_as(weights)) == 0)
-        for row, length in enumerate(lengths):
-            sees = visible[row, :length].any(dim=-1).float()
-            close(weights[row, :, :length].sum(dim=-1), sees.expand(2, length))
-
-    one_for_all = encoder(x, lengths, mask=mask[:1]).output
-    close(one_for_all, encoder(x, lengths, mask=mask[:1].expand(3, 6, 6)).output)
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -256,21 +162,6 @@ def test_embeddings_are_sums() -> None:
             vector = (vector - vector.mean()) / (vector.var(correction=0) + 1e-12).sqrt()
             close(embedded[row, t].double(), vector * tables["norm.weight"] + tables["norm.bias"])
     close(encoder.embeddings(ids), encoder.embeddings(ids, torch.zeros_like(ids)))
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_fusing_and_splitting_lose_nothing(name: str) -> None:
-    encoder = ENCODERS[name]
-    fused = encoder.fuse()
-    x = torch.randint(0, 30, (2, 7)) if name in TOKENS else torch.randn(2, 7, 12)
-
-    assert fused.config == replace(encoder.config, fused=True)
-    assert not fused.training
-    close(fused(x).output, encoder(x).output)
-    original = encoder.split().state_dict()
-    back = fused.split().state_dict()
-    assert list(back) == list(original)
-    assert all(torch.equal(back[key], tensor) for key, tensor in original.items())
 
 
 @pytest.mark.parametrize("name", ["post norm", "attention only"])

@@ -1,5 +1,6 @@
 """What control groups leave of processors and memory."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,15 +54,26 @@ def test_every_cpu_quota_around_a_process(
             {"a/memory.max": "9000", "a/memory.current": "2000", "a/b/memory.max": "max"},
             [MemoryLimit(9000, 2000)],
         ),
+        # Cached files that nobody has used again give way to whatever needs the memory.
+        (
+            "0::/a\n",
+            {
+                "a/memory.max": "9000",
+                "a/memory.current": "2000",
+                "a/memory.stat": "anon 300\ninactive_file 1500\ntotal_inactive_file 1",
+            },
+            [MemoryLimit(9000, 500)],
+        ),
         ("0::/a/b\n", {"a/memory.max": "9", "a/b/memory.max": "5"}, [MemoryLimit(5, 0), MemoryLimit(9, 0)]),
         (
             "4:cpu:/a\n5:memory:/a\n",
             {
                 "memory/a/memory.limit_in_bytes": "9000",
                 "memory/a/memory.usage_in_bytes": "1000",
+                "memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 400",
                 "memory/memory.limit_in_bytes": UNLIMITED,
             },
-            [MemoryLimit(9000, 1000)],
+            [MemoryLimit(9000, 600)],
         ),
         ("4:cpu:/a\n", {"memory/a/memory.limit_in_bytes": "9000"}, []),
     ],
@@ -69,12 +81,19 @@ def test_every_cpu_quota_around_a_process(
 def test_every_memory_limit_around_a_process(
     membership: str, files: dict[str, str], limits: list[MemoryLimit], tmp_path: Path
 ) -> None:
-    assert list(groups(tmp_path, membership, files).memory_limits()) == limits
+    found = groups(tmp_path, membership, files)
+
+    assert list(found.memory_limits()) == limits
+    assert found.memory_left() == min((limit - used for limit, used in limits), default=sys.maxsize)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "1 0", "0::../../.."])
 def test_what_cannot_be_read_limits_nothing(text: str, tmp_path: Path) -> None:
-    found = groups(tmp_path, f"0::/{text}\nnonsense\n", {"cpu.max": text, "memory.max": "no number"})
+    found = groups(
+        tmp_path,
+        f"0::/{text}\nnonsense\n",
+        {"cpu.max": text, "memory.max": "no number", "memory.stat": "no\nnumber"},
+    )
 
     assert not list(found.cpu_quotas())
     assert not list(found.memory_limits())

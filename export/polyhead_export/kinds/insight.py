@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_export.forward_pass import ForwardPass, for_each_window
+from polyhead_export.signature import GraphKind, ManifestTensor, bias_maps
 from polyhead_model import EncoderConfig, masks
 from polyhead_model.insight.measures import measure
-from polyhead_model.insight.patterns import patterns_of
+from polyhead_model.insight.patterns import Patterns, patterns_of
 from polyhead_model.insight.scores import score_names
 from polyhead_model.insight.thumbnails import SIDE
 from polyhead_model.insight.top_keys import TOP
@@ -46,7 +46,8 @@ class InsightGraph(GraphKind):
 
     def maps(self, config: EncoderConfig) -> int:
         """Count one layer's logits and weights, four values made of them, and patterns being built."""
-        return 6 * config.heads + 3 * len(self.scores(config))
+        kinds = len({config.is_local(layer) for layer in range(config.layers)})
+        return 6 * config.heads + 3 * kinds * len(self.scores(config)) + bias_maps(config)
 
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return `head_mix`."""
@@ -108,12 +109,17 @@ class InsightGraph(GraphKind):
             visible = visible & inputs["mask"]
         # Padding may hold any number, which need not be a valid id.
         ids = None if config.vocabulary is None else torch.where(valid, inputs["input_ids"], 0)
-        patterns = patterns_of(
-            visible,
-            ids,
-            self._classes_of(ids, config),
-            class_names=[each.name for each in self.token_classes],
-        )
+        classes = self._classes_of(ids, config)
+
+        def patterns_within(window: Tensor | None) -> Patterns:
+            return patterns_of(
+                visible if window is None else visible & window,
+                ids,
+                classes,
+                class_names=[each.name for each in self.token_classes],
+            )
+
+        patterns = for_each_window(run.windows, patterns_within)
         layers = self.explicit_layers(config)
         measures = measure(
             [run.weights[layer] for layer in layers],

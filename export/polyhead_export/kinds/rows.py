@@ -83,10 +83,19 @@ class RowsGraph(GraphKind):
         for layer in self.side_layers(config):
             if (weights := attention.weights.get(layer)) is not None:
                 layers.append(_take(weights, rows[:, None].expand(-1, config.heads, -1)))
-            else:
-                queries = _take(attention.queries[layer], rows)
-                layers.append(attention_weights(queries, attention.keys[layer], config.heads, visible))
+                continue
+            queries = _take(attention.queries[layer], rows)
+            window, bias = attention.windows[layer], attention.biases[layer]
+            seen = visible if window is None else masks.combine(visible, _rows_of_all(window, rows))
+            added = None if bias is None else _rows_of_all(bias, rows)
+            layers.append(attention_weights(queries, attention.keys[layer], config.heads, seen, added))
         return torch.stack(layers, dim=1)
+
+
+def _rows_of_all(values: Tensor, rows: Tensor) -> Tensor:
+    """Take rows [B, R] of values [1, …, T, X] that all sequences share: [B, …, R, X]."""
+    taken = values.index_select(-2, rows.flatten()).unflatten(-2, rows.shape)  # (1, …, B, R, X)
+    return taken[0].movedim(-3, 0)
 
 
 def _take(values: Tensor, rows: Tensor) -> Tensor:

@@ -19,10 +19,6 @@ from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
 
 _SERVED = 2.2
 """Memory of a served family, as a multiple of its weights: both of its graphs pack them, and run."""
-_EXPORTED = 4.5
-"""The most that an export takes: PyTorch's weights, those of the graph, and both sessions for comparing."""
-_EXPORT_BYTES = 400 * 2**20
-"""Memory of an export's libraries."""
 _PRECISION = "fp32"
 
 Export = Callable[..., None]
@@ -104,15 +100,13 @@ def provide(
         try:
             found = find_family(models, name)
             if found is None:
-                encoder = _described(wanted, models)
-                exporting = int(_EXPORTED * weight_bytes(encoder)) + _EXPORT_BYTES
-                _check_memory("its export", exporting, available())
+                _described(wanted, models)
                 on_step(f"exporting {name}")
                 found = _export(name, wanted, models, sweep.seed, export)
             if wanted:
                 _check(found, wanted)
                 _check_tools(found, families)
-            _check_memory("serving it", found.serving_bytes, available())
+            _check_memory(found.serving_bytes, available())
         except SkipError as skip:
             skipped[name] = str(skip)
         else:
@@ -144,8 +138,7 @@ def weight_bytes(encoder: EncoderConfig) -> int:
 
 def available_bytes(groups: ControlGroups = THIS_PROCESS) -> int:
     """Return how much memory is free without swapping, and within a container's limit."""
-    left = [max(0, limit - used) for limit, used in groups.memory_limits()]
-    return min([int(psutil.virtual_memory().available), *left])
+    return min(int(psutil.virtual_memory().available), groups.memory_left())
 
 
 def _described(wanted: Mapping[str, Any], models: Path) -> EncoderConfig:
@@ -208,8 +201,8 @@ def _check_tools(found: SweepFamily, families: Mapping[str, SweepFamily]) -> Non
                 )
 
 
-def _check_memory(what: str, needed: int, there: int) -> None:
+def _check_memory(needed: int, there: int) -> None:
     if needed > there:
         raise SkipError(
-            f"{what} takes about {needed / 2**30:.1f} GiB of memory, {there / 2**30:.1f} GiB are free"
+            f"serving it takes about {needed / 2**30:.1f} GiB of memory, {there / 2**30:.1f} GiB are free"
         )

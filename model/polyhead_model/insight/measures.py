@@ -40,7 +40,7 @@ def measure(
     attention: Sequence[Tensor],
     norms: Sequence[Tensor],
     *,
-    patterns: Patterns,
+    patterns: Sequence[Patterns],
     lengths: Tensor,
     head_mix: Tensor,
     logits: Sequence[Tensor | None] | None = None,
@@ -50,7 +50,7 @@ def measure(
     Args:
         attention: [B, H, T, T] of each layer.
         norms: ‖v W_O‖ [B, H, T] of each layer.
-        patterns: What the heads are scored against.
+        patterns: What the heads of each layer are scored against.
         lengths: Integers [B].
         head_mix: [B, L, H], the weight of each head in `mixed`.
         logits: The finite numbers that each layer's attention is the softmax of, where they are known.
@@ -66,14 +66,17 @@ def measure(
     mixes = torch.stack((equal, head_mix), 2)  # (B, L, 2, H)
     for layer, (weights, its_norms, its_logits) in enumerate(zip(attention, norms, logits, strict=True)):
         strongest.append(strongest_keys(weights))
-        sums.append(row_sums(weights, its_norms, patterns, its_logits))
+        sums.append(row_sums(weights, its_norms, patterns[layer], its_logits))
         # One pass over the weights for two sums over the heads.
         mean, mix = (mixes[:, layer] @ weights.flatten(2)).reshape(-1, 2, size, size).unbind(1)
         means.append(mean)
         mixed.append(mix)
     top = top_keys(strongest, valid)
     stacked = RowSums(*(torch.stack(each, 1) for each in zip(*sums, strict=True)))
-    scores, weighted = head_scores(stacked, top.weights[..., 0], patterns)
+    first, *others = (each.rows for each in patterns)
+    same = all(rows is first for rows in others)
+    rows = first[:, None] if same else torch.stack((first, *others), 1)
+    scores, weighted = head_scores(stacked, top.weights[..., 0], rows)
     tokens = (valid[:, :, None] & valid[:, None, :]).float()
     return Measures(
         head_scores=scores,

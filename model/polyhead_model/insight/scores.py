@@ -84,7 +84,7 @@ def row_sums(
     )
 
 
-def head_scores(sums: RowSums, largest: Tensor, patterns: Patterns) -> tuple[Tensor, Tensor]:
+def head_scores(sums: RowSums, largest: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Score heads: means over the queries, each of which counts the same.
 
     * A pattern's score is the weight on its keys, over the queries that see one of them. So a perfect head
@@ -100,7 +100,7 @@ def head_scores(sums: RowSums, largest: Tensor, patterns: Patterns) -> tuple[Ten
     Args:
         sums: Of all layers, stacked: [B, L, …].
         largest: The largest weight of each row, [B, L, H, T].
-        patterns: Of the same sequences.
+        rows: `Patterns.rows` of each layer, [B, L or 1, T, 2].
 
     Returns:
         The scores of the attention and those of `scale_norm_weighted`, [B, L, H, S] each, in the order of
@@ -110,7 +110,6 @@ def head_scores(sums: RowSums, largest: Tensor, patterns: Patterns) -> tuple[Ten
     some = sums.moved.clamp(min=_TINY)
     weighted = some.log() + shift - (sums.moved_logits + sums.moved_logs) / some
     entropies = (shift - sums.of_logits).clamp(min=0), torch.where(sums.moved > 0, weighted, 0).clamp(min=0)
-    rows = patterns.rows[:, None]
     return (
         _join(sums.on_pairs, entropies[0] @ rows, largest @ rows),
         _join(sums.moved_on_pairs, entropies[1] @ rows, sums.largest_moved @ rows),

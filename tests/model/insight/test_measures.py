@@ -38,7 +38,7 @@ def measures(attention: Tensor, head_mix: Tensor) -> Measures:
     return measure(
         list(attention.unbind(1)),
         [valid[:, None].float().expand(-1, HEADS, -1)] * LAYERS,
-        patterns=patterns_of(valid[:, :, None] & valid[:, None, :]),
+        patterns=[patterns_of(valid[:, :, None] & valid[:, None, :])] * LAYERS,
         lengths=torch.tensor(LENGTHS),
         head_mix=head_mix,
     )
@@ -60,7 +60,7 @@ def test_rollout_goes_from_the_last_layer_to_the_first_tokens() -> None:
     measured = measure(
         [lower[None, None], upper[None, None]],
         [torch.ones(1, 1, 3)] * 2,
-        patterns=patterns_of(torch.ones(1, 3, 3, dtype=torch.bool)),
+        patterns=[patterns_of(torch.ones(1, 3, 3, dtype=torch.bool))],
         lengths=torch.tensor([3]),
         head_mix=torch.zeros(1, 2, 1),
     )

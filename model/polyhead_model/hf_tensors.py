@@ -1,0 +1,137 @@
+"""Convert the tensors of a Hugging Face checkpoint to those of an `Encoder`."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyhead_model.checkpoint_files import CheckpointError
+from polyhead_model.config import EncoderConfig
+from polyhead_model.encoder import Encoder
+from polyhead_model.hf_dialects import Dialect, Rows
+from polyhead_model.huggingface import CheckpointInfo
+from polyhead_model.positions import rotary_frequencies
+
+_UNUSED = (r"pooler\.", r"embeddings\.position_ids", r"embeddings\.token_type_ids")
+"""Patterns of names of the encoder's tensors that do not affect its outputs, in all types."""
+
+
+class _Place(NamedTuple):
+    """Where one of our tensors is."""
+
+    name: str
+    rows: Rows | None
+    transposed: bool
+
+    def shape(self, ours: torch.Size) -> torch.Size:
+        """Return the shape of the tensor there, from the shape of ours."""
+        joined = torch.Size((ours[0] * (1 if self.rows is None else self.rows.of), *ours[1:]))
+        return torch.Size(reversed(joined)) if self.transposed else joined
+
+    def read(self, source: Mapping[str, Tensor]) -> Tensor:
+        """Return our tensor in fp32."""
+        tensor = source[self.name].T if self.transposed else source[self.name]
+        if self.rows is not None:
+            tensor = tensor.chunk(self.rows.of)[self.rows.part]
+        # Copy: safetensors maps the file, and reading a mapped file after it was truncated kills the process.
+        return tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+
+
+def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Check that the tensors are exactly those of the encoder, and return its state.
+
+    Raises:
+        CheckpointError: A tensor is missing, has no place, or another shape or dtype.
+    """
+    places = {name: _place(info.dialect, name) for name in encoder.state_dict()}
+    expected = {
+        places[name].name: places[name].shape(parameter.shape)
+        for name, parameter in encoder.state_dict().items()
+    }
+    positions, width = "embeddings.positions.weight", info.encoder.embedding_size
+    types = f"{info.dialect.modules.get('embeddings.types')}.weight"
+    if positions in places:
+        theirs = places[positions].name
+        expected[theirs] = torch.Size((expected[theirs][0] + info.position_offset, width))
+    if info.folded_types:
+        expected[types] = torch.Size((1, width))
+    _check_tensors(info, expected, source)
+    state = {name: place.read(source) for name, place in places.items()}
+    if positions in places:
+        state[positions] = state[positions][info.position_offset :]
+        if info.folded_types:
+            state[positions] = state[positions] + source[types].float()
+    return state
+
+
+def with_frequencies(info: CheckpointInfo, source: Mapping[str, Tensor]) -> EncoderConfig:
+    """Return the configuration with the angles of rotations that the weights hold, if they hold others.
+
+    Raises:
+        CheckpointError: They are not the same in all layers.
+    """
+    config, ending = info.encoder, info.dialect.frequencies
+    stored = [] if ending is None else [t for name, t in source.items() if name.endswith(ending)]
+    if config.rotary_base is None or not stored:
+        return config
+    if any(not torch.equal(each, stored[0]) for each in stored) or not stored[0].is_floating_point():
+        raise CheckpointError(f"{info.folder}: {ending} must be the same numbers in every layer, are not")
+    frequencies = tuple(stored[0].float().flatten().tolist())
+    if frequencies == rotary_frequencies(config.rotary_base, config.head_size):
+        return config
+    try:
+        return dataclasses.replace(config, rotary_frequencies=frequencies)
+    except ValueError as error:
+        raise CheckpointError(f"{info.folder}: {ending}: {error}") from error
+
+
+def _place(dialect: Dialect, name: str) -> _Place:
+    """Find one of our parameters in a checkpoint."""
+    module, _, kind = name.rpartition(".")
+    if module in dialect.modules:
+        place, prefix = dialect.modules[module], ""
+    else:
+        _, number, inner = module.split(".", 2)  # "layers.3.attention.w_q"
+        place, prefix = dialect.layer_modules[inner], f"{dialect.layer_prefix}{number}."
+    rows = place if isinstance(place, Rows) else None
+    theirs = place.module if isinstance(place, Rows) else place
+    is_matrix = bool(prefix) and kind == "weight" and "norm" not in module
+    return _Place(f"{prefix}{theirs}.{kind}", rows, transposed=dialect.transposed and is_matrix)
+
+
+def _check_tensors(
+    info: CheckpointInfo, expected: Mapping[str, torch.Size], source: Mapping[str, Tensor]
+) -> None:
+    folder: Path = info.folder
+    if missing := [name for name in expected if name not in source]:
+        raise CheckpointError(
+            f"{folder}: the weights must hold {some(missing)}, which {_are(missing)} missing"
+        )
+    unused = re.compile("|".join((*_UNUSED, *info.dialect.unused)))
+    if unexpected := [name for name in source if name not in expected and not unused.match(name)]:
+        raise CheckpointError(
+            f"{folder}: the weights hold {some(unexpected)}, for which this encoder has no place; "
+            "config.json may describe another model"
+        )
+    for name, shape in expected.items():
+        tensor = source[name]
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"{folder}: {name} must have the shape {list(shape)}, was {list(tensor.shape)}"
+            )
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{folder}: {name} must be floating point, was {tensor.dtype}")
+
+
+def some(names: list[str]) -> str:
+    """Join the first few names for a message."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,234 @@
+"""An encoder's forward pass, step by step: shapes and all costs are read from this. Needs no torch.
+
+Shapes are written in letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K head width,
+F feed-forward width, E embedding width.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from polyhead_model.config import EncoderConfig
+
+ATTENTION = ("attention", "cross_attention")
+"""The roles of attention weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A tensor of a forward pass, and how it is computed."""
+
+    name: str
+    axes: str
+    """Its shape in letters, such as "B T H·K"."""
+    part: str | None = None
+    """What a matrix product is counted as; None = there is none."""
+    over: str | None = None
+    """What the product sums over: [B, T, D] times [D, H·K] sums over D."""
+    weights: tuple[tuple[str, str], ...] = ()
+    """The parameters that it reads, each as what they are counted as and their shape in letters."""
+    role: str | None = None
+    """What it is in a reply, such as "output" or "attention"; None = it is in none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Steps that follow each other: the input, equal layers, or the output."""
+
+    stage: Literal["input", "layers", "output"]
+    steps: tuple[Step, ...]
+    sizes: Mapping[str, int]
+    """The size of every letter."""
+    layers: tuple[int, ...] | None = None
+    """The numbers of the layers that take these steps; None = they are not in a layer."""
+
+    def shape(self, axes: str) -> tuple[int, ...]:
+        """Return a shape in numbers."""
+        return tuple(math.prod(self._factors(axis)) for axis in axes.split())
+
+    def count(self, axes: str) -> int:
+        """Return how many numbers a tensor of this shape has."""
+        return math.prod(self._factors(axes))
+
+    def _factors(self, axes: str) -> Iterator[int]:
+        return (self.sizes[each] if each in self.sizes else int(each) for each in factors(axes))
+
+
+def factors(axes: str) -> list[str]:
+    """Split a shape in letters into its factors, numbers among them: "B 3·H·K" gives B, 3, H and K."""
+    return re.findall(r"[^ ·]+", axes)
+
+
+def forward_sections(
+    config: EncoderConfig, batch: int = 1, tokens: int = 1, memory: int | None = None
+) -> tuple[Section, ...]:
+    """List the steps of a forward pass, from input to output.
+
+    Args:
+        config: The encoder.
+        batch: B.
+        tokens: T.
+        memory: S, for cross-attention; None = T.
+
+    Raises:
+        ValueError: A size is not positive, T is more than the encoder's positions, or S has no use.
+    """
+    if memory is not None and config.cross_attention is None:
+        raise ValueError(f"memory must be left out for an encoder without cross-attention, was {memory}")
+    for name, size in (("batch", batch), ("tokens", tokens), ("memory", memory)):
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be at least 1, was {size}")
+    if config.positions is not None and tokens > config.positions:
+        raise ValueError(f"tokens must be at most {config.positions}, the model's positions, was {tokens}")
+    sizes = {"B": batch, "T": tokens, "D": config.d_model, "H": config.heads, "K": config.head_size}
+    if config.cross_attention is not None:
+        sizes["S"] = memory or tokens
+    if config.feed_forward is not None:
+        sizes["F"] = config.feed_forward
+    if config.embedding_width is not None:
+        sizes["E"] = config.embedding_width
+    kinds: dict[tuple[Step, ...], list[int]] = {}
+    for layer in range(config.layers):
+        kinds.setdefault(_layer_steps(config, layer), []).append(layer)
+    return (
+        Section(stage="input", steps=_input_steps(config), sizes=sizes),
+        *(
+            Section(stage="layers", steps=steps, sizes=sizes, layers=tuple(layers))
+            for steps, layers in kinds.items()
+        ),
+        Section(stage="output", steps=_output_steps(config), sizes=sizes),
+    )
+
+
+def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
+    if config.vocabulary is None:
+        inputs = [Step(name=config.main_input, axes="B T D")]
+        return (*inputs, Step(name="memory", axes="B S D")) if config.cross_attention else (*inputs,)
+    width = "D" if config.embedding_width is None else "E"
+    tables = (("token", config.vocabulary), ("position", config.position_rows), ("type", config.types))
+    weights = [(f"{name} embeddings", f"{rows} {width}") for name, rows in tables if rows]
+    if config.embedding_norm:
+        weights.append(("embedding norm", _norm_shape(config, width)))
+    vectors = "x" if width == "D" else "e"
+    steps = [
+        Step(name="token ids", axes="B T"),
+        Step(name=f"{vectors} = embeddings", axes=f"B T {width}", weights=tuple(weights)),
+    ]
+    if width == "E":
+        steps.append(_linear("x = e W_E", "B T D", over="E", part="embedding projection"))
+    if config.relative_buckets is not None:
+        table = ("relative positions", f"{config.relative_buckets} H")
+        steps.append(Step(name="bias by distance", axes="H T T", weights=(table,)))
+    return tuple(steps)
+
+
+def _layer_steps(config: EncoderConfig, layer: int) -> tuple[Step, ...]:
+    attentions = {
+        None: [_self_attention(config)],
+        "alone": [_cross_attention(config)],
+        "after_self": [_self_attention(config), _cross_attention(config)],
+    }[config.cross_attention]
+    if config.feed_forward is None:
+        return attentions[0]
+    transformed = _feed_forward(config)
+    norm = Step(name="x = norm(x)", axes="B T D", weights=(("layer norms", _norm_shape(config, "D")),))
+    steps: list[Step] = []
+    for number, sublayer in enumerate([*attentions, transformed]):
+        *inner, last = sublayer
+        residual = replace(last, name=last.name.replace("x = ", "x = x + "))
+        if config.norm == "post":
+            steps += [*inner, residual, norm]
+        elif number == layer == 0 and not config.first_attention_norm:
+            steps += [*inner, residual]
+        else:
+            steps += [replace(norm, name="norm(x)"), *inner, residual]
+    return tuple(steps)
+
+
+def _self_attention(config: EncoderConfig) -> tuple[Step, ...]:
+    def projection(name: str, axes: str) -> Step:
+        return _linear(name, axes, over="D", part="q, k, v", group="attention", bias=config.bias)
+
+    projections = [projection(f"{each} = x W_{each}", "B T H·K") for each in "qkv"]
+    if config.fused:
+        projections = [projection("q, k, v = x W_qkv", "B T 3·H·K")]
+    if config.rotary_base is not None:
+        projections += [Step(name=f"{each} rotated", axes="B T H·K") for each in "qk"]
+    bias = "" if config.relative_buckets is None else " + bias"
+    return (*projections, *_heads(config, "T", scores=f"scores = q kᵀ / √K{bias}"))
+
+
+def _cross_attention(config: EncoderConfig) -> tuple[Step, ...]:
+    projections = (
+        _linear(
+            f"{each} = {source} W_{each}",
+            f"B {length} H·K",
+            over="D",
+            part="cross q, k, v",
+            group="cross-attention",
+            bias=config.bias,
+        )
+        for each, source, length in (("q", "x", "T"), ("k", "memory", "S"), ("v", "memory", "S"))
+    )
+    return (*projections, *_heads(config, "S", scores="scores = q kᵀ / √K", prefix="cross "))
+
+
+def _heads(config: EncoderConfig, keys: str, *, scores: str, prefix: str = "") -> tuple[Step, ...]:
+    """Return the steps from q, k and v to the output projection, for keys that are T or S."""
+    return (
+        Step(name="q by head", axes="B H T K"),
+        Step(name="kᵀ by head", axes=f"B H K {keys}"),
+        Step(name="v by head", axes=f"B H {keys} K"),
+        Step(name=scores, axes=f"B H T {keys}", part=f"{prefix}scores", over="K"),
+        Step(
+            name=f"{prefix}weights = softmax",
+            axes=f"B H T {keys}",
+            role="cross_attention" if keys == "S" else "attention",
+        ),
+        Step(name="heads = weights v", axes="B H T K", part=f"{prefix}weighted values", over=keys),
+        Step(name="concatenated heads", axes="B T H·K"),
+        _linear(
+            "x = heads W_o",
+            "B T D",
+            over="H·K",
+            part=f"{prefix}output projection",
+            group="cross-attention" if prefix else "attention",
+            bias=config.bias,
+        ),
+    )
+
+
+def _feed_forward(config: EncoderConfig) -> tuple[Step, ...]:
+    def linear(name: str, axes: str, over: str) -> Step:
+        return _linear(name, axes, over=over, part="feed-forward", group="feed-forward", bias=config.bias)
+
+    up = [linear("hidden = act(x W_up)", "B T F", "D")]
+    if config.gated:
+        up = [linear("gate = act(x W_gate)", "B T F", "D"), linear("hidden = gate · (x W_up)", "B T F", "D")]
+    return (*up, linear("x = hidden W_down", "B T D", "F"))
+
+
+def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
+    steps = [Step(name="output", axes="B T D", role="output")]
+    if config.final_norm:
+        norm = ("final norm", _norm_shape(config, "D"))
+        steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(norm,)))
+    if config.pooling is not None:
+        steps.append(Step(name=f"pooled ({config.pooling})", axes="B D", role="pooled"))
+    return tuple(steps)
+
+
+def _norm_shape(config: EncoderConfig, width: str) -> str:
+    return f"2·{width}" if config.norm_bias else width
+
+
+def _linear(
+    name: str, axes: str, *, over: str, part: str, group: str | None = None, bias: bool = True
+) -> Step:
+    """Return a product with a matrix of parameters, and maybe a bias, which are counted as `group`."""
+    width = axes.rsplit(maxsplit=1)[-1]
+    matrices, biases = (f"{group} matrices", f"{group} biases") if group else (part, part)
+    weights = ((matrices, f"{over} {width}"), (biases, width))
+    return Step(name=name, axes=axes, part=part, over=over, weights=weights if bias else weights[:1])

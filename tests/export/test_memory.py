@@ -1,0 +1,37 @@
+"""An encoder that is too large is refused before memory is taken for it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyhead_export import ExportError
+from polyhead_export.memory import check_memory
+from polyhead_export.sources import from_checkpoint
+from polyhead_model import EncoderConfig
+from polyhead_proto.cgroups import ControlGroups
+
+
+def test_a_containers_limit_counts(tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text("0::/\n")
+    (tmp_path / "memory.max").write_text(f"{100 * 2**20}\n")
+    groups = ControlGroups(membership=tmp_path / "membership", root=tmp_path)
+
+    check_memory(EncoderConfig(d_model=256, heads=4, layers=2), groups=groups)
+    with pytest.raises(ExportError, match=r"16,785,408 parameters .* but 0\.1 GiB are free"):
+        check_memory(EncoderConfig(d_model=2048, heads=4, layers=1), groups=groups)
+
+
+def test_very_many_small_layers_are_refused() -> None:
+    with pytest.raises(ExportError, match="bytes of memory"):
+        check_memory(EncoderConfig(d_model=1, heads=1, layers=10**8))
+
+
+def test_a_checkpoint_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 24}
+    others = {"vocab_size": 10**12, "max_position_embeddings": 60, "type_vocab_size": 2, "hidden_act": "gelu"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **sizes, **others}))
+    (tmp_path / "model.safetensors").write_bytes(b"not read")
+
+    with pytest.raises(ExportError, match="bytes of memory"):
+        from_checkpoint(tmp_path, "large").build()
