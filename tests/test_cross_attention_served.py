@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.server.conftest import Running, running
 from tests.servers import quick_settings
 
 from polyhead_client import Client, InvalidRequest
+from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_server.engine.devices import on_cpu
@@ -284,9 +286,7 @@ def test_what_does_not_fit_is_an_invalid_argument(
 
 
 def test_memory_counts_for_the_limits_of_work(models: Path) -> None:
-    settings = quick_settings(models).model_copy(
-        update={"max_request_tokens": 40, "max_working_bytes": 60_000}
-    )
+    settings = quick_settings(models, max_request_tokens=40, max_working_bytes=60_000)
     with running(settings) as one:
         with pytest.raises(grpc.RpcError, match=r"had 50 \(B 1 × S 50, padding included\)"):
             one.infer("cross", {"query": floats(1, 2, D), "memory": floats(1, 50, D)})
@@ -349,7 +349,7 @@ def test_decoder_blocks_have_attention_of_both_kinds(client: Client) -> None:
 
 
 def test_arrays_keep_their_padding_and_large_batches_are_split(models: Path) -> None:
-    settings = quick_settings(models).model_copy(update={"max_request_tokens": 20})
+    settings = quick_settings(models, max_request_tokens=20)
     query, memory = floats(5, 3, D), floats(5, 8, D)
     lengths, memory_lengths = np.array([3, 1, 0, 2, 3]), np.array([8, 0, 3, 8, 5])
     with running(settings) as one, Client(one.address) as client:
@@ -381,8 +381,6 @@ def test_arrays_keep_their_padding_and_large_batches_are_split(models: Path) -> 
 
 
 def test_concurrent_calls_get_their_own_results(client: Client) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     pairs = [(floats(1 + n % 3, D), floats(1 + n % 5, D)) for n in range(24)]
     with ThreadPoolExecutor(8) as pool:
         results = list(
@@ -430,6 +428,28 @@ def test_the_client_says_what_does_not_fit(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         client.encode(inputs, model="cross", **options)
+
+
+def test_infer_reads_a_memory_from_a_file(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, memory = floats(3, D), floats(6, D)
+    _, attention, cross = reference("decoder", query, memory=memory)
+    for name, array in (("query", query), ("memory", memory)):
+        np.save(tmp_path / f"{name}.npy", array)
+    command = ["infer", "--address", server.address, "--model", "decoder"]
+    command += ["--input", str(tmp_path / "query.npy"), "--memory", str(tmp_path / "memory.npy")]
+    command += ["--attention", "0", "--cross-attention", "1", "--npz", str(tmp_path / "all.npz")]
+
+    assert main([*command, "--json"]) == 0
+    (sequence,) = json.loads(capsys.readouterr().out)["sequences"]
+    strongest = sequence["cross_attention"]["1"][0]
+    assert strongest["weight"] == pytest.approx(cross[1, 0].max(), abs=1e-5)
+    with np.load(tmp_path / "all.npz") as arrays:
+        np.testing.assert_allclose(arrays["attention.0.0"], attention[0], atol=1e-5)
+        np.testing.assert_allclose(arrays["cross_attention.1.0"], cross[1], atol=1e-5)
+    assert main(command) == 0
+    assert "layer 1: strongest edges to the memory" in capsys.readouterr().out
 
 
 def test_a_mask_goes_with_any_form_of_inputs(client: Client) -> None:
