@@ -73,6 +73,9 @@ class Encoding:
     cross_attention: Mapping[int, Arrays] | None = None
     """Layer → the weights to the memory, [head, query, key of the memory], of decoder blocks, whose
     `attention` is to their own sequence."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """The numbers of each layer's heads that pruning left; None if no head was pruned. In outputs, heads that
+    are gone have zeros, scores NaN and strongest keys -1."""
     value_norms: Mapping[int, Arrays] | None = None
     """Layer → the norm of each head's value at each token behind the output projection, [H, T]; see
     `norm_weighted`."""
@@ -85,6 +88,10 @@ class Encoding:
     thumbnails: NDArray[Any] | None = None
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
+
+    def is_pruned(self, layer: int, head: int) -> bool:
+        """Return whether the encoder has lost a head to pruning."""
+        return self.kept_heads is not None and head not in self.kept_heads[layer]
 
     @property
     def rows(self) -> Mapping[int, Arrays] | None:

@@ -25,11 +25,12 @@ def edges_of(
 ) -> dict[int, list[Edge]]:
     """Return head → strongest edges of a sequence and layer; with special tokens only if `special`.
 
-    With `cross`, those to the memory of a decoder block.
+    Heads that were pruned are left out. With `cross`, edges are those to the memory of a decoder block.
     """
     weights = ((encoding.cross_attention if cross else encoding.attention) or {})[layer][index]
     skip = boundaries(encoding.tokens[index]) if encoding.tokens is not None and not special else ()
-    return dict(zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True))
+    edges = zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True)
+    return {head: its_edges for head, its_edges in edges if not encoding.is_pruned(layer, head)}
 
 
 def as_json(

@@ -145,8 +145,17 @@ class _Reply:
         if not output.is_attention:
             return array
         if array.dtype == np.uint8:
-            return np.asarray(array / np.float32(255), np.float32)
-        return array.astype(np.float32, copy=False)
+            array = np.asarray(array / np.float32(255), np.float32)
+        array = array.astype(np.float32, copy=False)
+        return self._with_pruned(array, output) if output.heads else array
+
+    def _with_pruned(self, array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
+        """Put heads in their places: [B, H of the layer, …] → [B, H, …], 0 for those that were pruned."""
+        batch, _, *rest = array.shape
+        whole = np.zeros((batch, output.all_heads, *rest), array.dtype)
+        whole[:, list(output.heads)] = array
+        self.extents.setdefault("H", output.all_heads)
+        return whole
 
     def _raw(self, name: str) -> tuple[str, tuple[int, ...], Content]:
         if name not in self._outputs:

@@ -82,6 +82,9 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
             for edge in edges
         )
         table.add_row(str(head), Text(line))
+    for head in encoding.heads or ():
+        if encoding.is_pruned(layer, head):
+            table.add_row(str(head), "pruned")
     return table
 
 

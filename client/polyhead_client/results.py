@@ -95,6 +95,7 @@ class Results:
             tokens=self.tokens,
             lengths=int(self.lengths[0]) if single else self.lengths,
             timings=Timings(total_ns=total_ns, **self.timings),
+            kept_heads=requested.kept_heads,
             value_norms=of_layers(VALUE_NORMS),
             scores=scores(HEAD_SCORES, scores(WEIGHTED_SCORES)),
             rollout=found.get(ROLLOUT),

@@ -87,6 +87,10 @@ class SelectedOutput:
     layers: Sequence[int] = ()
     """The encoder's layers that it is of: one, or those along its axis of layers."""
     layer_axis: int | None = None
+    heads: tuple[int, ...] = ()
+    """The numbers of its heads, where others were pruned and would leave gaps; otherwise empty."""
+    all_heads: int = 0
+    """H, where it has `heads`."""
     labels: tuple[str, ...] = ()
     sequence_bytes: tuple[int, int, int] = (0, 0, 0)
     """The bytes n of one sequence, and powers p and q: n · T ** p · S ** q. 0 if they are not known."""
@@ -127,6 +131,8 @@ class RequestedOutputs:
     """Whether the queries are an input, and not selected from what is computed."""
     weighted: bool = False
     """Whether to return attention norm-weighted."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """See `Encoding`."""
 
     def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""
@@ -262,7 +268,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
             raise InvalidRequest(f"{name} cannot be had: {info.name} {why}")
     if not roles and names in ([], [LENGTHS]):
         raise InvalidRequest("nothing was asked for: output, pooled, tokens and all others are off")
-    outputs = [_selected(info.outputs[name], options) for name in names]
+    outputs = [_selected(info, info.outputs[name], options) for name in names]
     if HEAD_SCORES in roles:
         roles |= {WEIGHTED_SCORES}
     for role in sorted(roles):
@@ -272,15 +278,18 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
             raise InvalidRequest(f"{argument} must name each layer once, was {list(layers)}")
         if role in _ROWS:  # an output for each layer
             by_layer = {tensor.layers[0]: tensor for tensor in of_role if tensor.layers}
-            outputs += [_selected(by_layer[layer], options, (layer,)) for layer in layers]
+            outputs += [_selected(info, by_layer[layer], options, (layer,)) for layer in layers]
         else:
-            outputs += [_selected(tensor, options, layers) for tensor in of_role]
+            outputs += [_selected(info, tensor, options, layers) for tensor in of_role]
+        if role in _WEIGHTS:
+            _check_heads(info, layers, options)
     return RequestedOutputs(
         outputs=tuple(outputs),
         heads=options.heads,
         queries=options.queries,
         rows=not roles.isdisjoint(_ROWS.values()),
         weighted=options.weighted,
+        kept_heads=info.kept_heads,
     )
 
 
@@ -323,7 +332,22 @@ def cannot_be_had(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
     return InvalidRequest(f"no graph of {name} gives all that was asked for: make several calls ({spelled})")
 
 
-def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] = ()) -> SelectedOutput:
+def _check_heads(info: ModelInfo, layers: Sequence[int], options: OutputOptions) -> None:
+    """Reject heads that a layer whose attention is asked for lost to pruning."""
+    if options.heads is None or info.kept_heads is None:
+        return
+    for layer, kept in enumerate(info.kept_heads):
+        missing = [head for head in options.heads if head not in kept]
+        if missing and layer in layers:
+            raise InvalidRequest(
+                f"heads must be some that pruning left in layer {layer} of {info.name} ({_listed(kept)}), "
+                f"was {missing[0]}"
+            )
+
+
+def _selected(
+    info: ModelInfo, tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] = ()
+) -> SelectedOutput:
     dims: list[str | int] = list(tensor.axes)
     parameters: dict[str, str | int] = {}
 
@@ -338,7 +362,9 @@ def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] 
         dims[tensor.layer_axis] = len(layers)
         if tuple(layers) != tuple(tensor.layers):
             parameters[LAYERS] = _spell(tuple(layers))
-    choose(tensor.axis("H"), HEADS, options.heads)
+    if tensor.heads and tensor.head_axis is not None:
+        dims[tensor.head_axis] = len(tensor.heads)
+    choose(tensor.head_axis, HEADS, options.heads)
     if tensor.role in _ROWS:
         choose(len(dims) - 2, QUERIES, options.queries)
     elif tensor.role in _ROWS.values() and options.queries is not None:
@@ -359,6 +385,8 @@ def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] 
         parameters=tuple(parameters.items()),
         layers=layers,
         layer_axis=tensor.layer_axis,
+        heads=tensor.heads if options.heads is None else (),
+        all_heads=max([info.heads or 0, *(head + 1 for head in tensor.heads)]),
         labels=tensor.labels,
         sequence_bytes=_sequence_bytes(tensor, dims, str(parameters.get(DTYPE, tensor.datatype))),
     )

@@ -6,13 +6,16 @@ docs/model-repository.md describes every field.
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from polyhead_export.neighbours import Neighbours
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
+from polyhead_export.pruning import Pruning
 from polyhead_export.signature import (
     GraphKind,
     ManifestTensor,
@@ -41,8 +44,10 @@ def write_manifest(
     precision: Precision,
     operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
+    neighbours: Neighbours,
     tokenizer: Mapping[str, Any] | None,
     left_out: Sequence[str],
+    pruning: Pruning | None,
 ) -> None:
     """Write the manifest for the files in `folder`.
 
@@ -55,9 +60,11 @@ def write_manifest(
         precision: What the graphs compute in.
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
+        neighbours: What a sequence's neighbours in a batch change.
         tokenizer: The tokenizer's file, the longest text in tokens, and the prompt; None if the family has no
             tokenizer.
         left_out: The parts of the checkpoint that are not served, in words.
+        pruning: What was pruned; None if nothing was.
     """
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -86,7 +93,9 @@ def write_manifest(
             "sizes": parity.sizes,
             "graphs": parity.deviations,
             "drift": None if parity.drift is None else _describe_drift(parity.drift),
+            "neighbours": {"limit": neighbours.limit, "graphs": neighbours.deviations},
         },
+        "pruning": None if pruning is None else _describe_pruning(pruning),
         "numbers": {"parameters": parameters(config)},
         "tools": {tool: metadata.version(tool) for tool in _TOOLS} | {"onnxruntime": _onnxruntime_version()},
     }
@@ -98,7 +107,30 @@ def _describe(spec: ManifestTensor) -> dict[str, Any]:
 
 
 def _describe_drift(drift: Drift) -> dict[str, Any]:
-    return {"emulated": True, "limit": drift.limit, "graphs": drift.deviations}
+    described: dict[str, Any] = {"emulated": drift.emulated, "inputs": drift.inputs}
+    if drift.limit is not None:
+        described["limit"] = drift.limit
+    if drift.cosines is not None:
+        described["least_mean_cosine"] = drift.least_mean_cosine
+        described["cosines"] = {
+            graph: {output: cosine._asdict() for output, cosine in outputs.items()}
+            for graph, outputs in drift.cosines.items()
+        }
+    return described | {"graphs": drift.deviations}
+
+
+def _describe_pruning(pruning: Pruning) -> dict[str, Any]:
+    importance = pruning.importance
+    return {
+        "by": pruning.by,
+        "removed": sorted(pruning.removed),
+        # Heads that had been pruned before have none.
+        "importance": None
+        if importance is None
+        else [[value if math.isfinite(value) else None for value in layer] for layer in importance.tolist()],
+        "inputs": pruning.inputs,
+        "drift": dataclasses.asdict(pruning.drift),
+    }
 
 
 def _describe_file(path: Path) -> dict[str, int | str]:

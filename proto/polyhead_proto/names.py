@@ -152,6 +152,8 @@ class Property(StrEnum):
     """JSON: the axes of each tensor, and where it matters its role and layer."""
     LAYERS = "layers"
     HEADS = "heads"
+    KEPT_HEADS = "kept_heads"
+    """JSON: the numbers of each layer's heads that pruning left; empty if no head was pruned."""
     D_MODEL = "d_model"
     HEAD_WIDTH = "head_width"
     CAUSAL = "causal"

@@ -223,7 +223,7 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     keys[..., :3] = [0, 1, 2]
     expected["top_keys"], expected["top_weights"] = keys, np.zeros_like(expected["top_weights"])
     expected["top_weights"][..., :3] = [0.4, 0.4, 0.2]
-    run: Any = SimpleNamespace(weights={0: weights})
+    run: Any = SimpleNamespace(weights={0: weights}, kept_heads=None)
 
     def off(name: str, values: NDArray[Any]) -> float:
         ours, wanted = kind.align(expected | {name: values}, expected, run)

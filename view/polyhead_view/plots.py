@@ -38,7 +38,7 @@ def draw_heads(
 ) -> Figure:
     """Draw the attention weights of one sequence: a heat map for each head.
 
-    All maps share one colour scale, from 0 to the largest weight.
+    All maps share one colour scale, from 0 to the largest weight. Heads that were pruned are blank.
 
     Args:
         encoding: The encoding of a single sequence, with the attention of `layer`.
@@ -70,7 +70,10 @@ def draw_heads(
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     scale = weight_scale(_most(weights), keys)
     for axis, head, number in zip(axes.flat, weights, encoding.heads or range(heads), strict=False):
-        image = draw_map(axis, head, scale)
+        pruned = encoding.is_pruned(layer, number)
+        image = draw_map(axis, np.full_like(head, np.nan) if pruned else head, scale)
+        if pruned:
+            axis.text(0.5, 0.5, "pruned", size=FONT_SIZE, ha="center", va="center", transform=axis.transAxes)
         axis.set_box_aspect(height / width)
         axis.set_title(f"head {number}", fontsize=FONT_SIZE, pad=3)
         label(axis.xaxis, labels, width, rotation=90)
@@ -283,8 +286,9 @@ def _attention(encoding: Encoding, layer: int, *, cross: bool = False) -> NDArra
 def _head(encoding: Encoding, layer: int, head: int) -> NDArray[Any]:
     weights = _attention(encoding, layer)
     numbers = list(encoding.heads or range(len(weights)))
-    if head not in numbers:
-        raise ValueError(f"head must be one of {numbers}, was {head}")
+    if head not in numbers or encoding.is_pruned(layer, head):
+        left = [number for number in numbers if not encoding.is_pruned(layer, number)]
+        raise ValueError(f"head must be one of {left}, was {head}")
     found: NDArray[Any] = weights[numbers.index(head)]
     return found
 

@@ -43,11 +43,14 @@ Datatype = Annotated[str, AfterValidator(_known)]
 GraphName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 Letter = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]{0,15}$")]
 """An axis: B joins requests; letters with a size in `Manifest.sizes` are fixed; all others are padded."""
-LAYER_AXES = ("L", "A")
+LAYER_AXIS = re.compile("L|A")
 """The letters of an axis of layers: all of them, or chosen ones."""
 
-LayerNumber = Annotated[int, Field(ge=0)]
-Precision = Literal["fp32", "fp16", "bf16"]
+HEAD_AXIS = re.compile(r"H\d*")
+"""The letters of an axis of heads: all of them, or those that pruning left in a layer, such as H5."""
+
+IndexNumber = Annotated[int, Field(ge=0)]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Size = Annotated[int, Field(ge=1)]
 
 
@@ -72,10 +75,12 @@ class Tensor(_Model):
     """An input's integers must be from 0 to one less than this, or than the size of this axis."""
     range: tuple[float | None, float | None] | None = None
     """An input's floats must be finite, and from the first to the second; None: no bound."""
-    layer: LayerNumber | None = None
+    layer: IndexNumber | None = None
     """The encoder's layer whose weights an output of role `attention` holds."""
-    layers: tuple[LayerNumber, ...] | None = None
+    layers: tuple[IndexNumber, ...] | None = None
     """The encoder's layers along the axis of layers."""
+    heads: tuple[IndexNumber, ...] | None = None
+    """The numbers of the heads along the axis of heads, where others were pruned; None: all, from 0."""
     labels: tuple[str, ...] | None = None
     """Names along the last axis."""
 
@@ -87,7 +92,8 @@ class Tensor(_Model):
     def names_problem(self, sizes: Mapping[str, int]) -> str | None:
         """Return what is wrong with the names of indices, if anything is."""
         along: Iterable[tuple[str, Sequence[object] | None, str | None]] = (
-            ("layers", self.layers, next((letter for letter in self.axes if letter in LAYER_AXES), None)),
+            ("layers", self.layers, self._letter(LAYER_AXIS)),
+            ("heads", self.heads, self._letter(HEAD_AXIS)),
             ("labels", self.labels, self.axes[-1]),
         )
         for what, names, letter in along:
@@ -95,6 +101,9 @@ class Tensor(_Model):
             if names is not None and (len(names) != size or len(set(names)) < len(names)):
                 return f"{what} must be one for each index of their axis, and different"
         return None
+
+    def _letter(self, pattern: re.Pattern[str]) -> str | None:
+        return next((letter for letter in self.axes if pattern.fullmatch(letter)), None)
 
 
 class Graph(_Model):
@@ -138,6 +147,8 @@ class ManifestEncoder(_Model):
     heads: Size
     layers: Size
     head_width: Size | None = None
+    kept_heads: tuple[tuple[IndexNumber, ...], ...] | None = None
+    """The heads of each layer that pruning left; None: all."""
     causal: bool = False
     vocabulary: Size | None = None
     pooling: str | None = None

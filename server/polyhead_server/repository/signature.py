@@ -6,8 +6,9 @@ the longest of a batch and trimmed again. Shape letters: B batch, T tokens, D d_
 """
 
 import math
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -26,9 +27,13 @@ from polyhead_proto.names import (
     TOKENS,
     TOP,
 )
-from polyhead_server.repository.manifest import LAYER_AXES, GraphName, Manifest, Tensor
+from polyhead_server.repository.manifest import HEAD_AXIS, LAYER_AXIS, GraphName, Manifest, Tensor
 
-SELECTED_AXES: Mapping[str, Collection[str]] = {HEADS: ("H",), LAYERS: LAYER_AXES, TOP: ("Top",)}
+SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
+    HEADS: HEAD_AXIS,
+    LAYERS: LAYER_AXIS,
+    TOP: re.compile("Top"),
+}
 """The letters of the axes from which parameters of outputs select; `queries` selects by role."""
 
 _WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS})
@@ -51,6 +56,7 @@ class TensorSpec:
     range: tuple[float | None, float | None] | None = None
     layer: int | None = None
     layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
     labels: tuple[str, ...] | None = None
     optional: bool = False
     """A request may leave it out."""
@@ -88,7 +94,7 @@ class TensorSpec:
         if parameter == QUERIES:
             return len(self.axes) - 2 if self.role in {ATTENTION, CROSS_ATTENTION} else None
         letters = SELECTED_AXES[parameter]
-        return next((axis for axis, letter in enumerate(self.axes) if letter in letters), None)
+        return next((axis for axis, letter in enumerate(self.axes) if letters.fullmatch(letter)), None)
 
     @property
     def is_per_sequence(self) -> bool:
