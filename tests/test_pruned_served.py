@@ -171,7 +171,7 @@ def test_ablation_and_the_survey_say_what_is_gone(
     assert "0,1,raw,pruned,," in as_csv(survey)
     assert "pruned" in as_page(survey, "texts")
     print_table(survey, Console(width=120))
-    assert capsys.readouterr().out.count("pruned") == 2 * len(REMOVED)
+    assert capsys.readouterr().out.count("pruned") == 1 + 2 * len(REMOVED)  # the model, and its heads
 
     # What it writes is what pruning reads.
     (tmp_path / "scores.json").write_text(survey_as_json(survey))
