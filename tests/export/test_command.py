@@ -193,7 +193,7 @@ def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
     ("flag", "value", "message"),
     [
         ("--heads", "1,two", "must be numbers such as 1,2,4,8, was '1,two'"),
-        ("--precision", "int8", "--precision"),
+        ("--precision", "int4", "--precision"),
         ("--seed", "-1", "--seed"),
         ("--seed", str(2**63), "--seed"),
     ],
