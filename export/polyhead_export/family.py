@@ -16,10 +16,14 @@ from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import measure_drift
 from polyhead_export.kinds import kinds_of, names_of_kinds
 from polyhead_export.manifest import write_manifest
+from polyhead_export.neighbours import measure_neighbours
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Parity, measure_parity
-from polyhead_export.precision import DTYPES, Precision, in_precision
+from polyhead_export.precision import DTYPES, IN_16_BITS, Precision, in_precision
 from polyhead_export.pruning import Pruning
+from polyhead_export.quantisation import check_products, quantise
+from polyhead_export.quantised_parity import measure_quantised
+from polyhead_export.sentences import SENTENCES, token_ids
 from polyhead_export.signature import GraphKind
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
@@ -55,7 +59,7 @@ class ExportedFamily:
 
 def count_steps(graphs: Collection[str]) -> int:
     """Return how often an export of these graphs calls `on_step`."""
-    return 2 * len(names_of_kinds(graphs)) + 2
+    return 2 * len(names_of_kinds(graphs)) + 3
 
 
 def check_name(name: str) -> None:
@@ -98,6 +102,7 @@ def export_family(
     graphs: Collection[str] = (),
     attention_layers: Sequence[int] | None = None,
     tokenizer: TokenizerFile | None = None,
+    sentences: Sequence[str] = (),
     left_out: Sequence[str] = (),
     pruning: Pruning | None = None,
     if_exists: Literal["fail", "replace"] = "fail",
@@ -111,10 +116,13 @@ def export_family(
         repository: The folder of all families; created if missing.
         version: The version's number, 1 or more.
         precision: What the graphs compute in; their inputs and outputs are the same in each. 16-bit
-            precisions are for CUDA: a CPU cannot compute in bf16, and gains nothing from fp16.
+            precisions are for CUDA: a CPU cannot compute in bf16, and gains nothing from fp16. int8 is for
+            CPUs.
         graphs: The kinds of graphs beside `fast` and `attention`, or `all`; see `polyhead_export.kinds`.
         attention_layers: The layers whose attention the graphs return; None = all.
         tokenizer: For an encoder of token ids, to serve text too.
+        sentences: Those on which the drift of int8 is measured; by default some English ones. An encoder
+            without a tokenizer is measured on random inputs.
         left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
         pruning: What was pruned from the encoder; recorded in the manifest.
         if_exists: What to do if the version exists already.
@@ -124,13 +132,16 @@ def export_family(
         ExportError: The name, the version, the precision, a graph, a layer or the tokenizer is not valid,
             or a fusion was lost.
         FamilyExistsError: The version exists already, and `if_exists` is "fail".
-        ParityError: A graph deviates from PyTorch, or 16 bits are not enough; the repository is unchanged.
+        ParityError: A graph deviates from PyTorch, or 16 or 8 bits are not enough; the repository is
+            unchanged.
     """
     check_name(name)
     if version < 1:
         raise ExportError(f"the version must be 1 or more, was {version}")
     if precision not in DTYPES:
         raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
+    if sentences and (precision != "int8" or tokenizer is None):
+        raise ExportError("sentences are for the drift of int8, of an encoder with a tokenizer")
     classes = () if tokenizer is None else token_classes(read_object(tokenizer.path))
     kinds = kinds_of(encoder.config, graphs, attention_layers, classes)
     target = repository / name / str(version)
@@ -154,6 +165,7 @@ def export_family(
             kinds=kinds,
             precision=precision,
             tokenizer=tokenizer,
+            sentences=sentences or SENTENCES,
             left_out=left_out,
             pruning=pruning,
             on_step=on_step,
@@ -174,24 +186,30 @@ def _write_version(
     kinds: Collection[GraphKind],
     precision: Precision,
     tokenizer: TokenizerFile | None,
+    sentences: Sequence[str],
     left_out: Sequence[str],
     pruning: Pruning | None,
     on_step: Callable[[str], None],
 ) -> Parity:
     served = in_precision(encoder, precision)
+    names = names_of(served)
     traced: dict[GraphKind, ir.Model] = {}
     models: dict[GraphKind, ir.Model] = {}
     operators: dict[str, dict[str, int]] = {}
     for kind in kinds:
         on_step(f"{name}: tracing the {kind.name} graph")
         traced[kind] = models[kind] = build_graph(served, kind)
-        if precision != "fp32":
+        if precision in IN_16_BITS:
             models[kind] = traced[kind].clone()
             fuse(models[kind])
+        elif precision == "int8":
+            models[kind] = traced[kind].clone()
+            quantise(models[kind], names)
+            check_products(models[kind], encoder, kind.file)
         operators[kind.name] = count_operators(models[kind])
         check_operators(operators[kind.name], required_operators(encoder.config, kind, precision), kind.file)
     on_step(f"{name}: writing weights")
-    share_weights(models.values(), folder, names_of(served))
+    share_weights(models.values(), folder, names)
     for kind, model in models.items():
         ir.save(model, folder / kind.file)
     if tokenizer is not None:
@@ -200,10 +218,15 @@ def _write_version(
     def comparing(kind: GraphKind) -> None:
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
-    if precision == "fp32":
-        parity = measure_parity(encoder, folder, kinds, comparing)
-    else:
+    if precision in IN_16_BITS:
         parity = measure_drift(encoder, served, folder, traced, precision, comparing)
+    elif precision == "int8":
+        texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
+        parity = measure_quantised(encoder, folder, traced, texts, comparing)
+    else:
+        parity = measure_parity(encoder, folder, kinds, comparing)
+    on_step(f"{name}: comparing sequences with and without neighbours")
+    neighbours = measure_neighbours(folder, kinds, encoder.config, precision)
     on_step(f"{name}: hashing files")
     write_manifest(
         folder,
@@ -214,6 +237,7 @@ def _write_version(
         precision=precision,
         operators=operators,
         parity=parity,
+        neighbours=neighbours,
         tokenizer=None
         if tokenizer is None
         else {"file": TOKENIZER, "max_tokens": tokenizer.max_tokens, "prompt": tokenizer.prompt},

@@ -21,7 +21,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from polyhead_export.errors import ParityError
-from polyhead_export.parity import Drift, Parity, check_parity, compared_sizes, measure_deviations
+from polyhead_export.parity import (
+    RANDOM_INPUTS,
+    Drift,
+    Parity,
+    check_parity,
+    compared_sizes,
+    measure_deviations,
+    open_session,
+)
 from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder
@@ -75,7 +83,7 @@ def measure_drift(
     return Parity(
         sizes=sizes,
         deviations=deviations,
-        drift=Drift(deviations=drift, limit=LIMITS[precision]),
+        drift=Drift(deviations=drift, limit=LIMITS[precision], emulated=True, inputs=RANDOM_INPUTS),
     )
 
 
@@ -136,7 +144,7 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
         file = Path(place) / kind.file
         ir.save(widen(model, rounding=rounding), file, external_data="weights.bin")
-        return measure_deviations(encoder, file, kind)
+        return measure_deviations(encoder, open_session(file), kind)
 
 
 def _check_drift(drift: Mapping[str, float], kind: GraphKind, precision: Precision) -> None:

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from polyhead_export.neighbours import Neighbours
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
 from polyhead_export.pruning import Pruning
@@ -43,6 +44,7 @@ def write_manifest(
     precision: Precision,
     operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
+    neighbours: Neighbours,
     tokenizer: Mapping[str, Any] | None,
     left_out: Sequence[str],
     pruning: Pruning | None,
@@ -58,6 +60,7 @@ def write_manifest(
         precision: What the graphs compute in.
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
+        neighbours: What a sequence's neighbours in a batch change.
         tokenizer: The tokenizer's file, the longest text in tokens, and the prompt; None if the family has no
             tokenizer.
         left_out: The parts of the checkpoint that are not served, in words.
@@ -90,6 +93,7 @@ def write_manifest(
             "sizes": parity.sizes,
             "graphs": parity.deviations,
             "drift": None if parity.drift is None else _describe_drift(parity.drift),
+            "neighbours": {"limit": neighbours.limit, "graphs": neighbours.deviations},
         },
         "pruning": None if pruning is None else _describe_pruning(pruning),
         "numbers": {"parameters": parameters(config)},
@@ -103,7 +107,16 @@ def _describe(spec: ManifestTensor) -> dict[str, Any]:
 
 
 def _describe_drift(drift: Drift) -> dict[str, Any]:
-    return {"emulated": True, "limit": drift.limit, "graphs": drift.deviations}
+    described: dict[str, Any] = {"emulated": drift.emulated, "inputs": drift.inputs}
+    if drift.limit is not None:
+        described["limit"] = drift.limit
+    if drift.cosines is not None:
+        described["least_mean_cosine"] = drift.least_mean_cosine
+        described["cosines"] = {
+            graph: {output: cosine._asdict() for output, cosine in outputs.items()}
+            for graph, outputs in drift.cosines.items()
+        }
+    return described | {"graphs": drift.deviations}
 
 
 def _describe_pruning(pruning: Pruning) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from polyhead_export.errors import ExportError
-from polyhead_export.precision import Precision
+from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
 
@@ -29,7 +29,7 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
     # The projections stay operators of their own where something else is computed from them, too, or attention
     # has a bias, or is to another sequence.
     separate = (
-        precision == "fp32"
+        precision not in IN_16_BITS
         or config.mask_input
         or config.cross_attention == "alone"
         or config.rotary_base is not None
@@ -44,7 +44,7 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
         "Softmax": both * len(explicit | side),
     }
     required = {operator: least for operator, least in required.items() if least}
-    if precision == "fp32":
+    if precision not in IN_16_BITS:
         return required
     if config.feed_forward is not None:
         # The first norm of a pre-norm encoder follows no residual, so it is not fused.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -21,17 +21,35 @@ from polyhead_model import Encoder, EncoderConfig
 TOLERANCE = 1e-5
 """The largest `deviation` that is accepted in fp32."""
 
+RANDOM_INPUTS = "random inputs"
+"""What `Drift.inputs` says where there are no sentences."""
+
 _SIZES = ((1, 1), (2, 5), (5, 2), (3, 33), (1, 128))
+
+
+class Cosine(NamedTuple):
+    """The cosines of vectors with what they would be in fp32."""
+
+    least: float
+    mean: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """The deviation of a 16-bit family from its encoder in fp32."""
+    """How far a family of another precision is from its encoder in fp32."""
 
     deviations: dict[str, dict[str, float]]
     """The largest deviation of each output, by graph."""
-    limit: float
-    """The largest deviation that is accepted."""
+    limit: float | None = None
+    """The largest deviation that is accepted; None where cosines decide."""
+    emulated: bool
+    """Whether another device computes the family."""
+    inputs: str
+    """What it was measured on."""
+    cosines: dict[str, dict[str, Cosine]] | None = None
+    """Of each output of vectors, by graph."""
+    least_mean_cosine: float | None = None
+    """The lowest mean cosine that is accepted."""
 
     @property
     def worst(self) -> float:
@@ -49,7 +67,7 @@ class Parity:
     """The largest deviation of each output, by graph."""
     tolerance: float = TOLERANCE
     drift: Drift | None = None
-    """The effect of 16-bit arithmetic; None in fp32."""
+    """None in fp32."""
 
     @property
     def worst(self) -> float:
@@ -66,6 +84,12 @@ def deviation(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> flo
         difference = np.abs(actual - expected) / np.maximum(1.0, np.abs(expected))
     worst = float(difference.max(initial=0.0))
     return worst if np.isfinite(worst) else float("inf")
+
+
+def change(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Return the `deviation`, where two numbers that are both undefined are equal."""
+    undefined = np.isnan(actual) & np.isnan(expected)
+    return deviation(np.where(undefined, 0, actual), np.where(undefined, 0, expected))
 
 
 def measure_parity(
@@ -88,7 +112,7 @@ def measure_parity(
     deviations: dict[str, dict[str, float]] = {}
     for kind in kinds:
         on_graph(kind)
-        deviations[kind.name] = measure_deviations(encoder, folder / kind.file, kind)
+        deviations[kind.name] = measure_deviations(encoder, open_session(folder / kind.file), kind)
         check_parity(deviations[kind.name], kind, compared_sizes(encoder.config))
     return Parity(sizes=compared_sizes(encoder.config), deviations=deviations)
 
@@ -102,12 +126,12 @@ def compared_sizes(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
     )
 
 
-def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[str, float]:
+def measure_deviations(encoder: Encoder, session: ort.InferenceSession, kind: GraphKind) -> dict[str, float]:
     """Return the largest `deviation` of each output of a graph, over all `compared_sizes` its encoder.
 
     Args:
         encoder: The reference.
-        file: The graph; the CPU provider must have kernels for it.
+        session: The graph's.
         kind: The kind of the graph.
 
     Raises:
@@ -115,7 +139,6 @@ def measure_deviations(encoder: Encoder, file: Path, kind: GraphKind) -> dict[st
     """
     config = encoder.config
     worst = {spec.name: 0.0 for spec in outputs_of(config, kind)}
-    session = _open(file)
     for seed, size in enumerate(compared_sizes(config), start=1):
         inputs = sample_inputs(config, kind, *size, seed=seed)
         feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
@@ -178,7 +201,8 @@ def _feed(spec: ManifestTensor, value: Tensor) -> NDArray[Any]:
     return value.numpy()
 
 
-def _open(path: Path) -> ort.InferenceSession:
+def open_session(path: Path) -> ort.InferenceSession:
+    """Open a graph on the CPU, which must have kernels for it."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])

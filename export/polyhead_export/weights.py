@@ -44,7 +44,7 @@ def share_weights(models: Iterable[ir.Model], folder: Path, names: Mapping[str, 
                     raise RuntimeError(f"initializer {value.name!r} has no value")
                 # Not `ascontiguousarray`, which gives a scalar one dimension.
                 array = np.asarray(value.const_value.numpy(), order="C")
-                key = _fingerprint(array)
+                key = fingerprint(array)
                 # Two tensors with the same content (zero biases) cannot both have the name.
                 if (name := names.get(key)) and name not in initializers:
                     value.name = name
@@ -73,11 +73,11 @@ def names_of(module: nn.Module) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for name, parameter in module.named_parameters():
-        names.setdefault(_fingerprint(_array(parameter)), name)
+        names.setdefault(fingerprint(_array(parameter)), name)
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
             transposed = np.ascontiguousarray(_array(part.weight).T)
-            names.setdefault(_fingerprint(transposed), f"{name}.weight.T")
+            names.setdefault(fingerprint(transposed), f"{name}.weight.T")
     return names
 
 
@@ -86,7 +86,8 @@ def _array(parameter: Tensor) -> Array:
     return TorchTensor(parameter.detach()).numpy()
 
 
-def _fingerprint(array: Array) -> str:
+def fingerprint(array: Array) -> str:
+    """Return a hash of an array's datatype, shape and content."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     digest.update(_bytes(array))
     return digest.hexdigest()

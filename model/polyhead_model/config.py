@@ -10,6 +10,9 @@ Activation = Literal["gelu", "gelu_tanh", "relu"]
 Pooling = Literal["mean", "cls", "max"]
 CrossAttention = Literal["alone", "after_self"]
 
+MOST_LAYERS = 10_000
+"""Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
@@ -129,6 +132,8 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):
             _require_positive(name, getattr(self, name))
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers must be at most {MOST_LAYERS:,}, was {self.layers:,}")
         for name in (
             "head_width",
             "feed_forward",

@@ -93,7 +93,14 @@ class Device:
 
 def on_cpu(reason: str) -> Device:
     """Describe the CPU."""
-    return Device(name="cpu", provider=CPU, reason=reason, host_threads=True)
+    return Device(
+        name="cpu",
+        provider=CPU,
+        reason=reason,
+        # Not 16 bits: it has no kernels for bf16, and computes fp16 as fp32 with conversions.
+        precisions=frozenset({"fp32", "int8"}),
+        host_threads=True,
+    )
 
 
 def on_cuda(reason: str, number: int = 0) -> Device:
@@ -172,13 +179,19 @@ def check_precision(precision: str, device: Device) -> None:
     """Check that a device has kernels for a family's precision.
 
     Raises:
-        RepositoryError: It has none: 16-bit numbers run on CUDA only.
+        RepositoryError: It has none: 16-bit numbers run on CUDA only, and products of 8 bits on the CPU only.
     """
-    if precision not in device.precisions:
+    if precision in device.precisions:
+        return
+    if precision == "int8":
         raise RepositoryError(
-            f"it is {precision}, which runs on CUDA only: serve it with --device cuda on a machine with a "
-            "GPU, or export it with --precision fp32"
+            "it is int8, which runs on the CPU only: serve it with --device cpu, or export it with "
+            "--precision fp16"
         )
+    raise RepositoryError(
+        f"it is {precision}, which runs on CUDA only: serve it with --device cuda on a machine with a "
+        "GPU, or export it with --precision fp32"
+    )
 
 
 def _try_cuda(number: int) -> str | None:

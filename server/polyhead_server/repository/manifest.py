@@ -50,7 +50,7 @@ HEAD_AXIS = re.compile(r"H\d*")
 """The letters of an axis of heads: all of them, or those that pruning left in a layer, such as H5."""
 
 IndexNumber = Annotated[int, Field(ge=0)]
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Size = Annotated[int, Field(ge=1)]
 
 

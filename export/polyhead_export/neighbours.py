@@ -1,0 +1,124 @@
+"""Measure what a sequence's neighbours in a batch change: next to nothing, in any precision.
+
+Each of a few sequences is run alone, and together with all others, padded. Neighbours are loud, and padding
+holds any number, so that a scale or a sum that spans the batch is found out.
+"""
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from polyhead_export.errors import ParityError
+from polyhead_export.half_precision import widen
+from polyhead_export.parity import change, open_session
+from polyhead_export.precision import IN_16_BITS, Precision
+from polyhead_export.samples import sample_inputs
+from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_model import EncoderConfig
+
+Array = NDArray[Any]
+
+LIMITS: Mapping[Precision, float] = {"fp32": 2e-6, "fp16": 2e-6, "bf16": 2e-6, "int8": 2e-6}
+"""The largest change that is accepted, as a `deviation`."""
+
+_LENGTHS = (2, 3, 7, 16, 33, 50)
+_LOUDNESS = 100.0
+"""Every other sequence of vectors is so many times as large."""
+_PADDING: Mapping[str, float | bool] = {"FP32": 1e4, "BOOL": True}
+"""What padding holds, by datatype; else 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """What neighbours and padding changed."""
+
+    deviations: dict[str, dict[str, float]]
+    """The largest change of each output of floats, by graph."""
+    limit: float
+    """The largest that is accepted."""
+
+
+def measure_neighbours(
+    folder: Path, kinds: Iterable[GraphKind], config: EncoderConfig, precision: Precision
+) -> Neighbours:
+    """Measure the graphs of a family; 16-bit ones by emulation.
+
+    Args:
+        folder: Holds the graphs as they will be served, and their weights.
+        kinds: The kinds of the graphs.
+        config: The encoder's configuration.
+        precision: The precision of the graphs.
+
+    Raises:
+        ParityError: Neighbours change an output by more than the limit.
+    """
+    deviations: dict[str, dict[str, float]] = {}
+    for kind in kinds:
+        graph = folder / kind.file
+        if precision not in IN_16_BITS:
+            session = open_session(graph)
+        else:
+            with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
+                file = Path(place) / kind.file
+                ir.save(widen(ir.load(graph), rounding=True), file, external_data="weights.bin")
+                session = open_session(file)
+        deviations[kind.name] = measured = _measure(session, config, kind)
+        output, value = max(measured.items(), key=lambda item: item[1])
+        if not value <= LIMITS[precision]:
+            raise ParityError(
+                f"{kind.file}: a request's neighbours must change its {output!r} by at most "
+                f"{LIMITS[precision]:g} in {precision}, change it by {value:g}"
+            )
+    return Neighbours(deviations=deviations, limit=LIMITS[precision])
+
+
+def _measure(session: ort.InferenceSession, config: EncoderConfig, kind: GraphKind) -> dict[str, float]:
+    """Return the largest change of each output of floats by neighbours and padding."""
+    longest = min(config.positions or max(_LENGTHS), max(_LENGTHS))
+    specs = inputs_of(config, kind)
+    fixed = axis_sizes(config, [kind])
+    requests = []
+    for seed, length in enumerate(sorted({min(length, longest) for length in _LENGTHS})):
+        inputs = sample_inputs(config, kind, 1, length, seed=seed)
+        loud = _LOUDNESS if seed % 2 else 1.0
+        requests.append(
+            {
+                spec.name: (inputs[spec.name] * loud if _is_vectors(spec) else inputs[spec.name]).numpy()
+                for spec in specs
+            }
+        )
+    tokens = min(longest + 9, config.positions or longest + 9)
+    joined = {spec.name: _join([one[spec.name] for one in requests], spec, fixed, tokens) for spec in specs}
+    outputs = [spec for spec in outputs_of(config, kind) if spec.datatype == "FP32"]
+    names = [spec.name for spec in outputs]
+    together = session.run(names, joined)
+    worst = dict.fromkeys(names, 0.0)
+    for place, request in enumerate(requests):
+        for spec, alone, batch in zip(outputs, session.run(names, request), together, strict=True):
+            mine = batch[(slice(place, place + 1), *map(slice, alone.shape[1:]))]
+            worst[spec.name] = max(worst[spec.name], change(mine, alone))
+    return worst
+
+
+def _is_vectors(spec: ManifestTensor) -> bool:
+    return spec.datatype == "FP32" and spec.axes[-1] == "D"
+
+
+def _join(arrays: Sequence[Array], spec: ManifestTensor, fixed: Mapping[str, int], tokens: int) -> Array:
+    """Join arrays of one sequence each, padded to the largest of them, and to `tokens` along T."""
+    varies = [axis for axis, letter in enumerate(spec.axes) if axis and letter not in fixed]
+    padded = []
+    for array in arrays:
+        widths = [(0, 0)] * array.ndim
+        for axis in varies:
+            most = tokens if spec.axes[axis] == "T" else max(each.shape[axis] for each in arrays)
+            widths[axis] = (0, most - array.shape[axis])
+        padded.append(np.pad(array, widths, constant_values=_PADDING.get(spec.datatype, 0)))
+    return np.concatenate(padded)

@@ -1,0 +1,295 @@
+"""Check an int8 family against PyTorch, and measure how far it is from fp32.
+
+An int8 graph cannot be compared from end to end with another implementation of the same arithmetic: where an
+input is half-way between two integers, the last digit of a norm decides, and each such step makes others in
+the layers after it. So the graph is cut at its products of integers, and three questions are answered
+separately:
+
+* Is the traced graph, before quantisation, the encoder? It is compared with PyTorch, as in fp32.
+* Is each product what the recipe says? With what the graph itself put in, NumPy computes it again, from the
+  weights before quantisation.
+* Is everything between the products as traced? The traced graph computes it again, from the graph's own
+  products.
+
+What 8 bits change is measured from end to end, on sentences if there is a tokenizer.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import torch
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from torch import Tensor
+
+from polyhead_export.errors import ParityError
+from polyhead_export.parity import (
+    RANDOM_INPUTS,
+    Cosine,
+    Drift,
+    Parity,
+    change,
+    check_parity,
+    compared_sizes,
+    deviation,
+    measure_deviations,
+    open_session,
+    run_reference,
+)
+from polyhead_export.quantisation import InputRange, input_range, lookups, matrix_of, products
+from polyhead_export.samples import sample_inputs
+from polyhead_export.signature import GraphKind, ManifestTensor, outputs_of
+from polyhead_model import Encoder, EncoderConfig
+
+Array = NDArray[Any]
+Vectors = NDArray[np.float32]
+
+LEAST_MEAN_COSINE = 0.99
+"""The lowest mean cosine with fp32 that is accepted: of pooled vectors, otherwise of those of tokens."""
+
+_BATCH = 16
+_RANDOM_SIZES = ((8, 16), (8, 64))
+
+
+def measure_quantised(
+    encoder: Encoder,
+    folder: Path,
+    traced: Mapping[GraphKind, ir.Model],
+    texts: Sequence[Sequence[int]] | None,
+    on_graph: Callable[[GraphKind], None] = lambda _: None,
+) -> Parity:
+    """Compare int8 graphs with PyTorch.
+
+    Args:
+        encoder: The encoder, in fp32.
+        folder: Holds the graphs as they will be served, and their weights.
+        traced: The graphs before quantisation.
+        texts: The token ids of sentences to measure drift on; None for random inputs.
+        on_graph: Called before each graph is measured.
+
+    Raises:
+        ParityError: A graph does not compute what PyTorch does, or drifts further than `LEAST_MEAN_COSINE`.
+    """
+    config = encoder.config
+    sizes = compared_sizes(config)
+    deviations: dict[str, dict[str, float]] = {}
+    drift: dict[str, dict[str, float]] = {}
+    cosines: dict[str, dict[str, Cosine]] = {}
+    for kind, plain in traced.items():
+        on_graph(kind)
+        served = folder / kind.file
+        # Not in the system's temporary folder: the weights may be larger than the space there.
+        with tempfile.TemporaryDirectory(prefix="fp32-", dir=folder) as place:
+            file = Path(place) / kind.file
+            ir.save(plain.clone(), file, external_data="fp32.bin")
+            deviations[kind.name] = measure_deviations(encoder, open_session(file), kind)
+            check_parity(deviations[kind.name], kind, sizes)
+        _check_products(served, plain, config, kind)
+        drift[kind.name], cosines[kind.name] = _measure_drift(encoder, open_session(served), kind, texts)
+    measured = Drift(
+        deviations=drift,
+        emulated=False,
+        inputs=RANDOM_INPUTS if texts is None else f"{len(texts)} sentences",
+        cosines=cosines,
+        least_mean_cosine=LEAST_MEAN_COSINE,
+    )
+    _check_drift(measured, config)
+    return Parity(sizes=sizes, deviations=deviations, drift=measured)
+
+
+def reference_product(x: Vectors, weights: Vectors, how: InputRange) -> Vectors:
+    """Compute x W in 8 bits, as the recipe of `polyhead_export.quantisation` says.
+
+    Args:
+        x: [..., K].
+        weights: W, [K, N].
+        how: How x becomes integers.
+
+    Raises:
+        ParityError: The integers of W would saturate on a CPU that adds products in 16 bits.
+    """
+    pairs = np.pad(weights, ((0, len(weights) % 2), (0, 0))).reshape(-1, 2, weights.shape[1])
+    columns = np.maximum(_same_sign(pairs) / np.float32(127), np.float32(1e-30))
+    if 255 * _same_sign(np.rint(pairs / columns)).max() >= 2**15:
+        raise ParityError("two weights of a column saturate on a CPU without VNNI")
+    largest = (np.abs(x) if how.signed else x).max(axis=-1, keepdims=True)
+    scale = np.maximum(
+        largest * np.float32(1 / (255 - how.zero)), np.float32(how.smallest_scale), dtype=np.float32
+    )
+    # Not clipped: a number out of range is an error.
+    products = np.rint(x / scale).astype(np.float64) @ np.rint(weights / columns).astype(np.float64)
+    result: Vectors = products.astype(np.float32) * columns * scale
+    return result
+
+
+def _same_sign(pairs: Vectors) -> Vectors:
+    """Return the largest sum of one sign over pairs [K/2, 2, N], by column."""
+    positive = np.clip(pairs, 0, None).sum(axis=1)
+    negative = np.clip(-pairs, 0, None).sum(axis=1)
+    largest: Vectors = np.maximum(positive, negative).max(axis=0)
+    return largest
+
+
+def _reference_rows(rows: Vectors) -> Vectors:
+    """Round rows [..., D] of a table to 8 bits."""
+    scales = np.maximum(np.abs(rows).max(axis=-1, keepdims=True) / np.float32(127), np.float32(1e-30))
+    rounded: Vectors = np.rint(rows / scales) * scales
+    return rounded
+
+
+def _check_products(file: Path, plain: ir.Model, config: EncoderConfig, kind: GraphKind) -> None:
+    """Check each product by NumPy, and what lies between them by the traced graph.
+
+    Raises:
+        ParityError: Either is not as it must be.
+    """
+    nodes, tables = products(plain), lookups(plain)
+    inputs = {_name(node.inputs[0]) for node in nodes} | {_name(node.inputs[1]) for node in tables}
+    results = {_name(node.outputs[0]) for node in (*nodes, *tables)}
+    between = _with_results(plain.clone(), results)
+    given = {_name(value) for value in plain.graph.inputs}
+    shown = sorted((inputs | results) - given)
+    checked = sorted(inputs - given)
+    with tempfile.TemporaryDirectory(prefix="int8-", dir=file.parent) as place:
+        path, its_path = Path(place) / "int8.onnx", Path(place) / "fp32.onnx"
+        _show(ir.load(file), shown, path)
+        _show(between, checked, its_path)
+        session, its_session = open_session(path), open_session(its_path)
+    # Integers, such as the strongest keys, are made of numbers that are compared here.
+    outputs = [spec.name for spec in outputs_of(config, kind) if spec.datatype == "FP32"]
+    for seed, size in enumerate(compared_sizes(config), start=1):
+        feeds = {name: each.numpy() for name, each in sample_inputs(config, kind, *size, seed=seed).items()}
+        values = feeds | _run(session, feeds, [*outputs, *shown])
+        worst = {
+            _name(node.outputs[0]): deviation(
+                values[_name(node.outputs[0])],
+                reference_product(values[_name(x)], matrix_of(weights), input_range(x)),
+            )
+            for node in nodes
+            for x, weights in [(_value(node.inputs[0]), _value(node.inputs[1]))]
+        }
+        for node in tables:
+            rows = matrix_of(_value(node.inputs[0]))[values[_name(node.inputs[1])]]
+            worst[_name(node.outputs[0])] = deviation(values[_name(node.outputs[0])], _reference_rows(rows))
+        again = _run(its_session, values, [*outputs, *checked])
+        for name, value in again.items():
+            worst[name] = max(worst.get(name, 0.0), change(values[name], value))
+        check_parity(worst, kind, (size,))
+
+
+def _with_results(model: ir.Model, results: Iterable[str]) -> ir.Model:
+    """Make these values inputs of a graph, in place of the nodes that compute them."""
+    wanted = set(results)
+    for node in list(model.graph):
+        old = node.outputs[0]
+        if (name := old.name) in wanted:
+            old.name = f"{name}_removed"
+            given = ir.Value(name=name, type=old.type, shape=old.shape)
+            model.graph.inputs.append(given)
+            ir.convenience.replace_all_uses_with(old, given)
+            model.graph.remove(node, safe=True)
+    return model
+
+
+def _show(model: ir.Model, names: Sequence[str], path: Path) -> None:
+    """Save a graph that returns more of its values."""
+    values = {output.name: output for node in model.graph for output in node.outputs}
+    model.graph.outputs.extend(values[name] for name in names)
+    RemoveUnusedNodesPass()(model)
+    ir.save(model, path, external_data=f"{path.stem}.bin")
+
+
+def _run(
+    session: ort.InferenceSession, values: Mapping[str, Array], names: Sequence[str]
+) -> dict[str, Array]:
+    feeds = {each.name: values[each.name] for each in session.get_inputs()}
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def _measure_drift(
+    encoder: Encoder,
+    session: ort.InferenceSession,
+    kind: GraphKind,
+    texts: Sequence[Sequence[int]] | None,
+) -> tuple[dict[str, float], dict[str, Cosine]]:
+    """Return the largest deviation of each output from fp32, and the cosines of vectors."""
+    config = encoder.config
+    specs = outputs_of(config, kind)
+    worst = {spec.name: 0.0 for spec in specs}
+    cosines: dict[str, list[Vectors]] = {spec.name: [] for spec in specs if _holds_vectors(spec)}
+    for inputs in _drift_inputs(config, kind, texts):
+        actual = _run(session, {name: value.numpy() for name, value in inputs.items()}, list(worst))
+        reference, expected = run_reference(encoder, kind, inputs)
+        ours, theirs = kind.align(actual, expected, reference)
+        worst = {name: max(worst[name], deviation(ours[name], theirs[name])) for name in worst}
+        for spec in specs:
+            if spec.name in cosines:
+                valid = reference.valid.numpy()
+                held = valid if "T" in spec.axes else valid.any(axis=1)
+                cosines[spec.name].append(_cosines(actual[spec.name][held], expected[spec.name][held]))
+    every = {name: np.concatenate(parts) for name, parts in cosines.items()}
+    return worst, {name: Cosine(float(each.min()), float(each.mean())) for name, each in every.items()}
+
+
+def _drift_inputs(
+    config: EncoderConfig, kind: GraphKind, texts: Sequence[Sequence[int]] | None
+) -> Iterable[dict[str, Tensor]]:
+    if texts is None:
+        for seed, (sequences, tokens) in enumerate(_RANDOM_SIZES):
+            yield sample_inputs(config, kind, sequences, min(tokens, config.positions or tokens), seed=seed)
+        return
+    ordered = sorted(texts, key=len)
+    for start in range(0, len(ordered), _BATCH):
+        batch = ordered[start : start + _BATCH]
+        inputs = sample_inputs(config, kind, len(batch), len(batch[-1]), seed=start)
+        for name in ("input_ids", "token_type_ids"):
+            if name in inputs:
+                inputs[name] = torch.zeros_like(inputs[name])
+        for row, ids in zip(inputs["input_ids"], batch, strict=True):
+            row[: len(ids)] = torch.tensor(ids)
+        inputs["lengths"] = torch.tensor([len(ids) for ids in batch], dtype=torch.int32)
+        for name in ("mask", "head_mask"):
+            if name in inputs:
+                inputs[name] = torch.ones_like(inputs[name])
+        yield inputs
+
+
+def _holds_vectors(spec: ManifestTensor) -> bool:
+    return spec.datatype == "FP32" and spec.axes[-1] in ("D", "P")
+
+
+def _cosines(ours: Vectors, theirs: Vectors) -> Vectors:
+    products = (ours * theirs).sum(axis=-1)
+    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    cosines: Vectors = products / np.where(norms == 0, 1, norms)
+    return cosines
+
+
+def _check_drift(drift: Drift, config: EncoderConfig) -> None:
+    what = "output" if config.pooling is None else "pooled"
+    for graph, outputs in (drift.cosines or {}).items():
+        if not outputs[what].mean >= LEAST_MEAN_COSINE:
+            raise ParityError(
+                f"the {graph} graph's {what!r} in int8 must have a mean cosine of at least "
+                f"{LEAST_MEAN_COSINE} with that of fp32, has {outputs[what].mean:.4f} on "
+                f"{drift.inputs}: export this encoder in "
+                "fp32, or, if other text is sent to it, give sentences of that kind"
+            )
+
+
+def _value(value: ir.Value | None) -> ir.Value:
+    if value is None:
+        raise RuntimeError("an input is missing")
+    return value
+
+
+def _name(value: ir.Value | None) -> str:
+    name = _value(value).name
+    if name is None:
+        raise RuntimeError("a value has no name")
+    return name
