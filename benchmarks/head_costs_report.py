@@ -29,11 +29,11 @@ def page(result: Mapping[str, Any]) -> str:
         "# What heads cost",
         "",
         f"Made by `make bench-heads`: {made_with(result['fingerprint'])}; {threads} "
-        f"thread{'s' * (threads > 1)} a run.",
+        f"{'threads' if threads > 1 else 'thread, CPU time'} a run.",
         "",
         "One layer of attention, D = 768, B = 1, in process. What is compared runs in turn; a ratio is the "
-        "median over pairs of runs of the same turn, with quartiles. First, every output is compared with that "
-        "of heads that are computed one after the other.",
+        "median over pairs of runs of the same turn, with quartiles. First, every output is compared with "
+        "that of heads that are computed one after the other.",
         "",
         "![What heads cost](head-costs.png)",
         "",
