@@ -53,7 +53,7 @@ def tokens_of(dialect: str) -> Mapping[str, str]:
     own: Mapping[str, Mapping[str, str]] = {
         "albert": ALBERT_TOKENS,
         "esm": ESM_TOKENS,
-        "gpt2": {name: END_OF_TEXT for name in ("unk", "bos", "eos")},
+        "gpt2": dict.fromkeys(("unk", "bos", "eos"), END_OF_TEXT),
         "mpnet": {**ROBERTA_TOKENS, "unk": "[UNK]"},
     }
     return own.get(dialect, ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS)
@@ -125,7 +125,7 @@ def albert_tokenizer(
     *, lowercase: bool = True, keep_accents: bool = False, add_prefix_space: bool = True
 ) -> Tokenizer:
     """A Unigram tokenizer of letters."""
-    letters = [*"▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301\"`"]
+    letters = [*'▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"`']
     vocabulary = [(token, 0.0) for token in ALBERT_TOKENS.values()]
     vocabulary += [(letter, -2.0 - 0.01 * index) for index, letter in enumerate(letters)]
     tokenizer = Tokenizer(models.Unigram([*vocabulary, ("▁cat", -3.0)], unk_id=1))

@@ -25,8 +25,8 @@ def fused_attention(
         lengths: Integers [B], of the keys.
         causal: Whether a token sees only itself and those before it.
         window: Boolean [1, T, T], True = may attend; None = everything.
-        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the operator
-            would give the mean of what is in padding.
+        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
+            operator would give the mean of what is in padding.
     """
     made: list[Tensor] = []  # from the window once, not in every layer
 
@@ -172,7 +172,7 @@ def _scores(query: Tensor, key: Tensor, heads: int, bias: Tensor | None) -> Tens
     q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    scores = (scaled @ k.transpose(-2, -1)).float()
+    scores: Tensor = (scaled @ k.transpose(-2, -1)).float()
     return scores if bias is None else scores + bias.float()
 
 
