@@ -133,7 +133,7 @@ def minilm_address(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFac
     source = ["--checkpoint", str(minilm_checkpoint), "--name", "minilm"]
 
     def export(folder: Path) -> None:
-        command = [polyhead, "export", *source, "--models", folder]
+        command = [str(polyhead), "export", *source, "--models", str(folder)]
         subprocess.run(command, check=True, capture_output=True)
 
     models = made_once(tmp_path_factory, "minilm", export)
