@@ -53,7 +53,7 @@ def tokens_of(dialect: str) -> Mapping[str, str]:
     own: Mapping[str, Mapping[str, str]] = {
         "albert": ALBERT_TOKENS,
         "esm": ESM_TOKENS,
-        "gpt2": {name: END_OF_TEXT for name in ("unk", "bos", "eos")},
+        "gpt2": dict.fromkeys(("unk", "bos", "eos"), END_OF_TEXT),
         "mpnet": {**ROBERTA_TOKENS, "unk": "[UNK]"},
     }
     return own.get(dialect, ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS)
@@ -125,7 +125,7 @@ def albert_tokenizer(
     *, lowercase: bool = True, keep_accents: bool = False, add_prefix_space: bool = True
 ) -> Tokenizer:
     """A Unigram tokenizer of letters."""
-    letters = [*"▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301\"`"]
+    letters = [*'▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"`']
     vocabulary = [(token, 0.0) for token in ALBERT_TOKENS.values()]
     vocabulary += [(letter, -2.0 - 0.01 * index) for index, letter in enumerate(letters)]
     tokenizer = Tokenizer(models.Unigram([*vocabulary, ("▁cat", -3.0)], unk_id=1))
@@ -170,12 +170,14 @@ def random_model(dialect: str, head: str = "Model", **changes: Any) -> Any:
     return model
 
 
-def write_checkpoint(folder: Path, dialect: str, *, head: str = "Model", activation: str = "gelu") -> None:
+def write_checkpoint(
+    folder: Path, dialect: str, *, head: str = "Model", activation: str = "gelu", **sizes: Any
+) -> None:
     """Write a folder as transformers has it: configuration, weights, tokenizer."""
     tokenizer = roberta_tokenizer() if dialect in ROBERTA else bert_tokenizer()
     name = "activation" if dialect == "distilbert" else "hidden_act"
     changes = {"vocab_size": tokenizer.get_vocab_size(), name: activation}
-    random_model(dialect, head, **changes).save_pretrained(folder)
+    random_model(dialect, head, **changes, **sizes).save_pretrained(folder)
     # The dialects' own classes would take tokenizers of their own kind only.
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
     write_tokenizer_files(folder, dialect, tokenizer, config)

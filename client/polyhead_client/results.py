@@ -17,6 +17,8 @@ from polyhead_client.selection import RequestedOutputs
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
+    CROSS_ATTENTION,
+    CROSS_ATTENTION_ROWS,
     HEAD_SCORES,
     MIXED,
     OUTPUT,
@@ -87,6 +89,7 @@ class Results:
             output=found.get(OUTPUT),
             pooled=found.get(POOLED),
             attention=of_layers(ATTENTION, ATTENTION_ROWS),
+            cross_attention=of_layers(CROSS_ATTENTION, CROSS_ATTENTION_ROWS),
             heads=heads,
             queries=requested.queries,
             tokens=self.tokens,

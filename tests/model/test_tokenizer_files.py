@@ -171,8 +171,12 @@ def test_prefix_space_of_gpt2(done: bool, said: bool | None, tmp_path: Path) -> 
     assert hold_to_transformers(tmp_path, "gpt2") == (bool(said) == done)
 
 
-@pytest.mark.parametrize("said", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}])
-@pytest.mark.parametrize("done", [{}, {"lowercase": False}, {"keep_accents": True}, {"add_prefix_space": False}])
+@pytest.mark.parametrize(
+    "said", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}]
+)
+@pytest.mark.parametrize(
+    "done", [{}, {"lowercase": False}, {"keep_accents": True}, {"add_prefix_space": False}]
+)
 def test_flags_of_albert(done: dict[str, bool], said: dict[str, bool], tmp_path: Path) -> None:
     write(tmp_path, "albert", albert_tokenizer(**done), {"tokenizer_class": "AlbertTokenizer", **said})
 
@@ -196,7 +200,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     expected = [theirs(protein)["input_ids"] for protein in proteins]
 
-    exec(script.replace("FOLDER", str(tmp_path)))
+    exec(script.replace("FOLDER", str(tmp_path)), {})
 
     made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert [made.encode(protein).ids for protein in proteins] == expected
@@ -204,7 +208,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     fast = AutoTokenizer.from_pretrained(tmp_path)
     assert [fast(protein)["input_ids"] for protein in proteins] == expected
     (tmp_path / "tokenizer_config.json").unlink()
-    with pytest.raises(CheckpointError, match="EsmTokenizer reads vocab.txt instead"):
+    with pytest.raises(CheckpointError, match=r"EsmTokenizer reads vocab\.txt instead"):
         check_tokenizer(tmp_path, "esm")
 
 
