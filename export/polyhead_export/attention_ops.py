@@ -25,8 +25,8 @@ def fused_attention(
         lengths: Integers [B], of the keys.
         causal: Whether a token sees only itself and those before it.
         window: Boolean [1, T, T], True = may attend; None = everything.
-        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the operator
-            would give the mean of what is in padding.
+        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
+            operator would give the mean of what is in padding.
     """
     made: list[Tensor] = []  # from the window once, not in every layer
 

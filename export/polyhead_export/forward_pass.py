@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPass:
-    """What one attention of each layer computed: from queries to keys of the own sequence, or of the memory."""
+    """What one attention of each layer computed, to the own sequence or to the memory."""
 
     queries: Sequence[Tensor]
     """[B, T, H·K] of each layer."""

@@ -49,7 +49,7 @@ class ResidualLayer(nn.Module):
         super().__init__()
         if config.feed_forward is None:
             raise ValueError(
-                "a block needs config.feed_forward; attention-only layers are MultiHeadAttention"
+                "a Block needs config.feed_forward; attention-only layers are MultiHeadAttention"
             )
         self.pre_norm = config.norm == "pre"
         self.attention = attention_of(config)
@@ -67,7 +67,7 @@ class ResidualLayer(nn.Module):
     def _attend(
         self,
         attention: MultiHeadAttention,
-        norm: nn.LayerNorm | None,
+        norm: nn.Module | None,
         x: Tensor,
         key: Tensor | None,
         **options: Any,
@@ -77,16 +77,15 @@ class ResidualLayer(nn.Module):
             attended, weights = attention(x if norm is None else norm(x), key, **options)
             return x + attended, weights
         attended, weights = attention(x, key, **options)
-        normalised: Tensor = norm(x + attended)
-        return normalised, weights
+        return norm(x + attended), weights
 
     def _transform(self, x: Tensor) -> Tensor:
         """Apply the feed-forward network with its residual and its norm."""
-        transformed: Tensor = (
-            x + self.feed_forward(self.feed_forward_norm(x))
-            if self.pre_norm
-            else self.feed_forward_norm(x + self.feed_forward(x))
-        )
+        transformed: Tensor
+        if self.pre_norm:
+            transformed = x + self.feed_forward(self.feed_forward_norm(x))
+        else:
+            transformed = self.feed_forward_norm(x + self.feed_forward(x))
         return transformed
 
 

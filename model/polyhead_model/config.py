@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, TypeVar, get_args
 
@@ -435,9 +435,9 @@ class EncoderConfig:
         """H·K, the width of the concatenated heads; D unless `head_width` is given."""
         return self.heads * self.head_size
 
-    def heads_of(self, layer: int) -> tuple[int, ...]:
+    def heads_of(self, layer: int) -> Sequence[int]:
         """Return the numbers of the heads of a layer: all H, or those that pruning left."""
-        return tuple(range(self.heads)) if self.kept_heads is None else self.kept_heads[layer]
+        return range(self.heads) if self.kept_heads is None else self.kept_heads[layer]
 
     def of_layer(self, layer: int) -> Self:
         """Return the configuration whose H is the number of heads of one layer."""

@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load, save_file
 from sentence_transformers import SentenceTransformer
+from tests.checkpoints import write_checkpoint
 from tokenizers import Tokenizer
 
 from polyhead_model import CheckpointError, load_checkpoint, masks
@@ -528,7 +529,7 @@ def test_weights_must_be_those_of_the_encoder(
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"num_hidden_layers": 10**9}, {"vocab_size": 2**62}, {"max_position_embeddings": 10**20}]
+    "sizes", [{"num_hidden_layers": 10_000}, {"vocab_size": 2**62}, {"max_position_embeddings": 10**20}]
 )
 def test_sizes_far_from_the_weights_are_refused_before_anything_is_made(
     folder: Path, sizes: dict[str, int]
@@ -550,3 +551,37 @@ def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / INDEX).write_text("{}")
     with pytest.raises(CheckpointError, match="weight_map must be an object, was None"):
         load_checkpoint(folder)
+
+
+def test_heads_that_transformers_pruned_stay_pruned(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "bert", num_hidden_layers=2)
+    pruned = {"0": [1], "1": [0, 3]}
+    reference = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    heads = reference.config.num_attention_heads
+    tensors = load((tmp_path / WEIGHTS).read_bytes())
+    for layer, numbers in pruned.items():
+        kept = [head for head in range(heads) if head not in numbers]
+        attention = f"encoder.layer.{layer}.attention"
+        for part in ("query", "key", "value"):
+            for kind in ("weight", "bias"):
+                name = f"{attention}.self.{part}.{kind}"
+                tensors[name] = tensors[name].unflatten(0, (heads, -1))[kept].flatten(0, 1).contiguous()
+        name = f"{attention}.output.dense.weight"
+        tensors[name] = tensors[name].unflatten(1, (heads, -1))[:, kept].flatten(1).contiguous()
+        # Such heads add nothing.
+        silenced = reference.encoder.layer[int(layer)].attention.output.dense.weight.data
+        silenced.view(len(silenced), heads, -1)[:, numbers] = 0
+    save_file(tensors, tmp_path / WEIGHTS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pruned_heads": pruned}))
+
+    encoder = load_checkpoint(tmp_path).encoder
+
+    ids = torch.randint(0, config["vocab_size"], (2, 7), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            encoder(ids).output, reference(ids).last_hidden_state, rtol=0, atol=TOLERANCE
+        )
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pruned_heads": {"0": [1]}}))
+    with pytest.raises(CheckpointError, match=r"layer\.1\..* must have the shape"):
+        load_checkpoint(tmp_path)

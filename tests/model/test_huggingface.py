@@ -215,7 +215,16 @@ def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
             "position_embedding_type must be 'absolute', was 'relative_key'",
         ),
         ({"is_decoder": True}, "is_decoder must be false, was true"),
-        ({"pruned_heads": {"1": [0, 2]}}, "pruned_heads must be empty, was {'1': [0, 2]}"),
+        (
+            {"pruned_heads": {"2": [0]}},
+            "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was",
+        ),
+        (
+            {"pruned_heads": {"1": [4]}},
+            "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was",
+        ),
+        ({"pruned_heads": [1]}, "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was [1]"),
+        ({"pruned_heads": {"1": [0, 1, 2, 3]}}, "kept_heads[1] must be at least one head from 0 to 3"),
         (
             {"auto_map": {"AutoModel": "modeling.Special"}},
             "auto_map must not name an AutoModel, was 'modeling.Special'",
