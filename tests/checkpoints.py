@@ -170,12 +170,14 @@ def random_model(dialect: str, head: str = "Model", **changes: Any) -> Any:
     return model
 
 
-def write_checkpoint(folder: Path, dialect: str, *, head: str = "Model", activation: str = "gelu") -> None:
+def write_checkpoint(
+    folder: Path, dialect: str, *, head: str = "Model", activation: str = "gelu", **sizes: Any
+) -> None:
     """Write a folder as transformers has it: configuration, weights, tokenizer."""
     tokenizer = roberta_tokenizer() if dialect in ROBERTA else bert_tokenizer()
     name = "activation" if dialect == "distilbert" else "hidden_act"
     changes = {"vocab_size": tokenizer.get_vocab_size(), name: activation}
-    random_model(dialect, head, **changes).save_pretrained(folder)
+    random_model(dialect, head, **changes, **sizes).save_pretrained(folder)
     # The dialects' own classes would take tokenizers of their own kind only.
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
     write_tokenizer_files(folder, dialect, tokenizer, config)

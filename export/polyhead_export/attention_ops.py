@@ -36,11 +36,13 @@ def fused_attention(
         v: Tensor,
         heads: int,
         mask: Tensor | None,
+        /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         if window is not None and not made:
-            # Finite with a score added, and far above a masked key: a query in padding, which may see none but
-            # masked keys, must give numbers too, as the next layer multiplies its value by 0.
+            # Finite with a score added, and far above a masked key: a query in padding, which may see none
+            # but masked keys, must give numbers too, as the next layer multiplies its value by 0.
             outside = max(_MASKED_SCORE / 10, torch.finfo(q.dtype).min / 2)
             made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
         if made:
@@ -67,6 +69,8 @@ def fused_masked_attention() -> Attend:
         v: Tensor,
         heads: int,
         mask: Tensor | None,
+        /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         if mask is None:
@@ -140,6 +144,7 @@ def biased_attention(
         heads: int,
         mask: Tensor | None,
         /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         logits.append(_scores(query, key, heads, bias) + hidden)
@@ -150,7 +155,7 @@ def biased_attention(
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, heads: int, mask: Tensor | None, bias: Tensor | None = None
+    query: Tensor, key: Tensor, heads: int, mask: Tensor | None, *, bias: Tensor | None = None
 ) -> Tensor:
     """Compute attention weights [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision.
 
@@ -183,7 +188,8 @@ def _attend_in_half_precision(
     heads: int,
     mask: Tensor | None,
     /,
+    *,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    weights = attention_weights(query, key, heads, mask, bias)
+    weights = attention_weights(query, key, heads, mask, bias=bias)
     return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights

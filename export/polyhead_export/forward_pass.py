@@ -154,9 +154,10 @@ def run_forward(
         heads: int,
         visible: Tensor | None,
         /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        return next(turns)(query, key, value, heads, visible, bias)
+        return next(turns)(query, key, value, heads, visible, bias=bias)
 
     result = encoder(
         x if config.vocabulary is not None else x.to(dtype),
@@ -252,13 +253,15 @@ class _Recorder:
         value: Tensor,
         heads: int,
         visible: Tensor | None,
+        /,
+        *,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(self._seen)
         self._seen.append((query, key, value))
         self._biases.append(bias)
         attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
-        context, weights = attend(query, key, value, heads, visible, bias)
+        context, weights = attend(query, key, value, heads, visible, bias=bias)
         if weights is not None:
             self._weights[layer] = weights
         return context, weights

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
@@ -145,11 +146,9 @@ class EncoderConfig:
             "embedding_width",
             "positions",
         ):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
+            _require_positive(name, getattr(self, name), optional=True)
         for name in ("padding_id", "token_dropout_id"):
-            if getattr(self, name) is not None:
-                _require_integer(name, getattr(self, name))
+            _require_integer(name, getattr(self, name), optional=True)
         _require_integer("types", self.types)
         if self.types < 0:
             raise ValueError(f"types must be 0 or more, was {self.types}")
@@ -181,14 +180,10 @@ class EncoderConfig:
         _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
         if not 0.0 < self.layer_norm_epsilon < 1.0:
             raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
-        for name in ("rotary_base", "local_rotary_base"):
-            if (base := getattr(self, name)) is not None:
-                _require_number(name, base)
-                if not 1.0 < base < math.inf:
-                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         self._check_combinations()
         self._check_layers()
-        self._check_positions()
+        self._check_rotations()
+        self._check_relative_positions()
         self._check_embeddings()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
@@ -219,8 +214,8 @@ class EncoderConfig:
         for name in ("rotary_base", "local_window", "relative_buckets"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} must be None where there is cross_attention: the tokens of two sequences have no "
-                    f"distance, was {getattr(self, name)!r}"
+                    f"{name} must be None where there is cross_attention: the tokens of two sequences "
+                    f"have no distance, was {getattr(self, name)!r}"
                 )
         if kind == "alone":
             for name, why in (
@@ -262,8 +257,13 @@ class EncoderConfig:
         if self.global_every == 1:
             raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
 
-    def _check_positions(self) -> None:
-        """Check the fields of rotations and of relative positions against each other."""
+    def _check_rotations(self) -> None:
+        """Check the fields of rotations, and against each other."""
+        for name in ("rotary_base", "local_rotary_base"):
+            if (base := getattr(self, name)) is not None:
+                _require_number(name, base)
+                if not 1.0 < base < math.inf:
+                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         for name in ("local_rotary_base", "rotary_frequencies"):
             if getattr(self, name) is not None and self.rotary_base is None:
                 raise ValueError(f"{name} needs rotary_base ({name} was {getattr(self, name)!r})")
@@ -280,10 +280,14 @@ class EncoderConfig:
                     f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
                     f"local_rotary_base, were {len(self.rotary_frequencies)}"
                 )
+
+    def _check_relative_positions(self) -> None:
+        """Check the fields of relative positions against each other."""
         buckets, distance = self.relative_buckets, self.relative_distance
         if (buckets is None) != (distance is None):
             raise ValueError(
-                f"relative_buckets and relative_distance must be given together, were {buckets} and {distance}"
+                "relative_buckets and relative_distance must be given together, "
+                f"were {buckets} and {distance}"
             )
         if buckets is not None and distance is not None:
             if buckets % 2 or buckets < 4:
@@ -356,9 +360,9 @@ class EncoderConfig:
         """H·K, the width of the concatenated heads; D unless `head_width` is given."""
         return self.heads * self.head_size
 
-    def heads_of(self, layer: int) -> tuple[int, ...]:
+    def heads_of(self, layer: int) -> Sequence[int]:
         """Return the numbers of the heads of a layer: all H, or those that pruning left."""
-        return tuple(range(self.heads)) if self.kept_heads is None else self.kept_heads[layer]
+        return range(self.heads) if self.kept_heads is None else self.kept_heads[layer]
 
     def of_layer(self, layer: int) -> Self:
         """Return the configuration whose H is the number of heads of one layer."""
@@ -395,14 +399,16 @@ class EncoderConfig:
             )
 
 
-def _require_integer(name: str, value: object) -> None:
+def _require_integer(name: str, value: object, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, was {value!r}")
 
 
-def _require_positive(name: str, value: int) -> None:
-    _require_integer(name, value)
-    if value < 1:
+def _require_positive(name: str, value: int | None, *, optional: bool = False) -> None:
+    _require_integer(name, value, optional=optional)
+    if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, was {value}")
 
 

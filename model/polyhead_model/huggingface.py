@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.hf_dialects import DIALECTS, Dialect
@@ -77,24 +78,22 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
         positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
+    described: hf_fields.Fields = {
+        "d_model": integer(path, config, dialect.d_model),
+        "heads": integer(path, config, dialect.heads),
+        "layers": integer(path, config, dialect.layers),
+        "kept_heads": _kept_heads(path, config, dialect),
+        "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
+        "activation": _activation(path, config, dialect.activation),
+        "layer_norm_epsilon": default if named is None else config.get(named, default),
+        "vocabulary": integer(path, config, "vocab_size"),
+        "positions": positions,
+        "types": 0 if types == 1 else types,
+        "pooling": modules.pooling,
+        "normalise": modules.normalise,
+    }
     try:
-        encoder = EncoderConfig(
-            **{
-                "d_model": integer(path, config, dialect.d_model),
-                "heads": integer(path, config, dialect.heads),
-                "layers": integer(path, config, dialect.layers),
-                "kept_heads": _kept_heads(path, config, dialect),
-                "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
-                "activation": _activation(path, config, dialect.activation),
-                "layer_norm_epsilon": default if named is None else config.get(named, default),
-                "vocabulary": integer(path, config, "vocab_size"),
-                "positions": positions,
-                "types": 0 if types == 1 else types,
-                "pooling": modules.pooling,
-                "normalise": modules.normalise,
-            }
-            | fields
-        )
+        encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     tokenizer = modules.transformer / TOKENIZER

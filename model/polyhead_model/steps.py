@@ -120,9 +120,13 @@ def _has_attention_norm(config: EncoderConfig, layer: int) -> bool:
 
 
 def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
+    distances: tuple[Step, ...] = ()
+    if config.relative_buckets is not None:
+        table = ("relative positions", f"{config.relative_buckets} H")
+        distances = (Step(name="bias by distance", axes="H T T", weights=(table,)),)
     if config.vocabulary is None:
-        inputs = [Step(name=config.main_input, axes="B T D")]
-        return (*inputs, Step(name="memory", axes="B S D")) if config.cross_attention else (*inputs,)
+        memory = (Step(name="memory", axes="B S D"),) if config.cross_attention else ()
+        return (Step(name=config.main_input, axes="B T D"), *memory, *distances)
     width = "D" if config.embedding_width is None else "E"
     tables = (("token", config.vocabulary), ("position", config.position_rows), ("type", config.types))
     weights = [(f"{name} embeddings", f"{rows} {width}") for name, rows in tables if rows]
@@ -135,10 +139,7 @@ def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
     ]
     if width == "E":
         steps.append(_linear("x = e W_E", "B T D", over="E", part="embedding projection"))
-    if config.relative_buckets is not None:
-        table = ("relative positions", f"{config.relative_buckets} H")
-        steps.append(Step(name="bias by distance", axes="H T T", weights=(table,)))
-    return tuple(steps)
+    return (*steps, *distances)
 
 
 def _layer_steps(config: EncoderConfig, layer: int) -> tuple[Step, ...]:
