@@ -261,7 +261,7 @@ def _write_version(
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
     if precision in IN_16_BITS:
-        parity = measure_drift(encoder, served, folder, traced, precision, comparing)
+        parity = measure_drift(encoder, folder, traced, precision, rounded=served, on_graph=comparing)
     elif precision == "int8":
         texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
         parity = measure_quantised(encoder, folder, traced, texts, comparing)
