@@ -52,7 +52,7 @@ def models(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = [
         "--checkpoint",
         checkpoint / "sentence",
-        "--texts",
+        "--sentences",
         checkpoint / "texts.txt",
         "--models",
         folder,
@@ -79,7 +79,7 @@ def test_the_manifest_says_what_was_pruned(models: Path) -> None:
     assert manifest["encoder"]["heads"] == HEADS
     assert (manifest["sizes"]["H3"], manifest["sizes"]["H2"]) == (3, 2)
     pruning = manifest["pruning"]
-    assert (pruning["by"], pruning["inputs"]) == ("name", "3 texts")
+    assert (pruning["by"], pruning["inputs"]) == ("name", "3 sentences")
     assert {tuple(head) for head in pruning["removed"]} == REMOVED
     drift = pruning["drift"]
     assert drift["output"] == "pooled"
@@ -203,7 +203,7 @@ def test_fractions_go_by_gradient_and_by_scores(
     source = [
         "--checkpoint",
         checkpoint / "sentence",
-        "--texts",
+        "--sentences",
         checkpoint / "texts.txt",
         "--models",
         tmp_path,
@@ -258,8 +258,8 @@ def test_fractions_go_by_gradient_and_by_scores(
             ["--fraction", "0.5", "--scores", "texts.txt"],
             "must be what polyhead heads --ablate --json writes",
         ),
-        (["--fraction", "0.5", "--texts", "empty.txt"], "--texts must have texts, one a line"),
-        (["--fraction", "0.5", "--texts", "binary.txt"], "--texts must be UTF-8 text"),
+        (["--fraction", "0.5", "--sentences", "empty.txt"], "must hold at least one sentence"),
+        (["--fraction", "0.5", "--sentences", "binary.txt"], "must be a text file in UTF-8"),
     ],
 )
 def test_what_cannot_be_pruned_is_refused(
@@ -272,7 +272,7 @@ def test_what_cannot_be_pruned_is_refused(
     monkeypatch.chdir(checkpoint)
     (checkpoint / "empty.txt").write_text("\n \n")
     (checkpoint / "binary.txt").write_bytes(b"\xff\xfe\x00")
-    texts = [] if "--texts" in arguments else ["--texts", "texts.txt"]
+    texts = [] if "--sentences" in arguments else ["--sentences", "texts.txt"]
     with pytest.raises(ExportError, match=message):
         prune("--checkpoint", "sentence", "--name", "x", "--models", tmp_path, *texts, *arguments)
     assert not list(tmp_path.iterdir())
@@ -280,13 +280,11 @@ def test_what_cannot_be_pruned_is_refused(
 
 def test_texts_are_for_encoders_with_a_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
     family = ["--name", "x", "--models", tmp_path, "--fraction", "0.5"]
-    with pytest.raises(ExportError, match="give --texts, a file with a text on each line"):
-        prune("--checkpoint", checkpoint / "sentence", *family)
     description = tmp_path / "encoder.json"
     fields = {"d_model": 8, "heads": 2, "layers": 1}
     description.write_text(json.dumps(fields))
-    with pytest.raises(ExportError, match=r"--texts needs a tokenizer\.json, this encoder has none"):
-        prune("--encoder", description, *family, "--texts", checkpoint / "texts.txt")
+    with pytest.raises(ExportError, match=r"--sentences need a tokenizer\.json, this encoder has none"):
+        prune("--encoder", description, *family, "--sentences", checkpoint / "texts.txt")
     description.write_text(json.dumps(fields | {"kept_heads": [[1]]}))
     with pytest.raises(ExportError, match="no head can be removed: each layer has but one"):
         prune("--encoder", description, *family[:-1], "0.9")

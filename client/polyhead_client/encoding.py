@@ -1,6 +1,6 @@
 """The result of `encode`.
 
-Shape letters: B batch, T tokens, D d_model, H heads, L layers.
+Shape letters: B batch, T tokens, D d_model, H heads, L layers, C labels.
 """
 
 from collections.abc import Mapping
@@ -72,6 +72,10 @@ class Encoding:
     kept_heads: tuple[tuple[int, ...], ...] | None = None
     """The numbers of each layer's heads that pruning left; None if no head was pruned. In outputs, heads that
     are gone have zeros, scores NaN and strongest keys -1."""
+    logits: NDArray[Any] | None = None
+    """A classifier's number for each of `labels`, [C]; a reranker has one."""
+    labels: tuple[str, ...] | None = None
+    """The names of the `logits`, in order."""
     value_norms: Mapping[int, Arrays] | None = None
     """Layer → the norm of each head's value at each token behind the output projection, [H, T]; see
     `norm_weighted`."""

@@ -34,6 +34,7 @@ def infer(
     scores: str | None = None,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
     special: bool = False,
+    prompt_name: str | None = None,
     truncate: bool = False,
     json: bool = False,
     npz: Path | None = None,
@@ -58,13 +59,15 @@ def infer(
         The number of strongest edges to show for each head.
     special
         Also show edges from and to special tokens such as [CLS] and [SEP].
+    prompt_name
+        The prompt that the server puts before the sentences, such as query. Default: the model's own.
     truncate
         Truncate sentences that are too long, instead of rejecting them.
     json
         Write JSON: pooled vectors, the strongest edges, and the scores.
     npz
-        Also write all arrays to this file: output.N, pooled, lengths, tokens.N, attention.LAYER.N
-        for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME, [B, L, H].
+        Also write all arrays to this file: output.N, pooled, logits, lengths, tokens.N,
+        attention.LAYER.N for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME, [B, L, H].
     """
     from polyhead_client.formats import as_json, write_npz
     from polyhead_client.report import print_report
@@ -79,6 +82,7 @@ def infer(
             attention=_layers(attention),
             heads=None if heads is None else parse_indices("--heads", heads),
             scores=scores is not None,
+            prompt_name=prompt_name,
             truncate=truncate,
         )
     labels = [item if isinstance(item, str) else None for item in inputs]

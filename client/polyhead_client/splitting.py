@@ -24,7 +24,9 @@ from polyhead_proto.names import LENGTHS, TOKENS
 MAX_IN_FLIGHT = 4
 """The requests of one `encode` in flight: enough to keep a server busy, few enough for its queue."""
 
-_INDEX = re.compile(r"\b(inputs|text|x|input_ids|token_type_ids|lengths|mask|rows|head_mask|head_mix)\[(\d+)")
+_INDEX = re.compile(
+    r"\b(inputs|text|text_pair|x|input_ids|token_type_ids|lengths|mask|rows|head_mask|head_mix)\[(\d+)"
+)
 
 
 def plan(info: ModelInfo, batch: Batch, requested: RequestedOutputs) -> list[slice]:

@@ -171,8 +171,12 @@ def test_prefix_space_of_gpt2(done: bool, said: bool | None, tmp_path: Path) -> 
     assert hold_to_transformers(tmp_path, "gpt2") == (bool(said) == done)
 
 
-@pytest.mark.parametrize("said", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}])
-@pytest.mark.parametrize("done", [{}, {"lowercase": False}, {"keep_accents": True}, {"add_prefix_space": False}])
+@pytest.mark.parametrize(
+    "said", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}]
+)
+@pytest.mark.parametrize(
+    "done", [{}, {"lowercase": False}, {"keep_accents": True}, {"add_prefix_space": False}]
+)
 def test_flags_of_albert(done: dict[str, bool], said: dict[str, bool], tmp_path: Path) -> None:
     write(tmp_path, "albert", albert_tokenizer(**done), {"tokenizer_class": "AlbertTokenizer", **said})
 
