@@ -93,7 +93,7 @@ def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[
         taken: dict[str, list[float]] = {name: [] for name in graphs}
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            for name in (*graphs, *reversed(graphs)):
+            for name in (*graphs, *reversed(list(graphs))):
                 feeds = {each.name: inputs[each.name].numpy() for each in sessions[name].get_inputs()}
                 began = time.perf_counter()
                 sessions[name].run(None, feeds)
