@@ -159,7 +159,7 @@ def export(
             f"version {version} of {', '.join(partial)} in {models} has no manifest.json, so it is not "
             "complete: give --if-exists replace"
         )
-    texts = () if sentences is None else _lines(sentences)
+    texts = () if sentences is None else lines_of(sentences)
     exported: list[ExportedFamily] = []
     console = Console(stderr=True)
     with Progress(
@@ -198,7 +198,7 @@ def export(
     print_exported(exported, [source.name for source in sources if source not in wanted])
 
 
-def _lines(file: Path) -> tuple[str, ...]:
+def lines_of(file: Path) -> tuple[str, ...]:
     """Return the lines of a text file that are not empty."""
     from polyhead_export.errors import ExportError
 
