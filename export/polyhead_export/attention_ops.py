@@ -130,11 +130,13 @@ def biased_attention(
         logits: Each layer's logits [B, H, T, T] are appended, in fp32, with the bias.
         window: Boolean [1, T, T], True = may attend; None = everything.
     """
-    visible = masks.key_padding(lengths, tokens)
+    valid = masks.valid_tokens(lengths, tokens)
+    visible = valid[:, None]
     if causal:
         visible = visible & masks.causal(tokens, device=lengths.device)
     if window is not None:
-        visible = visible & window
+        # Queries in padding see all tokens: if they saw none, sums of their logits would overflow.
+        visible = visible & (window | ~valid[:, :, None])
     hidden = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
 
     def attend(

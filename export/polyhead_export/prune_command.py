@@ -1,12 +1,22 @@
 """`polyhead prune`: export an encoder without the heads that matter least."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from polyhead_export.command import AtLeastOne, Names, Numbers, is_there, print_exported, remarks, sources_of
+from polyhead_export.command import (
+    AtLeastOne,
+    Names,
+    Numbers,
+    is_there,
+    lines_of,
+    print_exported,
+    remarks,
+    sources_of,
+)
 from polyhead_model.config import Pooling
 
 if TYPE_CHECKING:
@@ -106,11 +116,10 @@ def prune(
 
     if (fraction is None) == (heads is None):
         raise ExportError("give either --fraction or --heads")
-    if prompt is not None and no_prompt:
-        raise ExportError("give --prompt or --no-prompt, not both")
     if scores is not None and fraction is None:
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
     named = () if heads is None else parse_heads(heads)
+    given = () if sentences is None else lines_of(sentences)
     (source,) = sources_of(
         preset,
         checkpoint,
@@ -142,9 +151,9 @@ def prune(
         say(sentence)
     config = built.encoder.config
     if built.tokenizer is not None:
-        lines = SENTENCES if sentences is None else lines_of(sentences)
+        lines = given or SENTENCES
         batches, inputs = batches_of_sentences(built.tokenizer, config, lines), f"{len(lines)} sentences"
-    elif sentences is not None:
+    elif given:
         raise ExportError("--sentences need a tokenizer.json, this encoder has none")
     else:
         batches, inputs = random_batches(config, seed=seed), RANDOM_INPUTS
@@ -154,6 +163,7 @@ def prune(
     )
     for sentence in _sentences(pruning, spared, sum(len(config.heads_of(at)) for at in range(config.layers))):
         say(sentence)
+    built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
     exported = export_family(
         pruned,
         source.name,
@@ -163,7 +173,7 @@ def prune(
         graphs=graphs,
         attention_layers=attention_layers,
         tokenizer=built.tokenizer,
-        sentences=lines_of(sentences) if sentences is not None and precision == "int8" else (),
+        sentences=given if precision == "int8" else (),
         left_out=built.left_out,
         pruning=pruning,
         if_exists=if_exists,

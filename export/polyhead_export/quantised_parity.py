@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from polyhead_export.errors import ParityError
 from polyhead_export.parity import (
@@ -247,12 +248,10 @@ def _drift_inputs(
     for start in range(0, len(ordered), _BATCH):
         batch = ordered[start : start + _BATCH]
         inputs = sample_inputs(config, kind, len(batch), len(batch[-1]), seed=start)
-        for name in ("input_ids", "token_type_ids"):
-            if name in inputs:
-                inputs[name] = torch.zeros_like(inputs[name])
-        for row, ids in zip(inputs["input_ids"], batch, strict=True):
-            row[: len(ids)] = torch.tensor(ids)
+        inputs["input_ids"] = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True)
         inputs["lengths"] = torch.tensor([len(ids) for ids in batch], dtype=torch.int32)
+        if "token_type_ids" in inputs:
+            inputs["token_type_ids"] = torch.zeros_like(inputs["token_type_ids"])
         for name in ("mask", "head_mask"):
             if name in inputs:
                 inputs[name] = torch.ones_like(inputs[name])
