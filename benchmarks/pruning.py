@@ -24,12 +24,12 @@ import report
 from peers.graph import open_graph
 from polyhead_client import Client
 from polyhead_export import export_family, from_checkpoint
+from polyhead_export.batches import batches_of_sentences
 from polyhead_export.family import TokenizerFile
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.pruning import measure_pruning_drift
 from polyhead_export.samples import sample_inputs
-from polyhead_export.texts import batches_of_texts, read_texts
 from polyhead_model import Encoder, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 from polyhead_view.heads.ablation import ablate_heads
@@ -93,7 +93,7 @@ def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[
         taken: dict[str, list[float]] = {name: [] for name in graphs}
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            for name in (*graphs, *reversed(graphs)):
+            for name in (*graphs, *reversed(list(graphs))):
                 feeds = {each.name: inputs[each.name].numpy() for each in sessions[name].get_inputs()}
                 began = time.perf_counter()
                 sessions[name].run(None, feeds)
@@ -122,9 +122,9 @@ def main() -> int:
         encoder, tokenizer = built.encoder, built.tokenizer
         if tokenizer is None:
             raise ValueError("the checkpoint must have a tokenizer")
-        texts = read_texts(ROOT / "examples" / "sentences.txt")[: chosen.texts]
+        texts = (ROOT / "examples" / "sentences.txt").read_text().splitlines()[: chosen.texts]
         batches, others = (
-            batches_of_texts(tokenizer, encoder.config, each) for each in (texts, sentences_of_docs())
+            batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, sentences_of_docs())
         )
         began = time.perf_counter()
         importance = {"gradient": gradient_importance(encoder, batches)}

@@ -49,6 +49,9 @@ FAMILIES = {
 TEXT_MAX_TOKENS = 16
 """At which `tiny-tokens` refuses text, or cuts it."""
 
+PROMPTS = {"query": "the big ", "passage": "a "}
+"""What requests may have put before texts of `tiny-tokens`; none is by default."""
+
 
 def build_encoder(name: str) -> Encoder:
     """The encoder that the family `name` was exported from."""
@@ -112,7 +115,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 build_encoder(name),
                 name,
                 folder,
-                tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+                tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS, prompts=PROMPTS)
                 if config.vocabulary
                 else None,
             )

@@ -63,8 +63,7 @@ def fused_attention(
 def fused_masked_attention() -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by an added bias.
 
-    A mask that is one value for all queries and keys, [B, 1, 1], costs what lengths cost, as the operator
-    itself turns those into a bias.
+    On CPUs that costs about what lengths cost, as the operator turns those into a bias itself.
     """
     made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
 
@@ -83,11 +82,12 @@ def fused_masked_attention() -> Attend:
         if id(mask) not in made:
             lowest = max(_MASKED_SCORE, torch.finfo(q.dtype).min)
             hidden = torch.where(mask, 0.0, lowest).to(q.dtype)[:, None]
-            made[id(mask)] = mask, hidden, hidden[:, 0].amax(dim=-1, keepdim=True) == 0
+            sees = hidden[:, 0].amax(dim=-1, keepdim=True) == 0
+            made[id(mask)] = mask, hidden, sees.to(q.dtype)
         _, hidden, sees = made[id(mask)]
         # Half of the lowest score, as the sum of two must not overflow.
         context = _fused(q, k, v, heads, bias=hidden if bias is None else hidden / 2 + bias)
-        return torch.where(sees, context, 0), None
+        return context * sees, None  # for a query that sees nothing, the operator gives a mean of all
 
     return attend
 

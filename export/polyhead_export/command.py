@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter, Token
 from cyclopts.validators import Number
 
+from polyhead_model.config import Pooling
+
 if TYPE_CHECKING:
     from polyhead_export.family import ExportedFamily
     from polyhead_export.parity import Drift
@@ -47,7 +49,10 @@ def export(
     head_mask: bool = False,
     graphs: Names = (),
     attention_layers: Numbers | None = None,
-    prompt: bool = True,
+    pooling: Pooling | None = None,
+    normalise: Annotated[bool, Parameter(negative=())] = False,
+    prompt: str | None = None,
+    no_prompt: Annotated[bool, Parameter(negative=())] = False,
     strict: Annotated[bool, Parameter(negative=())] = False,
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32",
     sentences: Path | None = None,
@@ -65,7 +70,8 @@ def export(
     preset
         A named configuration; `polyhead describe` lists them.
     checkpoint
-        A Hugging Face folder of a BERT-family encoder (safetensors).
+        A Hugging Face folder of an encoder (safetensors); or its name on the Hugging Face hub, ORG/NAME or
+        ORG/NAME@REVISION, to be downloaded.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     name
@@ -82,9 +88,15 @@ def export(
         More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory.
     attention_layers
         The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all.
+    pooling
+        How to pool a checkpoint that does not say how (one without modules.json).
+    normalise
+        With --pooling: scale pooled vectors to length 1.
     prompt
-        Put the default prompt of a sentence-transformers checkpoint before each text; --no-prompt leaves
-        prompts to the callers.
+        The prompt of a sentence-transformers checkpoint to put before each text, by its name. Default: the
+        checkpoint's own choice. Requests may name another one.
+    no_prompt
+        Put no prompt before texts of requests that name none.
     strict
         Reject a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json.
     precision
@@ -116,6 +128,11 @@ def export(
 
     from polyhead_export.family import count_steps, export_family
 
+    if if_exists == "fail" and (there := [one for one in names if is_there(models, one, version)]):
+        raise ExportError(
+            f"version {version} of {', '.join(there)} exists already in {models}: "
+            "give another --version, or --if-exists skip or replace"
+        )
     sources = sources_of(
         preset,
         checkpoint,
@@ -126,16 +143,12 @@ def export(
         mask=mask,
         head_mask=head_mask,
         seed=seed,
+        pooling=pooling,
+        normalise=normalise,
         prompt=prompt,
+        no_prompt=no_prompt,
         strict=strict,
     )
-    if if_exists == "fail" and (
-        there := [source.name for source in sources if is_there(models, source.name, version)]
-    ):
-        raise ExportError(
-            f"version {version} of {', '.join(there)} exists already in {models}: "
-            "give another --version, or --if-exists skip or replace"
-        )
     wanted = [
         source for source in sources if if_exists != "skip" or not _is_complete(models, source.name, version)
     ]
@@ -146,7 +159,7 @@ def export(
             f"version {version} of {', '.join(partial)} in {models} has no manifest.json, so it is not "
             "complete: give --if-exists replace"
         )
-    texts = () if sentences is None else _lines(sentences)
+    texts = () if sentences is None else lines_of(sentences)
     exported: list[ExportedFamily] = []
     console = Console(stderr=True)
     with Progress(
@@ -185,7 +198,7 @@ def export(
     print_exported(exported, [source.name for source in sources if source not in wanted])
 
 
-def _lines(file: Path) -> tuple[str, ...]:
+def lines_of(file: Path) -> tuple[str, ...]:
     """Return the lines of a text file that are not empty."""
     from polyhead_export.errors import ExportError
 
@@ -227,7 +240,10 @@ def sources_of(
     mask: bool,
     head_mask: bool,
     seed: int,
-    prompt: bool,
+    pooling: Pooling | None,
+    normalise: bool,
+    prompt: str | None,
+    no_prompt: bool,
     strict: bool,
 ) -> "list[Source]":
     """Return what the options of `export` select.
@@ -237,9 +253,14 @@ def sources_of(
     """
     from polyhead_export.errors import ExportError
     from polyhead_export.sources import from_checkpoint, from_description, from_preset
+    from polyhead_model.hub import local_checkpoint
 
     if sum(given is not None for given in (preset, checkpoint, encoder)) != 1:
         raise ExportError("give either --preset, --checkpoint or --encoder")
+    if checkpoint is None and (pooling or normalise or prompt is not None or no_prompt):
+        raise ExportError("--pooling, --normalise, --prompt and --no-prompt are for a checkpoint")
+    if prompt is not None and no_prompt:
+        raise ExportError("give --prompt or --no-prompt, not both")
     if preset is not None:
         return from_preset(
             preset, name=name, heads=heads, layers=layers, mask=mask, head_mask=head_mask, seed=seed
@@ -252,15 +273,39 @@ def sources_of(
         flag = "--checkpoint" if encoder is None else "--encoder"
         raise ExportError(f"{flag} needs a --name for the family")
     if checkpoint is not None:
-        return [from_checkpoint(checkpoint, name, prompt=prompt, strict=strict, head_mask=head_mask)]
+        return [
+            from_checkpoint(
+                local_checkpoint(checkpoint),
+                name,
+                prompt_name="" if no_prompt else prompt,
+                pooling=pooling,
+                normalise=normalise,
+                strict=strict,
+                head_mask=head_mask,
+            )
+        ]
     return [] if encoder is None else [from_description(encoder, name, head_mask=head_mask, seed=seed)]
 
 
 def remarks(built: "Built") -> list[str]:
     """Return what the user of a checkpoint may not expect, in words."""
+    from polyhead_export.family import takes_pairs
+
     sentences = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
-        sentences.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
+        sentences.append(
+            f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}, unless a request "
+            "says otherwise (prompt_name)"
+        )
+    config = built.encoder.config
+    if built.tokenizer is not None and config.classifier and not takes_pairs(built.tokenizer, config):
+        why = "its template puts nothing between them"
+        if built.tokenizer.gives_token_types is None:
+            why = (
+                "tokenizer_config.json must say in model_input_names whether there are token_type_ids, as "
+                "releases of transformers differ"
+            )
+        sentences.append(f"single texts are served, not pairs: {why}")
     return sentences
 
 

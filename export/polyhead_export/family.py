@@ -3,8 +3,8 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +31,7 @@ from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.checkpoint_files import read_object
 from polyhead_model.insight.token_classes import token_classes
-from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id
+from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id, largest_token_type
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -45,7 +45,12 @@ class TokenizerFile:
     max_tokens: int
     """The longest text; a longer one is rejected, or truncated where the request asks for it."""
     prompt: str = ""
-    """Put before each text by the server."""
+    """Put before each text by the server, unless a request names one of `prompts`."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """What requests may have put before their texts instead, by name."""
+    gives_token_types: bool | None = True
+    """Whether the encoder gets the token types of the file's template; None if that is not known, so that
+    pairs of texts, which alone have several, are not served."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +82,7 @@ def check_name(name: str) -> None:
 
 
 def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
-    """Check that the encoder has an embedding for every token id of the tokenizer.
+    """Check that the encoder has an embedding for every token id and every token type of the tokenizer.
 
     Raises:
         ExportError: It does not, or it takes no token ids.
@@ -85,12 +90,31 @@ def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
     """
     if config.vocabulary is None:
         raise ExportError(f"{tokenizer.path}: an encoder of vectors takes no tokenizer")
-    largest = largest_token_id(read_object(tokenizer.path))
+    contents = read_object(tokenizer.path)
+    largest = largest_token_id(contents)
     if largest >= config.vocabulary:
         raise ExportError(
             f"{tokenizer.path}: token ids must be at most {config.vocabulary - 1}, as the encoder has "
             f"{config.vocabulary} token embeddings, but the largest is {largest}"
         )
+    largest_type = largest_token_type(contents, pair=False) or 0
+    if config.types and largest_type >= config.types:
+        raise ExportError(
+            f"{tokenizer.path}: token types must be at most {config.types - 1}, as the encoder has "
+            f"{config.types}, but the template gives a text the type {largest_type}"
+        )
+
+
+def takes_pairs(tokenizer: TokenizerFile, config: EncoderConfig) -> bool:
+    """Return whether the tokenizer joins two texts in a way that the encoder can have been trained with.
+
+    Raises:
+        CheckpointError: The file is not JSON.
+    """
+    largest_type = largest_token_type(read_object(tokenizer.path), pair=True)
+    if not largest_type or not config.types or tokenizer.gives_token_types is False:
+        return largest_type is not None
+    return tokenizer.gives_token_types is True and largest_type < config.types
 
 
 def check_weights(encoder: Encoder) -> None:
@@ -237,7 +261,7 @@ def _write_version(
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
     if precision in IN_16_BITS:
-        parity = measure_drift(encoder, served, folder, traced, precision, comparing)
+        parity = measure_drift(encoder, folder, traced, precision, rounded=served, on_graph=comparing)
     elif precision == "int8":
         texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
         parity = measure_quantised(encoder, folder, traced, texts, comparing)
@@ -258,7 +282,14 @@ def _write_version(
         neighbours=neighbours,
         tokenizer=None
         if tokenizer is None
-        else {"file": TOKENIZER, "max_tokens": tokenizer.max_tokens, "prompt": tokenizer.prompt},
+        else {
+            "file": TOKENIZER,
+            "max_tokens": tokenizer.max_tokens,
+            "prompt": tokenizer.prompt,
+            "prompts": dict(tokenizer.prompts),
+            "types": tokenizer.gives_token_types is not False,
+            "pairs": takes_pairs(tokenizer, encoder.config),
+        },
         left_out=left_out,
         pruning=pruning,
     )

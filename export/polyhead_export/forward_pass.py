@@ -79,7 +79,9 @@ class ForwardPass(AttentionPass):
     output: Tensor
     """[B, T, D] in fp32."""
     pooled: Tensor | None
-    """[B, D] in fp32, or None where the encoder does not pool."""
+    """[B, P] in fp32, or None where the encoder does not pool."""
+    class_logits: Tensor | None
+    """[B, C] in fp32, or None where there is no classifier."""
     lengths: Tensor
     """Integers [B]."""
     cross: AttentionPass | None
@@ -90,7 +92,7 @@ class ForwardPass(AttentionPass):
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """The outputs that every kind of graph has."""
-        return (self.output,) if self.pooled is None else (self.output, self.pooled)
+        return tuple(one for one in (self.output, self.pooled, self.class_logits) if one is not None)
 
     @property
     def valid(self) -> Tensor:
@@ -170,11 +172,11 @@ def run_forward(
         head_mask=inputs.get("head_mask"),
         attend=attend,
     )
-    output, pooled = result.output, result.pooled
+    output, pooled, class_logits = result.output, result.pooled, result.logits
     if dtype != torch.float32:
         # Pool in fp32: it sums rounded values, and costs little.
         output = output.float()
-        pooled = encoder.pool(output, lengths)
+        pooled, class_logits = encoder.of_sequences(output, lengths)
     first, *others = (
         recorder.recorded(norm_maps[place :: len(recorders)]) for place, recorder in enumerate(recorders)
     )
@@ -182,6 +184,7 @@ def run_forward(
         **{each.name: getattr(first, each.name) for each in fields(first)},
         output=output,
         pooled=pooled,
+        class_logits=class_logits,
         lengths=lengths,
         cross=others[0] if others else None,
         kept_heads=encoder.config.kept_heads,

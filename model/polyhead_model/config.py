@@ -2,17 +2,76 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Literal, Self, TypeVar, get_args
+
+T = TypeVar("T")
 
 Norm = Literal["post", "pre"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
+DenseActivation = Literal[
+    "identity", "tanh", "relu", "gelu", "silu", "sigmoid", "elu", "leaky_relu", "mish", "softplus"
+]
 CrossAttention = Literal["alone", "after_self"]
 
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A layer on a pooled vector: activation(x W + b).
+
+    Raises:
+        ValueError: A field is out of range.
+        TypeError: A field has the wrong type.
+    """
+
+    width: int
+    """The width of its result."""
+    activation: DenseActivation = "identity"
+    bias: bool = True
+    normalise: bool = False
+    """Whether x is scaled to length 1 before."""
+    norm: bool = False
+    """Whether a layer norm follows, like those of the encoder."""
+
+    def __post_init__(self) -> None:
+        _require_positive("width", self.width)
+        _require_choice("activation", self.activation, get_args(DenseActivation))
+        for name in ("bias", "normalise", "norm"):
+            _require_flag(name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A classifier of sequences: pooling, dense layers, and a logit for each label.
+
+    Raises:
+        ValueError: A field is out of range.
+        TypeError: A field has the wrong type.
+    """
+
+    labels: tuple[str, ...]
+    """The names of its C logits, in order."""
+    pooling: Pooling = "cls"
+    """How the token vectors are pooled that it reads."""
+    dense: tuple[Dense, ...] = ()
+    bias: bool = True
+    """Whether the last layer, which gives the logits, has a bias."""
+
+    def __post_init__(self) -> None:
+        labels = self.labels
+        if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
+            raise TypeError(f"labels must be strings, were {labels!r}")
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"labels must be at least one, each once, were {', '.join(labels) or 'none'}")
+        object.__setattr__(self, "labels", tuple(labels))
+        _require_choice("pooling", self.pooling, get_args(Pooling))
+        object.__setattr__(self, "dense", _read_dense(self.dense))
+        _require_flag("bias", self.bias)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +186,12 @@ class EncoderConfig:
     """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
     pooling: Pooling | None = None
     """How token vectors are pooled into one vector per sequence; None gives no pooled output."""
+    dense: tuple[Dense, ...] = ()
+    """The dense layers that pooled vectors go through, in order."""
     normalise: bool = False
-    """Whether to scale pooled vectors to length 1."""
+    """Whether to scale pooled vectors to length 1, after the dense layers."""
+    classifier: Classifier | None = None
+    """The classifier that gives logits for each sequence."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):
@@ -166,14 +229,16 @@ class EncoderConfig:
             "final_norm",
             "normalise",
         ):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be true or false, was {getattr(self, name)!r}")
+            _require_flag(name, getattr(self, name))
         _require_choice("norm", self.norm, get_args(Norm))
         _require_choice("activation", self.activation, get_args(Activation))
         if self.cross_attention is not None:
             _require_choice("cross_attention", self.cross_attention, get_args(CrossAttention))
         if self.pooling is not None:
             _require_choice("pooling", self.pooling, get_args(Pooling))
+        object.__setattr__(self, "dense", _read_dense(self.dense))
+        if self.classifier is not None:
+            object.__setattr__(self, "classifier", _as("classifier", self.classifier, Classifier))
         _require_number("dropout", self.dropout)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
@@ -326,6 +391,11 @@ class EncoderConfig:
                 raise ValueError(
                     f"{name} must be between 0 and vocabulary - 1 ({self.vocabulary - 1}), was {number}"
                 )
+        if self.pooling is None:
+            if self.normalise:
+                raise ValueError("normalise needs pooling: it is pooled vectors that are scaled to length 1")
+            if self.dense:
+                raise ValueError("dense needs pooling: it is pooled vectors that go through dense layers")
 
     def is_local(self, layer: int) -> bool:
         """Return whether a layer's tokens see only those within `local_window`."""
@@ -354,6 +424,11 @@ class EncoderConfig:
         if self.vocabulary is not None:
             return "input_ids"
         return "x" if self.cross_attention is None else "query"
+
+    @property
+    def pooled_size(self) -> int:
+        """P, the width of pooled vectors: D unless there are dense layers."""
+        return self.dense[-1].width if self.dense else self.d_model
 
     @property
     def inner_size(self) -> int:
@@ -397,6 +472,29 @@ class EncoderConfig:
             raise ValueError(
                 "kept_heads must be None where cross_attention is 'after_self': a layer has two attentions"
             )
+
+
+def _as(name: str, value: object, kind: type[T]) -> T:
+    """Return a part of a configuration, which may be a JSON object."""
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be an object, was {value!r}")
+    try:
+        return kind(**value)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _read_dense(layers: object) -> tuple[Dense, ...]:
+    if not isinstance(layers, list | tuple):
+        raise TypeError(f"dense must be a list of layers, was {layers!r}")
+    return tuple(_as(f"dense[{number}]", layer, Dense) for number, layer in enumerate(layers))
+
+
+def _require_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, was {value!r}")
 
 
 def _require_integer(name: str, value: object, *, optional: bool = False) -> None:

@@ -272,7 +272,7 @@ def _numbers_sent(sections: Iterable[Section], layers: Collection[int] | None, *
     for section in sections:
         times = 1
         if section.layers is not None:
-            times = len(section.layers if layers is None else set(layers).intersection(section.layers))
+            times = len(section.layers) if layers is None else sum(i in section.layers for i in set(layers))
         sent = [step for step in section.steps if step.role and (step.role in ATTENTION) is attention]
         total += times * sum(section.count(step.axes) for step in sent)
     return total
@@ -312,7 +312,7 @@ def _formula(shapes: Iterable[str]) -> str:
                 coefficient *= int(factor)
             else:
                 letters[factor] += 1
-        ordered = sorted(letters.items(), key=lambda item: "BTSDFHKC".find(item[0]))
+        ordered = sorted(letters.items(), key=lambda item: "BTSEDFHKPC".find(item[0]))
         terms["·".join(letter + {1: "", 2: "²"}[power] for letter, power in ordered)] += coefficient
     return " + ".join(
         letters if times == 1 else f"{times:,}" + (f"·{letters}" if letters else "")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyhead_model.config import EncoderConfig
+from polyhead_model.config import Dense, EncoderConfig
 
 ATTENTION = ("attention", "cross_attention")
 """The roles of attention weights."""
@@ -234,8 +234,26 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
         norm = ("final norm", _norm_shape(config, "D"))
         steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(norm,)))
     if config.pooling is not None:
-        steps.append(Step(name=f"pooled ({config.pooling})", axes="B D", role="pooled"))
+        pooled = [Step(name=f"pooled ({config.pooling})", axes="B D")]
+        pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")
+        steps += [*pooled[:-1], replace(pooled[-1], role="pooled")]
+    if (head := config.classifier) is not None:
+        steps.append(Step(name=f"c = {head.pooling} of output", axes="B D"))
+        layers = (*head.dense, Dense(width=len(head.labels), bias=head.bias))
+        dense = _dense_steps(config, layers, part="classifier", name="c = act(c W)")
+        steps += [*dense[:-1], replace(dense[-1], name="logits = c W", role="logits")]
     return tuple(steps)
+
+
+def _dense_steps(config: EncoderConfig, layers: Sequence[Dense], *, part: str, name: str) -> list[Step]:
+    """Return dense layers on vectors of width D."""
+    steps, width = [], "D"
+    for layer in layers:
+        step = _linear(name, f"B {layer.width}", over=width, part=part, bias=layer.bias)
+        width = str(layer.width)
+        norm = ((part, _norm_shape(config, width)),) if layer.norm else ()
+        steps.append(replace(step, weights=(*step.weights, *norm)))
+    return steps
 
 
 def _norm_shape(config: EncoderConfig, width: str) -> str:

@@ -160,11 +160,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make(name: str, head: str) -> Any:
+def make(name: str, head: str, **changes: Any) -> Any:
     """A random model of `transformers`: every tensor is random, norms and biases too."""
     kind, sizes = FAMILIES[name]
     torch.manual_seed(7)
-    config = getattr(transformers, f"{kind}Config")(**sizes)
+    config = getattr(transformers, f"{kind}Config")(**sizes, **changes)
     model = getattr(transformers, f"{kind}{head}")(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -190,6 +190,117 @@ def test_every_family_is_transformers_own(name: str, head: str, tmp_path: Path) 
         assert left_out == ()
     else:
         assert left_out[0].startswith(f"the task head is not served ({', '.join(heads[:3])}")
+
+
+CLASSIFIERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"pad_token_id": 49},
+    "modernbert, biases": {"classifier_pooling": "mean", "classifier_bias": True, "num_labels": 1},
+}
+"""What classifiers have beyond `FAMILIES`."""
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name in CLASSIFIERS or "," not in name])
+def test_every_classifier_is_transformers_own(name: str, tmp_path: Path) -> None:
+    changes = {"num_labels": 3, **CLASSIFIERS.get(name, {})}
+    model = make(name, "ForSequenceClassification", **changes)
+    model.save_pretrained(tmp_path)
+    torch.manual_seed(11)
+    lengths = torch.tensor([9, 1, 5])
+    valid = masks.valid_tokens(lengths, 9)
+    # GPT-2's takes the last token that is no padding, wherever it is.
+    ids = torch.where(valid, torch.randint(0, 30, (3, 9)), model.config.pad_token_id)
+
+    checkpoint = load_checkpoint(tmp_path)
+
+    types = {}
+    if checkpoint.encoder.config.types:
+        types = {"token_type_ids": torch.where(valid, torch.randint(0, 2, (3, 9)), 0)}
+    with torch.no_grad():
+        theirs = model(input_ids=ids, attention_mask=valid.long(), **types).logits
+        ours = checkpoint.encoder(ids, lengths, **types)
+    torch.testing.assert_close(ours.logits, theirs, rtol=0, atol=TOLERANCE)
+    assert ours.pooled is None
+    assert len(checkpoint.left_out) == 1  # the tokenizer
+
+
+def test_other_heads_are_not_taken_for_classifiers(tmp_path: Path) -> None:
+    """A head for multiple choice, and one for regression, have the same tensors as a classifier."""
+    make("bert", "ForMultipleChoice").save_pretrained(tmp_path / "choice")
+    make("bert", "ForSequenceClassification", problem_type="regression", num_labels=1).save_pretrained(
+        tmp_path / "regression"
+    )
+    for folder in (tmp_path / "choice", tmp_path / "regression"):
+        checkpoint = load_checkpoint(folder)
+        assert checkpoint.encoder.config.classifier is None
+        assert checkpoint.left_out[0] == "the task head is not served (classifier.bias, classifier.weight)"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"id2label": {"0": "a", "1": "b"}},
+            "config.json has 2 labels (id2label), but classifier.weight is for 3",
+        ),
+        (
+            {"architectures": ["BertForSequenceClassification"], "hidden_size": 24},
+            "must have the shape",
+        ),
+    ],
+)
+def test_a_configuration_of_another_classifier_is_refused(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    make("bert", "ForSequenceClassification", num_labels=3).save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(said | config))
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_checkpoint(tmp_path)
+
+
+def test_a_classifier_without_its_head_is_refused(folder: Path) -> None:
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(said | {"architectures": ["BertForSequenceClassification"]})
+    )
+
+    with pytest.raises(
+        CheckpointError, match=r"the weights must hold classifier\.weight, classifier\.bias, "
+    ):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("in_features", "tensors", "message"),
+    [
+        (16, {"linear.weight": (4, 16), "linear.bias": (4,)}, None),
+        (12, {}, "in_features must be 16, the width of what it gets, was 12"),
+        (16, {"linear.weight": (4, 16)}, "the weights must hold linear.bias, which is missing"),
+        (
+            16,
+            {"linear.weight": (16, 4), "linear.bias": (4,)},
+            "linear.weight must have the shape [4, 16], was ",
+        ),
+        (16, {"linear.weight": (4, 16), "linear.bias": (4,), "x": (1,)}, "the weights hold x, for which"),
+    ],
+)
+def test_dense_layers_fit(
+    in_features: int, tensors: dict[str, tuple[int, ...]], message: str | None, folder: Path
+) -> None:
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1", "type": "x.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps([*modules, {"path": "2", "type": "x.Dense"}]))
+    for name, config in (("1", {}), ("2", {"in_features": in_features, "out_features": 4})):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    if tensors:
+        save_file({name: torch.ones(shape) for name, shape in tensors.items()}, folder / "2" / WEIGHTS)
+
+    if message is None:
+        assert load_checkpoint(folder).encoder.config.pooled_size == 4
+        return
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_checkpoint(folder)
 
 
 def test_text_needs_a_tokenizer_of_one_file(folder: Path) -> None:
@@ -454,9 +565,14 @@ def test_heads_that_transformers_pruned_stay_pruned(tmp_path: Path) -> None:
         for part in ("query", "key", "value"):
             for kind in ("weight", "bias"):
                 name = f"{attention}.self.{part}.{kind}"
-                tensors[name] = tensors[name].unflatten(0, (heads, -1))[kept].flatten(0, 1).contiguous()
+                tensors[name] = (
+                    tensors[name]
+                    .reshape(heads, -1, *tensors[name].shape[1:])[kept]
+                    .flatten(0, 1)
+                    .contiguous()
+                )
         name = f"{attention}.output.dense.weight"
-        tensors[name] = tensors[name].unflatten(1, (heads, -1))[:, kept].flatten(1).contiguous()
+        tensors[name] = tensors[name].reshape(len(tensors[name]), heads, -1)[:, kept].flatten(1).contiguous()
         # Such heads add nothing.
         silenced = reference.encoder.layer[int(layer)].attention.output.dense.weight.data
         silenced.view(len(silenced), heads, -1)[:, numbers] = 0

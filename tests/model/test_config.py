@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polyhead_model import PRESETS, EncoderConfig
+from polyhead_model import PRESETS, Classifier, Dense, EncoderConfig
 
 BLOCK = {"feed_forward": 8}
 
@@ -25,6 +25,20 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
     assert (own.head_size, own.inner_size) == (7, 35)
 
 
+def test_a_configuration_survives_json() -> None:
+    config = EncoderConfig(
+        d_model=12,
+        heads=3,
+        layers=1,
+        pooling="last",
+        dense=(Dense(width=5, activation="tanh"), Dense(width=4, bias=False, normalise=True)),
+        classifier=Classifier(labels=("no", "yes"), dense=(Dense(width=12, norm=True),)),
+    )
+
+    assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert config.pooled_size == 4
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -38,7 +52,10 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
         ({"heads": 5}, "d_model (16) must be a multiple of heads (5); give head_width"),
         ({"norm": "both"}, "norm must be one of post, pre, was 'both'"),
         ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu, was 'swish'"),
-        ({"pooling": "sum"}, "pooling must be one of mean, cls, max, was 'sum'"),
+        (
+            {"pooling": "sum"},
+            "pooling must be one of mean, cls, max, last, weighted_mean, mean_sqrt_len, was 'sum'",
+        ),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, was 1.0"),
         ({"dropout": float("nan")}, "dropout must be at least 0 and below 1, was nan"),
         ({"layer_norm_epsilon": 0}, "layer_norm_epsilon must be above 0 and below 1, was 0"),
@@ -60,6 +77,18 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
         ({"types": 2}, "types needs vocabulary"),
         ({"embedding_norm": True}, "embedding_norm needs vocabulary"),
         ({"normalise": True}, "normalise needs pooling"),
+        ({"dense": [{"width": 4}]}, "dense needs pooling"),
+        (
+            {"pooling": "cls", "dense": [{"width": 4}, {"width": 0}]},
+            "dense[1]: width must be at least 1, was 0",
+        ),
+        (
+            {"pooling": "cls", "dense": [{"width": 4, "activation": "step"}]},
+            "dense[0]: activation must be one of identity, tanh, ",
+        ),
+        ({"classifier": {"labels": []}}, "classifier: labels must be at least one, each once, were none"),
+        ({"classifier": {"labels": ["a", "a"]}}, "labels must be at least one, each once, were a, a"),
+        ({"classifier": {"labels": ["a"], "pooling": "sum"}}, "classifier: pooling must be one of mean, "),
         ({"padding_id": 1, "vocabulary": 8}, "padding_id needs vocabulary and positions"),
         ({"padding_id": 1}, "padding_id needs vocabulary and positions"),
         (
@@ -116,6 +145,12 @@ def test_bad_values_are_named(fields: dict[str, Any], message: str) -> None:
         ({"padding_id": "1"}, "padding_id must be an integer, was '1'"),
         ({"bias": 1}, "bias must be true or false, was 1"),
         ({"dropout": "0"}, "dropout must be a number, was '0'"),
+        ({"dense": 3}, "dense must be a list of layers, was 3"),
+        ({"dense": [3]}, "dense[0] must be an object, was 3"),
+        ({"dense": [{"width": 4, "bias": 1}]}, "dense[0]: bias must be true or false, was 1"),
+        ({"dense": [{"size": 4}]}, "dense[0]: "),
+        ({"classifier": "a"}, "classifier must be an object, was 'a'"),
+        ({"classifier": {"labels": "ab"}}, "classifier: labels must be strings, were 'ab'"),
     ],
 )
 def test_bad_types_are_named(fields: dict[str, Any], message: str) -> None:

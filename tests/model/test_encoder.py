@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, masks
+from polyhead_model.config import Pooling
 
 VECTORS = {
     "attention only": EncoderConfig(d_model=12, heads=3, layers=2),
@@ -159,7 +160,7 @@ def test_pooling_is_the_loop() -> None:
     base = replace(VECTORS["post norm"], normalise=False)
     x = torch.randn(4, 5, 12)
     lengths = [5, 1, 3, 0]
-    for pooling in ("mean", "cls", "max"):
+    for pooling in get_args(Pooling):
         result = encode(build(replace(base, pooling=pooling)), x, lengths)
         unit = encode(build(replace(base, pooling=pooling, normalise=True)), x, lengths)
         assert result.pooled is not None
@@ -171,6 +172,13 @@ def test_pooling_is_the_loop() -> None:
                 "mean": [sum(column) / len(column) for column in columns],
                 "cls": [column[0] for column in columns],
                 "max": [max(column) for column in columns],
+                "last": [column[-1] for column in columns],
+                "mean_sqrt_len": [sum(column) / len(column) ** 0.5 for column in columns],
+                "weighted_mean": [
+                    sum(place * value for place, value in enumerate(column, 1))
+                    / sum(range(1, len(column) + 1))
+                    for column in columns
+                ],
             }[pooling]
             close(result.pooled[row], torch.tensor(expected))
             norm = sum(value**2 for value in expected) ** 0.5 or 1.0
@@ -202,10 +210,11 @@ def test_an_output_is_pooled_as_in_forward(name: str) -> None:
     encoder, lengths = build(VECTORS[name]), torch.tensor([7, 3])
     result = encoder(torch.randn(2, 7, 12), lengths)
 
-    pooled = encoder.pool(result.output, lengths)
+    pooled, logits = encoder.of_sequences(result.output, lengths)
 
     assert (pooled is None) == (result.pooled is None)
     assert pooled is None or torch.equal(pooled, result.pooled)
+    assert logits is result.logits is None
 
 
 def test_dropped_tokens_leave_their_share_to_the_others() -> None:
