@@ -53,7 +53,7 @@ def tokens_of(dialect: str) -> Mapping[str, str]:
     own: Mapping[str, Mapping[str, str]] = {
         "albert": ALBERT_TOKENS,
         "esm": ESM_TOKENS,
-        "gpt2": {name: END_OF_TEXT for name in ("unk", "bos", "eos")},
+        "gpt2": dict.fromkeys(("unk", "bos", "eos"), END_OF_TEXT),
         "mpnet": {**ROBERTA_TOKENS, "unk": "[UNK]"},
     }
     return own.get(dialect, ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS)

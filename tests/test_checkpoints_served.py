@@ -197,9 +197,9 @@ def test_a_request_may_name_another_prompt(row: Trained, references: dict[str, A
     assert OTHER_PROMPTS.items() <= model.prompts.items()
 
     for name in ("mine", "passage", "none"):
-        pooled = client.encode(sentences, model=row.name, prompt_name=name).pooled
+        pooled: Any = client.encode(sentences, model=row.name, prompt_name=name).pooled
         np.testing.assert_allclose(pooled, model.encode(sentences, prompt_name=name), rtol=1e-5, atol=1e-5)
-    without = client.encode(sentences, model=row.name, prompt_name="").pooled
+    without: Any = client.encode(sentences, model=row.name, prompt_name="").pooled
     np.testing.assert_allclose(without, model.encode(sentences, prompt=""), rtol=1e-5, atol=1e-5)
 
 
@@ -223,7 +223,7 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
     assert alone.pooled.shape == (16,)  # as asked for, beside the logits
     types = client.model(f"classifier-{dialect}").inputs.keys() & {"token_type_ids"}
     batch = model.tokenizer(first[:2], second[:2], padding=True, return_tensors="np")
-    by_ids = client.encode(
+    by_ids: Any = client.encode(
         batch["input_ids"],
         attention_mask=batch["attention_mask"],
         token_type_ids=batch["token_type_ids"] if types and "token_type_ids" in batch else None,
@@ -235,9 +235,8 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
     # A single text.
     with torch.inference_mode():
         one = model.model(**model.tokenizer(first[0], return_tensors="pt")).logits
-    np.testing.assert_allclose(
-        client.encode(first[0], model=f"classifier-{dialect}").logits, one[0].numpy(), atol=1e-5
-    )
+    single: Any = client.encode(first[0], model=f"classifier-{dialect}").logits
+    np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)

@@ -1,6 +1,6 @@
 """The result of `encode`.
 
-Shape letters: B batch, T tokens, D d_model, H heads, L layers, C labels.
+Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers, C labels.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,8 @@ class Encoding:
     pooled: NDArray[Any] | None
     attention: Mapping[int, Arrays] | None
     """Layer → weights, always float32 (FP16 and UINT8 are converted back). The axes are [head, query, key];
-    only the selected heads and queries are there, in the order of selection."""
+    only the selected heads and queries are there, in the order of selection. Where layers attend to a memory
+    alone, keys are its tokens: [H, T, S]."""
     heads: tuple[int, ...] | None
     """The numbers of the heads in all outputs that have an axis of heads, in order."""
     queries: tuple[int, ...] | None
@@ -69,13 +70,16 @@ class Encoding:
     """"" is padding."""
     lengths: int | NDArray[Any]
     timings: Timings
-    kept_heads: tuple[tuple[int, ...], ...] | None = None
-    """The numbers of each layer's heads that pruning left; None if no head was pruned. In outputs, heads that
-    are gone have zeros, scores NaN and strongest keys -1."""
     logits: NDArray[Any] | None = None
     """A classifier's number for each of `labels`, [C]; a reranker has one."""
     labels: tuple[str, ...] | None = None
     """The names of the `logits`, in order."""
+    cross_attention: Mapping[int, Arrays] | None = None
+    """Layer → the weights to the memory, [head, query, key of the memory], of decoder blocks, whose
+    `attention` is to their own sequence."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """The numbers of each layer's heads that pruning left; None if no head was pruned. In outputs, heads that
+    are gone have zeros, scores NaN and strongest keys -1."""
     value_norms: Mapping[int, Arrays] | None = None
     """Layer → the norm of each head's value at each token behind the output projection, [H, T]; see
     `norm_weighted`."""

@@ -116,10 +116,14 @@ class ModelInfo:
         """Return the outputs that have a role, and axes."""
         return self._by_role.get(role, ())
 
+    def layers_with(self, role: str) -> tuple[int, ...]:
+        """Return the layers of which this graph has an output of a role each, in order."""
+        return tuple(sorted(layer for tensor in self.with_role(role) for layer in tensor.layers))
+
     @cached_property
     def attention_layers(self) -> tuple[int, ...]:
         """The layers whose attention weights this graph returns, in order."""
-        return tuple(sorted(layer for tensor in self.with_role(ATTENTION) for layer in tensor.layers))
+        return self.layers_with(ATTENTION)
 
     @property
     def models(self) -> tuple[str, ...]:

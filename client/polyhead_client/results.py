@@ -17,6 +17,8 @@ from polyhead_client.selection import RequestedOutputs
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
+    CROSS_ATTENTION,
+    CROSS_ATTENTION_ROWS,
     HEAD_SCORES,
     LOGITS,
     MIXED,
@@ -90,6 +92,7 @@ class Results:
             logits=found.get(LOGITS),
             labels=next((output.labels for output in requested.with_role(LOGITS)), None),
             attention=of_layers(ATTENTION, ATTENTION_ROWS),
+            cross_attention=of_layers(CROSS_ATTENTION, CROSS_ATTENTION_ROWS),
             heads=heads,
             queries=requested.queries,
             tokens=self.tokens,

@@ -128,8 +128,6 @@ def export(
 
     from polyhead_export.family import count_steps, export_family
 
-    if prompt is not None and no_prompt:
-        raise ExportError("give --prompt or --no-prompt, not both")
     if if_exists == "fail" and (there := [one for one in names if is_there(models, one, version)]):
         raise ExportError(
             f"version {version} of {', '.join(there)} exists already in {models}: "
@@ -147,7 +145,8 @@ def export(
         seed=seed,
         pooling=pooling,
         normalise=normalise,
-        prompt_name="" if no_prompt else prompt,
+        prompt=prompt,
+        no_prompt=no_prompt,
         strict=strict,
     )
     wanted = [
@@ -243,7 +242,8 @@ def sources_of(
     seed: int,
     pooling: Pooling | None,
     normalise: bool,
-    prompt_name: str | None,
+    prompt: str | None,
+    no_prompt: bool,
     strict: bool,
 ) -> "list[Source]":
     """Return what the options of `export` select.
@@ -257,8 +257,10 @@ def sources_of(
 
     if sum(given is not None for given in (preset, checkpoint, encoder)) != 1:
         raise ExportError("give either --preset, --checkpoint or --encoder")
-    if checkpoint is None and (pooling is not None or normalise or prompt_name is not None):
+    if checkpoint is None and (pooling or normalise or prompt is not None or no_prompt):
         raise ExportError("--pooling, --normalise, --prompt and --no-prompt are for a checkpoint")
+    if prompt is not None and no_prompt:
+        raise ExportError("give --prompt or --no-prompt, not both")
     if preset is not None:
         return from_preset(
             preset, name=name, heads=heads, layers=layers, mask=mask, head_mask=head_mask, seed=seed
@@ -275,7 +277,7 @@ def sources_of(
             from_checkpoint(
                 local_checkpoint(checkpoint),
                 name,
-                prompt_name=prompt_name,
+                prompt_name="" if no_prompt else prompt,
                 pooling=pooling,
                 normalise=normalise,
                 strict=strict,
@@ -289,9 +291,9 @@ def remarks(built: "Built") -> list[str]:
     """Return what the user of a checkpoint may not expect, in words."""
     from polyhead_export.family import takes_pairs
 
-    found = list(built.left_out)
+    sentences = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
-        found.append(
+        sentences.append(
             f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}, unless a request "
             "says otherwise (prompt_name)"
         )
@@ -303,8 +305,8 @@ def remarks(built: "Built") -> list[str]:
                 "tokenizer_config.json must say in model_input_names whether there are token_type_ids, as "
                 "releases of transformers differ"
             )
-        found.append(f"single texts are served, not pairs: {why}")
-    return found
+        sentences.append(f"single texts are served, not pairs: {why}")
+    return sentences
 
 
 def _describe(drift: "Drift") -> str:

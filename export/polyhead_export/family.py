@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
+import torch
 
 from polyhead_export.errors import ExportError, FamilyExistsError
 from polyhead_export.fusion import fuse
@@ -116,6 +117,22 @@ def takes_pairs(tokenizer: TokenizerFile, config: EncoderConfig) -> bool:
     return tokenizer.gives_token_types is True and largest_type < config.types
 
 
+def check_weights(encoder: Encoder) -> None:
+    """Check that an encoder's weights can be exported.
+
+    Raises:
+        ExportError: A parameter is not finite, or not in fp32 on the CPU.
+    """
+    for name, parameter in encoder.named_parameters():
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise ExportError(
+                f"{name} must be float32 on the CPU, was {parameter.dtype} on {parameter.device}: "
+                "call encoder.float().cpu()"
+            )
+        if not parameter.sum(dtype=torch.float64).isfinite():
+            raise ExportError(f"{name} must be finite, holds NaN or infinity: these weights compute nothing")
+
+
 def export_family(
     encoder: Encoder,
     name: str,
@@ -153,8 +170,8 @@ def export_family(
         on_step: Called before each step (see `count_steps`), with a description.
 
     Raises:
-        ExportError: The name, the version, the precision, a graph, a layer or the tokenizer is not valid,
-            or a fusion was lost.
+        ExportError: The name, the version, the precision, a graph, a layer, the tokenizer or a weight is not
+            valid, or a fusion was lost.
         FamilyExistsError: The version exists already, and `if_exists` is "fail".
         ParityError: A graph deviates from PyTorch, or 16 or 8 bits are not enough; the repository is
             unchanged.
@@ -175,6 +192,7 @@ def export_family(
         )
     if tokenizer is not None:
         check_tokenizer(tokenizer, encoder.config)
+    check_weights(encoder)
     encoder.eval()
     repository.mkdir(parents=True, exist_ok=True)
     # Next to the target, so that the final move is a rename; the leading dot hides it from a server.
@@ -243,7 +261,7 @@ def _write_version(
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
     if precision in IN_16_BITS:
-        parity = measure_drift(encoder, served, folder, traced, precision, comparing)
+        parity = measure_drift(encoder, folder, traced, precision, rounded=served, on_graph=comparing)
     elif precision == "int8":
         texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
         parity = measure_quantised(encoder, folder, traced, texts, comparing)

@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPass:
-    """What one attention of each layer computed: from queries to keys of the own sequence, or of the memory."""
+    """What one attention of each layer computed, to the own sequence or to the memory."""
 
     queries: Sequence[Tensor]
     """[B, T, H·K] of each layer."""
@@ -156,9 +156,10 @@ def run_forward(
         heads: int,
         visible: Tensor | None,
         /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        return next(turns)(query, key, value, heads, visible, bias)
+        return next(turns)(query, key, value, heads, visible, bias=bias)
 
     result = encoder(
         x if config.vocabulary is not None else x.to(dtype),
@@ -255,13 +256,15 @@ class _Recorder:
         value: Tensor,
         heads: int,
         visible: Tensor | None,
+        /,
+        *,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(self._seen)
         self._seen.append((query, key, value))
         self._biases.append(bias)
         attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
-        context, weights = attend(query, key, value, heads, visible, bias)
+        context, weights = attend(query, key, value, heads, visible, bias=bias)
         if weights is not None:
             self._weights[layer] = weights
         return context, weights

@@ -115,8 +115,6 @@ def prune(
 
     if (fraction is None) == (heads is None):
         raise ExportError("give either --fraction or --heads")
-    if prompt is not None and no_prompt:
-        raise ExportError("give --prompt or --no-prompt, not both")
     if scores is not None and fraction is None:
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
     named = () if heads is None else parse_heads(heads)
@@ -132,7 +130,8 @@ def prune(
         seed=seed,
         pooling=pooling,
         normalise=normalise,
-        prompt_name="" if no_prompt else prompt,
+        prompt=prompt,
+        no_prompt=no_prompt,
         strict=strict,
     )
     if if_exists == "fail" and is_there(models, source.name, version):

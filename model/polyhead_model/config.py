@@ -209,11 +209,9 @@ class EncoderConfig:
             "embedding_width",
             "positions",
         ):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
+            _require_positive(name, getattr(self, name), optional=True)
         for name in ("padding_id", "token_dropout_id"):
-            if getattr(self, name) is not None:
-                _require_integer(name, getattr(self, name))
+            _require_integer(name, getattr(self, name), optional=True)
         _require_integer("types", self.types)
         if self.types < 0:
             raise ValueError(f"types must be 0 or more, was {self.types}")
@@ -247,14 +245,10 @@ class EncoderConfig:
         _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
         if not 0.0 < self.layer_norm_epsilon < 1.0:
             raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
-        for name in ("rotary_base", "local_rotary_base"):
-            if (base := getattr(self, name)) is not None:
-                _require_number(name, base)
-                if not 1.0 < base < math.inf:
-                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         self._check_combinations()
         self._check_layers()
-        self._check_positions()
+        self._check_rotations()
+        self._check_relative_positions()
         self._check_embeddings()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
@@ -285,8 +279,8 @@ class EncoderConfig:
         for name in ("rotary_base", "local_window", "relative_buckets"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} must be None where there is cross_attention: the tokens of two sequences have no "
-                    f"distance, was {getattr(self, name)!r}"
+                    f"{name} must be None where there is cross_attention: the tokens of two sequences "
+                    f"have no distance, was {getattr(self, name)!r}"
                 )
         if kind == "alone":
             for name, why in (
@@ -328,8 +322,13 @@ class EncoderConfig:
         if self.global_every == 1:
             raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
 
-    def _check_positions(self) -> None:
-        """Check the fields of rotations and of relative positions against each other."""
+    def _check_rotations(self) -> None:
+        """Check the fields of rotations, and against each other."""
+        for name in ("rotary_base", "local_rotary_base"):
+            if (base := getattr(self, name)) is not None:
+                _require_number(name, base)
+                if not 1.0 < base < math.inf:
+                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         for name in ("local_rotary_base", "rotary_frequencies"):
             if getattr(self, name) is not None and self.rotary_base is None:
                 raise ValueError(f"{name} needs rotary_base ({name} was {getattr(self, name)!r})")
@@ -346,10 +345,14 @@ class EncoderConfig:
                     f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
                     f"local_rotary_base, were {len(self.rotary_frequencies)}"
                 )
+
+    def _check_relative_positions(self) -> None:
+        """Check the fields of relative positions against each other."""
         buckets, distance = self.relative_buckets, self.relative_distance
         if (buckets is None) != (distance is None):
             raise ValueError(
-                f"relative_buckets and relative_distance must be given together, were {buckets} and {distance}"
+                "relative_buckets and relative_distance must be given together, "
+                f"were {buckets} and {distance}"
             )
         if buckets is not None and distance is not None:
             if buckets % 2 or buckets < 4:
@@ -494,14 +497,16 @@ def _require_flag(name: str, value: object) -> None:
         raise TypeError(f"{name} must be true or false, was {value!r}")
 
 
-def _require_integer(name: str, value: object) -> None:
+def _require_integer(name: str, value: object, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, was {value!r}")
 
 
-def _require_positive(name: str, value: int) -> None:
-    _require_integer(name, value)
-    if value < 1:
+def _require_positive(name: str, value: int | None, *, optional: bool = False) -> None:
+    _require_integer(name, value, optional=optional)
+    if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, was {value}")
 
 

@@ -37,7 +37,7 @@ class EncoderOutput(NamedTuple):
 
 
 class Embeddings(nn.Module):
-    """The sum of token, position and type embeddings, with a norm and a projection where the model has one."""
+    """The sum of token, position and type embeddings, with a norm and a projection where there are any."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

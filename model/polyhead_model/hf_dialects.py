@@ -116,7 +116,7 @@ class Dialect:
     frequencies: str | None = None
     """The name, or its end, of tensors with the angles of rotations."""
     unused: tuple[str, ...] = ()
-    """Patterns of names of the encoder's tensors that do not affect its outputs, beside those of all types."""
+    """Patterns of names of tensors of the encoder that do not affect its outputs, beside those of all."""
 
 
 _DENSE_AND_OUT = ClassifierDialect(dense="classifier.dense", out="classifier.out_proj")

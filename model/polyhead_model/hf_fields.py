@@ -126,7 +126,7 @@ def _windows(path: Path, config: Config, local_base: float) -> Fields:
     layers = integer(path, config, "num_hidden_layers")
     types = config.get("layer_types")
     every = config.get("global_attn_every_n_layers", 3)
-    if types is not None:
+    if isinstance(types, list):
         # The first layer that sees everything, after layer 0, tells the period; the pattern must hold.
         later = [number for number in range(1, layers) if types[number : number + 1] == ["full_attention"]]
         every = later[0] if later else max(layers, 2)

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import Activation, Classifier, Dense, EncoderConfig, Pooling
 from polyhead_model.hf_dialects import DIALECTS, Dialect
@@ -91,24 +91,24 @@ def read_checkpoint_info(
         positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
+    described: hf_fields.Fields = {
+        "d_model": integer(path, config, dialect.d_model),
+        "heads": integer(path, config, dialect.heads),
+        "layers": integer(path, config, dialect.layers),
+        "kept_heads": _kept_heads(path, config, dialect),
+        "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
+        "activation": _activation(path, config, dialect.activation),
+        "layer_norm_epsilon": default if named is None else config.get(named, default),
+        "vocabulary": integer(path, config, "vocab_size"),
+        "positions": positions,
+        "types": 0 if types == 1 else types,
+        "pooling": modules.pooling,
+        "normalise": modules.normalise,
+        "dense": tuple(file.layer for file in modules.dense),
+    }
     try:
-        values: dict[str, Any] = {
-            "d_model": integer(path, config, dialect.d_model),
-            "heads": integer(path, config, dialect.heads),
-            "layers": integer(path, config, dialect.layers),
-            "kept_heads": _kept_heads(path, config, dialect),
-            "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
-            "activation": _activation(path, config, dialect.activation),
-            "layer_norm_epsilon": default if named is None else config.get(named, default),
-            "vocabulary": integer(path, config, "vocab_size"),
-            "positions": positions,
-            "types": 0 if types == 1 else types,
-            "pooling": modules.pooling,
-            "dense": tuple(file.layer for file in modules.dense),
-            "normalise": modules.normalise,
-            "classifier": _classifier(path, config, modules, dialect),
-        }
-        encoder = EncoderConfig(**(values | fields))
+        described["classifier"] = _classifier(path, config, modules, dialect)
+        encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     tokenizer = modules.transformer / TOKENIZER

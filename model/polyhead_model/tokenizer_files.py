@@ -239,8 +239,8 @@ def _check_albert(path: Path, config: Mapping[str, object], tokenizer: Mapping[s
     remedy = f"{_REMEDY}, or name 'PreTrainedTokenizerFast' as tokenizer_class in {CONFIG}"
     if done != wanted:
         raise CheckpointError(
-            f"{path}: do_lower_case and keep_accents stand for the normalizers {wanted}, but tokenizer.json has "
-            f"{done}: {remedy}"
+            f"{path}: do_lower_case and keep_accents stand for the normalizers {wanted}, but tokenizer.json "
+            f"has {done}: {remedy}"
         )
     scheme = "always" if config.get("add_prefix_space", True) else "never"
     if (found := _metaspace(tokenizer)) != scheme:
@@ -272,8 +272,8 @@ def _check_templates(
     """Compare the special tokens around one text and around two with those that transformers adds."""
     if (done := _templates(tokenizer)) != (single, pair):
         raise CheckpointError(
-            f"{path}: stands for the special tokens {_shown(single)} and {_shown(pair)}, but tokenizer.json adds "
-            f"{' and '.join(map(_shown, done))}: {_REMEDY}"
+            f"{path}: stands for the special tokens {_shown(single)} and {_shown(pair)}, but tokenizer.json "
+            f"adds {' and '.join(map(_shown, done))}: {_REMEDY}"
         )
 
 

@@ -200,7 +200,28 @@ def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     manifest = json.loads((tmp_path / "teaching" / "1" / "manifest.json").read_text())
     assert manifest["precision"] == "bf16"
-    assert "16 bits" in capsys.readouterr().out
+    assert "off fp32 by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "must be a text file in UTF-8: .*No such file"),
+        (b"\xff\xfe", "must be a text file in UTF-8"),
+        (b"\n \n", "must hold at least one sentence, one on each line"),
+        (b"Yes.\nNo.\n", "sentences are for the drift of int8, of an encoder with a tokenizer"),
+    ],
+)
+def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "sentences.txt"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(ExportError, match=message):
+        export(
+            *("--preset", "teaching", "--layers", "1", "--precision", "int8", "--sentences", file),
+            *("--models", tmp_path / "models"),
+        )
 
 
 def test_a_description(tmp_path: Path) -> None:
@@ -252,7 +273,7 @@ def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
     ("flag", "value", "message"),
     [
         ("--heads", "1,two", "must be numbers such as 1,2,4,8, was '1,two'"),
-        ("--precision", "int8", "--precision"),
+        ("--precision", "int4", "--precision"),
         ("--seed", "-1", "--seed"),
         ("--seed", str(2**63), "--seed"),
     ],

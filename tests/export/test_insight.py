@@ -87,7 +87,11 @@ def test_the_graph_has_the_signature_of_the_manifest(folder: Path, manifest: dic
     session = ort.InferenceSession(folder / "insight.onnx", providers=["CPUExecutionProvider"])
     sizes, graph = manifest["sizes"], manifest["graphs"]["insight"]
 
-    assert {letter: sizes[letter] for letter in ("S", "Top", "Side")} == {"S": 12, "Top": 8, "Side": 32}
+    assert {letter: sizes[letter] for letter in ("Scores", "Top", "Side")} == {
+        "Scores": 12,
+        "Top": 8,
+        "Side": 32,
+    }
     for side, actual in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
         expected = [
             (said["name"], [sizes.get(letter, letter) for letter in said["axes"]]) for said in graph[side]

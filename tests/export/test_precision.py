@@ -102,6 +102,8 @@ def test_drift_is_that_of_pytorch_in_16_bits(narrow: Path, precision: Precision)
 
     assert theirs / 4 <= ours <= theirs * 4
     assert EPSILON[precision] < ours < manifest["parity"]["drift"]["limit"]
+    neighbours = manifest["parity"]["neighbours"]
+    assert max(neighbours["graphs"]["fast"].values()) <= neighbours["limit"]
     assert max(manifest["parity"]["graphs"]["fast"].values()) <= TOLERANCE
 
 
@@ -142,5 +144,5 @@ def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
 
 
 def test_precisions_have_names(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="precision must be one of fp32, fp16, bf16, was 'int8'"):
-        export_family(build(SMALL), "small", tmp_path, precision="int8")  # type: ignore[arg-type]
+    with pytest.raises(ExportError, match="precision must be one of fp32, fp16, bf16, int8, was 'int4'"):
+        export_family(build(SMALL), "small", tmp_path, precision="int4")  # type: ignore[arg-type]

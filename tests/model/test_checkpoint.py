@@ -375,6 +375,60 @@ def test_first_generation_names_of_norms(folder: Path) -> None:
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+def set_frequencies(folder: Path, *layers: float) -> None:
+    """Store other angles in each layer, as the checkpoints of ESM-2 did."""
+    tensors = read(folder / WEIGHTS)
+    (name,) = [name for name in tensors if name.endswith("inv_freq")]
+    frequencies = tensors.pop(name)
+    for layer, factor in enumerate(layers):
+        key = f"encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
+        tensors[key] = frequencies * factor
+    tensors["embeddings.position_embeddings.weight"] = torch.zeros(40, 16)  # unused, but there
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def test_rotations_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    make("esm", "Model").save_pretrained(tmp_path)
+    assert load_checkpoint(tmp_path).encoder.config.rotary_frequencies is None
+    set_frequencies(tmp_path, 0.9, 0.9)
+
+    model = transformers.EsmModel.from_pretrained(tmp_path, attn_implementation="eager")
+    assert model.get_buffer("rotary_embeddings.inv_freq").tolist() == pytest.approx([0.9, 0.009])
+    compare(tmp_path, model, pad=1)
+    encoder = load_checkpoint(tmp_path).encoder
+    assert encoder.fuse().config.rotary_frequencies == pytest.approx((0.9, 0.009))
+
+
+def test_rotations_that_differ_between_layers_are_refused(tmp_path: Path) -> None:
+    make("esm", "Model").save_pretrained(tmp_path)
+    set_frequencies(tmp_path, 0.9, 0.8)
+
+    with pytest.raises(CheckpointError, match="inv_freq must be the same numbers in every layer"):
+        load_checkpoint(tmp_path)
+
+
+def test_layers_of_modernbert_in_the_format_of_its_release(tmp_path: Path) -> None:
+    model = make("modernbert", "Model")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("layer_types", "rope_parameters"):
+        del config[name]
+    old = {"global_attn_every_n_layers": 3, "global_rope_theta": 500.0, "local_rope_theta": 20.0}
+    (tmp_path / "config.json").write_text(json.dumps(config | old))
+
+    compare(tmp_path, model)
+
+
+def test_buffers_of_gpt2s_first_releases_are_not_weights(tmp_path: Path) -> None:
+    model = make("gpt2", "Model")
+    model.save_pretrained(tmp_path)
+    tensors = read(tmp_path / WEIGHTS)
+    tensors |= {"h.0.attn.bias": torch.ones(1, 1, 20, 20), "h.1.attn.masked_bias": torch.tensor(-1e4)}
+    save_file(tensors, tmp_path / WEIGHTS)
+
+    compare(tmp_path, model)
+
+
 def test_half_precision_weights_become_single(folder: Path) -> None:
     save_file({name: t.half() for name, t in read(folder / WEIGHTS).items()}, folder / WEIGHTS)
 
@@ -475,7 +529,7 @@ def test_weights_must_be_those_of_the_encoder(
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"num_hidden_layers": 10**9}, {"vocab_size": 2**62}, {"max_position_embeddings": 10**20}]
+    "sizes", [{"num_hidden_layers": 10_000}, {"vocab_size": 2**62}, {"max_position_embeddings": 10**20}]
 )
 def test_sizes_far_from_the_weights_are_refused_before_anything_is_made(
     folder: Path, sizes: dict[str, int]
@@ -511,9 +565,9 @@ def test_heads_that_transformers_pruned_stay_pruned(tmp_path: Path) -> None:
         for part in ("query", "key", "value"):
             for kind in ("weight", "bias"):
                 name = f"{attention}.self.{part}.{kind}"
-                tensors[name] = tensors[name].unflatten(0, (heads, -1))[kept].flatten(0, 1).contiguous()
+                tensors[name] = torch.cat([tensors[name].chunk(heads)[head] for head in kept])
         name = f"{attention}.output.dense.weight"
-        tensors[name] = tensors[name].unflatten(1, (heads, -1))[:, kept].flatten(1).contiguous()
+        tensors[name] = torch.cat([tensors[name].chunk(heads, 1)[head] for head in kept], 1)
         # Such heads add nothing.
         silenced = reference.encoder.layer[int(layer)].attention.output.dense.weight.data
         silenced.view(len(silenced), heads, -1)[:, numbers] = 0

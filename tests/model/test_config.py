@@ -9,6 +9,8 @@ import pytest
 
 from polyhead_model import PRESETS, Classifier, Dense, EncoderConfig
 
+BLOCK = {"feed_forward": 8}
+
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_json_there_and_back(name: str) -> None:
@@ -92,6 +94,39 @@ def test_a_configuration_survives_json() -> None:
         (
             {"padding_id": 8, "vocabulary": 8, "positions": 4},
             "padding_id must be between 0 and vocabulary - 1 (7), was 8",
+        ),
+        ({"first_attention_norm": False}, "first_attention_norm needs feed_forward"),
+        ({"gated": True}, "gated needs feed_forward"),
+        ({**BLOCK, "first_attention_norm": False}, "first_attention_norm must be true unless norm is 'pre'"),
+        ({"layers": 1, "shared_layers": True}, "shared_layers must be false for a single layer"),
+        ({"global_every": 2}, "global_every needs local_window"),
+        ({"rotary_base": 9.0, "local_rotary_base": 9.0}, "local_rotary_base needs local_window"),
+        ({"local_window": 4, "global_every": 1}, "global_every must be at least 2"),
+        ({"local_window": 4, "local_rotary_base": 9.0}, "local_rotary_base needs rotary_base"),
+        ({"rotary_base": 1}, "rotary_base must be above 1 and finite, was 1"),
+        ({"rotary_base": float("inf")}, "rotary_base must be above 1 and finite, was inf"),
+        ({"rotary_base": 9.0, "head_width": 5}, "rotary_base needs an even head width"),
+        ({"rotary_frequencies": [1.0, 0.1]}, "rotary_frequencies needs rotary_base"),
+        (
+            {"rotary_base": 9.0, "rotary_frequencies": [1.0]},
+            "rotary_frequencies must be half the head width, 2",
+        ),
+        ({"relative_buckets": 8}, "relative_buckets and relative_distance must be given together"),
+        ({"relative_buckets": 7, "relative_distance": 9}, "relative_buckets must be even and at least 4"),
+        (
+            {"relative_buckets": 8, "relative_distance": 2},
+            "relative_distance must be above relative_buckets // 4",
+        ),
+        ({"rotary_base": 9.0, "cross_attention": "alone"}, "rotary_base must be None where there is cross"),
+        ({"embedding_width": 4}, "embedding_width needs vocabulary"),
+        ({"token_dropout_id": 4}, "token_dropout_id needs vocabulary"),
+        (
+            {"token_dropout_id": 9, "vocabulary": 8},
+            "token_dropout_id must be between 0 and vocabulary - 1 (7)",
+        ),
+        (
+            {"padding_id": 1, "vocabulary": 8, "positions": 4, "rotary_base": 9.0},
+            "padding_id needs vocabulary and positions, without rotary_base",
         ),
     ],
 )

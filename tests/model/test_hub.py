@@ -60,7 +60,7 @@ def test_what_has_been_downloaded_needs_no_network(cache: Path) -> None:
 
 
 def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub.utils import filter_repo_objects
+    from huggingface_hub.utils._paths import filter_repo_objects
 
     asked: list[Any] = []
 

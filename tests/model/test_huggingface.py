@@ -199,7 +199,10 @@ def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "t5"}, "model_type must be one of bert, camembert, distilbert, electra, roberta, "),
+        (
+            {"model_type": "t5"},
+            "model_type must be one of albert, bert, camembert, distilbert, electra, esm, ",
+        ),
         ({"model_type": None}, "was None"),
         ({"model_type": ["bert"]}, "was ['bert']"),
         (
@@ -226,7 +229,8 @@ def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
             {"auto_map": {"AutoModel": "modeling.Special"}},
             "auto_map must not name an AutoModel, was 'modeling.Special'",
         ),
-        ({"model_type": "electra", "embedding_size": 8}, "embedding_size must equal hidden_size (16), was 8"),
+        ({"embedding_size": 8}, "embedding_size must be 16, was 8: embeddings of another width"),
+        ({"model_type": "electra"}, "embedding_size must be an integer, is missing"),
         ({"hidden_size": "16"}, "hidden_size must be an integer, was '16'"),
         ({"hidden_size": 18}, "d_model (18) must be a multiple of heads (4)"),
         ({"num_hidden_layers": 0}, "layers must be at least 1, was 0"),
@@ -241,6 +245,116 @@ def test_other_configurations_are_refused(bert: Path, changes: dict[str, Any], m
     with pytest.raises(CheckpointError, match=re.escape(message)) as raised:
         read_checkpoint_info(bert)
     assert str(raised.value).startswith(f"{bert / 'config.json'}: ")
+
+
+ESM = {**BERT, "model_type": "esm", "pad_token_id": 1, "position_embedding_type": "rotary"}
+ALBERT = {**BERT, "model_type": "albert", "embedding_size": 8}
+MPNET = {**BERT, "model_type": "mpnet"}
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 50,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 20,
+    "activation_function": "gelu_new",
+}
+MODERNBERT = {
+    **BERT,
+    "model_type": "modernbert",
+    "num_hidden_layers": 4,
+    "hidden_activation": "gelu",
+    "global_attn_every_n_layers": 2,
+}
+
+
+def alternating(*kinds: str) -> dict[str, list[str]]:
+    return {"layer_types": [f"{kind}_attention" for kind in kinds]}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (ALBERT | {"num_hidden_groups": 2}, "num_hidden_groups must be 1, was 2: all layers must be one"),
+        (ALBERT | {"inner_group_num": 3}, "inner_group_num must be 1, was 3"),
+        (ALBERT | {"embedding_size": None}, "embedding_size must be an integer, was None"),
+        (MPNET | {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets must be 32, was 64"),
+        (ESM | {"is_folding_model": True}, "is_folding_model must be false, was true"),
+        (ESM | {"add_cross_attention": True}, "add_cross_attention must be false, was true"),
+        (
+            ESM | {"position_embedding_type": "relative_key"},
+            "must be 'rotary' or 'absolute', was 'relative_key'",
+        ),
+        (ESM | {"token_dropout": True}, "mask_token_id must be an integer, is missing"),
+        (ESM | {"token_dropout": True, "mask_token_id": 50}, "token_dropout_id must be between 0 and"),
+        (ESM | {"head_dim": 8}, "head_dim must be 4, was 8"),
+        (ESM | {"rope_theta": "large"}, "rotary_base must be a number, was 'large'"),
+        (ESM | {"num_attention_heads": 0}, "heads must be at least 1, was 0"),
+        (GPT2 | {"scale_attn_weights": False}, "scale_attn_weights must be true, was false"),
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be false"),
+        (GPT2 | {"add_cross_attention": True}, "add_cross_attention must be false, was true"),
+        (GPT2 | {"n_inner": "wide"}, "n_inner must be an integer, was 'wide'"),
+        (GPT2 | {"activation_function": "swish"}, "activation_function must be one of"),
+        (MODERNBERT | {"mlp_bias": True}, "mlp_bias must be false, was true: attention and feed-forward"),
+        (MODERNBERT | {"norm_bias": "no"}, "norm_bias must be true or false, was 'no'"),
+        (
+            MODERNBERT | {"global_attn_every_n_layers": 0},
+            "global_attn_every_n_layers must be at least 1, was 0",
+        ),
+        (MODERNBERT | {"sliding_window": 5}, "sliding_window must be 64, was 5"),
+        (
+            MODERNBERT | {"rope_scaling": {"rope_type": "yarn"}},
+            "rope_type must be 'default' and rope_scaling",
+        ),
+        (
+            MODERNBERT | {"rope_parameters": {"full_attention": {"rope_type": "linear"}}},
+            "rope_type must be 'default'",
+        ),
+        (
+            MODERNBERT | {"rope_parameters": {"rope_theta": 7.0}},
+            "rope_parameters must be given by type of layer",
+        ),
+        (MODERNBERT | {"rope_parameters": [1]}, "rope_type must be 'default'"),
+        (MODERNBERT | {"global_rope_theta": "x"}, "rope_theta of full_attention must be a number, was 'x'"),
+        (MODERNBERT | alternating("full", "sliding", "sliding", "full", "full"), "layer_types must be 'full"),
+        (
+            MODERNBERT | alternating("sliding", "full", "sliding", "full"),
+            "layer_types must be 'full_attention'",
+        ),
+        (MODERNBERT | {"layer_types": 3}, "layer_types must be 'full_attention' in layers 0, n, 2n"),
+    ],
+)
+def test_settings_of_a_type_that_cannot_be_reproduced_are_refused(
+    bert: Path, config: dict[str, Any], message: str
+) -> None:
+    write(bert / "config.json", config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)) as raised:
+        read_checkpoint_info(bert)
+    assert str(raised.value).startswith(f"{bert / 'config.json'}: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (128, 2, 10_000.0)),
+        ({"global_attn_every_n_layers": 1}, (None, None, None)),
+        (alternating("full", "full", "full", "full"), (None, None, None)),
+        (alternating("full", "sliding", "sliding", "full"), (128, 3, 10_000.0)),
+        (alternating("full", "sliding", "sliding", "sliding"), (128, 4, 10_000.0)),
+        ({"local_attention": 8, "sliding_window": 4, "local_rope_theta": 9.0}, (8, 2, 9.0)),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 7.0}}}, (128, 2, 7.0)),
+    ],
+)
+def test_local_layers_of_modernbert(
+    bert: Path, changes: dict[str, Any], expected: tuple[object, ...]
+) -> None:
+    write(bert / "config.json", MODERNBERT | changes)
+
+    encoder = read_checkpoint_info(bert).encoder
+
+    assert (encoder.local_window, encoder.global_every, encoder.local_rotary_base) == expected
+    assert (encoder.rotary_base, encoder.positions) == (160_000.0, 20)
 
 
 def test_adapters_are_refused(bert: Path) -> None:

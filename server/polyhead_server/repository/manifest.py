@@ -69,6 +69,8 @@ class Tensor(_Model):
     """Its meaning, such as `tokens` or `attention`."""
     fill: Letter | bool | int | float | None = None
     """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
+    broadcasts: bool = False
+    """Whether the graph takes the fill with size 1 on the axes that vary, but for B."""
     below: Size | Letter | None = None
     """An input's integers must be from 0 to one less than this, or than the size of this axis."""
     range: tuple[float | None, float | None] | None = None
@@ -81,6 +83,11 @@ class Tensor(_Model):
     """The numbers of the heads along the axis of heads, where others were pruned; None: all, from 0."""
     labels: tuple[str, ...] | None = None
     """Names along the last axis."""
+
+    @property
+    def letters(self) -> set[str]:
+        """All letters that it names."""
+        return {*self.axes, *(letter for letter in (self.fill, self.below) if isinstance(letter, str))}
 
     def names_problem(self, sizes: Mapping[str, int]) -> str | None:
         """Return what is wrong with the names of indices, if anything is."""
@@ -107,6 +114,8 @@ class Graph(_Model):
     outputs: Annotated[list[Tensor], Field(min_length=1)]
     maps: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """How many [T, T] values a run holds at once for each sequence, besides its outputs; None: 2 a head."""
+    map_axes: Annotated[tuple[tuple[Letter, Letter], ...], Field(min_length=1)] | None = None
+    """Instead of [T, T], the axes of those values: the largest of these, as they are not held together."""
 
     def problem(self, sizes: Mapping[str, int]) -> str | None:
         """Return what keeps a server from batching, padding and trimming it, if anything does."""
@@ -120,16 +129,15 @@ class Graph(_Model):
         if not any(tensor.fill is None and len(tensor.axes) > 1 for tensor in self.inputs):
             return "an input with an axis beside B must be needed"
         given = {letter for tensor in self.inputs for letter in tensor.axes} | set(sizes)
-        for tensor in (*self.inputs, *self.outputs):
-            named = (letter for letter in (tensor.fill, tensor.below) if isinstance(letter, str))
-            letters = {*tensor.axes, *named}
+        every = (*self.inputs, *self.outputs)
+        used = {tensor.name: tensor.letters for tensor in every}
+        for name, letters in (
+            {"map_axes": {letter for axes in self.map_axes or () for letter in axes}} | used
+        ).items():
             if missing := letters - given:
-                return (
-                    f"{tensor.name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
-                )
-            if problem := tensor.names_problem(sizes):
-                return f"{tensor.name}: {problem}"
-        return None
+                return f"{name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
+        problems = ((tensor.name, tensor.names_problem(sizes)) for tensor in every)
+        return next((f"{name}: {problem}" for name, problem in problems if problem), None)
 
 
 class ManifestEncoder(_Model):

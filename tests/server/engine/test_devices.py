@@ -86,6 +86,12 @@ def test_sixteen_bit_numbers_need_cuda(precision: str) -> None:
         check_precision(precision, on_cpu(""))
 
 
+def test_integers_of_8_bits_need_the_cpu() -> None:
+    check_precision("int8", on_cpu(""))
+    with pytest.raises(RepositoryError, match="it is int8, which runs on the CPU only: serve it with"):
+        check_precision("int8", on_cuda(""))
+
+
 def test_cuda_that_does_not_work_is_an_error_that_names_what_is_missing() -> None:
     with pytest.raises(DeviceError, match=f"--device cuda does not work here: {MISSING}"):
         choose_device("cuda", problem=lambda _number: MISSING)

