@@ -8,7 +8,8 @@ OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 PEER_TRITON_VENV ?= .venv-peer-triton
 PEER_KSERVE_VENV ?= .venv-peer-kserve
 BIN := $(VENV)/bin
-# Files of tests go to so many processes.
+# Files of tests go to so many processes, in their own order: those with the fewest tests are not the shortest, and
+# would come last.
 TEST_PROCESSES ?= 2
 
 # The tested set of versions; `make constraints` renews it.
@@ -29,7 +30,7 @@ serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready
 
 test: environments  ## Run the whole test suite
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-compose:  ## Build the images and really run the compose stack, where a container engine runs
 	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; \

@@ -41,9 +41,22 @@ BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 
 
+ALBERT_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ESM_TOKENS = {"cls": "<cls>", "pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
+PROTEIN = [*ESM_TOKENS.values(), *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+"""The vocabulary of ESM-2."""
+END_OF_TEXT = "<|endoftext|>"
+
+
 def tokens_of(dialect: str) -> Mapping[str, str]:
     """The special tokens of a dialect, by what they are for; in the order of their ids."""
-    return ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS
+    own: Mapping[str, Mapping[str, str]] = {
+        "albert": ALBERT_TOKENS,
+        "esm": ESM_TOKENS,
+        "gpt2": dict.fromkeys(("unk", "bos", "eos"), END_OF_TEXT),
+        "mpnet": {**ROBERTA_TOKENS, "unk": "[UNK]"},
+    }
+    return own.get(dialect, ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS)
 
 
 def bert_tokenizer(**normalizer: Any) -> Tokenizer:
@@ -75,6 +88,61 @@ def roberta_tokenizer(*, add_prefix_space: bool = False) -> Tokenizer:
         ("</s>", 2), ("<s>", 0), add_prefix_space=add_prefix_space
     )
     *others, mask = ROBERTA_TOKENS.values()
+    tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
+    return tokenizer
+
+
+def mpnet_tokenizer(**normalizer: Any) -> Tokenizer:
+    """BERT's WordPiece with RoBERTa's special tokens."""
+    letters = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"]
+    vocabulary = [*tokens_of("mpnet").values(), *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    *others, mask = tokens_of("mpnet").values()
+    tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
+    return tokenizer
+
+
+def gpt2_tokenizer(*, add_prefix_space: bool = False) -> Tokenizer:
+    """A byte-level BPE of single bytes and a few pairs, which adds no special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("c", "a"), ("Ġ", "c")]
+    vocabulary = [*alphabet, *("".join(pair) for pair in merges), END_OF_TEXT]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={word: index for index, word in enumerate(vocabulary)}, merges=merges)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.add_special_tokens([END_OF_TEXT])
+    return tokenizer
+
+
+def albert_tokenizer(
+    *, lowercase: bool = True, keep_accents: bool = False, add_prefix_space: bool = True
+) -> Tokenizer:
+    """A Unigram tokenizer of letters."""
+    letters = [*'▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"`']
+    vocabulary = [(token, 0.0) for token in ALBERT_TOKENS.values()]
+    vocabulary += [(letter, -2.0 - 0.01 * index) for index, letter in enumerate(letters)]
+    tokenizer = Tokenizer(models.Unigram([*vocabulary, ("▁cat", -3.0)], unk_id=1))
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [] if keep_accents else [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if lowercase else []
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if add_prefix_space else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme=scheme)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    *others, mask = ALBERT_TOKENS.values()
     tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
     return tokenizer
 

@@ -1,19 +1,22 @@
 """What many tests need: a repository of small families, and a trained encoder that is served.
 
-Both are made once, on first use.
+Both are made on first use, once for all processes of a run.
 """
 
+import fcntl
+import functools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from polyhead_client import Client
 from polyhead_export import TokenizerFile, export_family
@@ -73,22 +76,48 @@ def write_tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_operator_registry() -> Iterator[None]:
+    """Build the exporter's registry once. It would be built, and never changed, in each export: 0.4 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(ONNXRegistry.from_torchlib)
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(once))
+        yield
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first process of a run makes, and that all of them read."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder, part = base / name, base / f"{name}.{os.getpid()}"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part.mkdir()
+            make(part)
+            part.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with version 1 of every family in `FAMILIES`. Copy it before you change it."""
-    folder = tmp_path_factory.mktemp("models")
     tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     write_tokenizer(tokenizer)
-    for name, config in FAMILIES.items():
-        export_family(
-            build_encoder(name),
-            name,
-            folder,
-            tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
-            if config.vocabulary
-            else None,
-        )
-    return folder
+
+    def export(folder: Path) -> None:
+        for name, config in FAMILIES.items():
+            export_family(
+                build_encoder(name),
+                name,
+                folder,
+                tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+                if config.vocabulary
+                else None,
+            )
+
+    return made_once(tmp_path_factory, "models", export)
 
 
 @pytest.fixture(scope="session")
@@ -100,10 +129,13 @@ def minilm_checkpoint() -> Path:
 @pytest.fixture(scope="session")
 def minilm_address(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `polyhead serve`, as a process of its own, serves what `polyhead export` made of it."""
-    models = tmp_path_factory.mktemp("minilm")
     polyhead = Path(sys.executable).with_name("polyhead")
-    source = ["--checkpoint", str(minilm_checkpoint), "--name", "minilm"]
-    subprocess.run([polyhead, "export", *source, "--models", str(models)], check=True, capture_output=True)
+    export = [polyhead, "export", "--checkpoint", minilm_checkpoint, "--name", "minilm", "--models"]
+    models = made_once(
+        tmp_path_factory,
+        "minilm",
+        lambda folder: subprocess.run([*export, folder], check=True, capture_output=True),
+    )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.servers import quick_settings, serving
+
+from polyhead_model import Encoder, EncoderConfig
 
 ROOT = Path(__file__).parent.parent
 ENCODERS = (ROOT / "docs" / "encoders.md").read_text()
@@ -39,19 +42,36 @@ def test_your_own_encoder(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    export, infer, text, _ = python(OWN)
+    *blocks, _ = python(OWN)
+    (calling,) = (number for number, block in enumerate(blocks) if "Client(" in block)
     monkeypatch.chdir(tmp_path)
+    shutil.copy(minilm_checkpoint / "tokenizer.json", tmp_path)
     names: dict[str, Any] = {}
 
-    exec(export, names)
+    for block in blocks[:calling]:
+        exec(block, names)
     assert "models/mine/1: off PyTorch by " in capsys.readouterr().out
     with serving(quick_settings(tmp_path / "models")) as server:
-        exec(infer.replace(ADDRESS, server.address), names)
+        exec(blocks[calling].replace(ADDRESS, server.address), names)
     assert names["served"].output.shape == (2, 7, 64)
-
-    shutil.copy(minilm_checkpoint / "tokenizer.json", tmp_path)
-    exec(text, names)
+    for block in blocks[calling + 1 :]:
+        exec(block, names)
     assert (tmp_path / "models" / "mine-of-text" / "1" / "tokenizer.json").is_file()
+
+
+def test_names_of_weights_are_those_of_encoders() -> None:
+    tables = EncoderConfig(
+        d_model=8, heads=2, layers=1, vocabulary=9, positions=9, types=2, embedding_norm=True, final_norm=True
+    )
+    block = EncoderConfig(
+        d_model=8, heads=2, layers=1, feed_forward=8, cross_attention="after_self", fused=True, gated=True
+    )
+    encoders = [Encoder(one) for one in (tables, block, replace(block, fused=False))]
+
+    named = re.findall(r"^\| `([a-z0-9_.]+)`", OWN, re.MULTILINE)
+
+    assert len(named) == 8
+    assert set(named) <= {name for encoder in encoders for name in encoder.state_dict()}
 
 
 def test_view(minilm_address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

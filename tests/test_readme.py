@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.checkpoints import write_checkpoint
+
+from polyhead_client.command import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -35,12 +38,36 @@ def test_python_runs(code: str, minilm_address: str) -> None:
     assert result.attention[5][0].shape == (2, 6, 6)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_understood(
-    command: str, minilm_address: str, minilm_checkpoint: Path, tmp_path: Path
-) -> None:
+EXPORTS = [command for command in COMMANDS if command.startswith("polyhead export ")]
+
+
+@pytest.mark.parametrize("command", EXPORTS)
+def test_exports_work(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one layer. The image that compose builds holds them in full."""
     words = shlex.split(command)[1:]
-    words = [str(minilm_checkpoint) if word == "./all-MiniLM-L6-v2" else word for word in words]
+    if "--checkpoint" in words:
+        write_checkpoint(tmp_path / "all-MiniLM-L6-v2", "bert")
+    else:
+        words += ["--layers", "1"]
+    monkeypatch.chdir(tmp_path)
+
+    assert main(words) == 0
+
+    names = ["minilm"] if "--checkpoint" in words else [f"teaching-h{heads}" for heads in (1, 2, 4, 8)]
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == names
+
+
+@pytest.mark.parametrize("command", EXPORTS)
+def test_the_image_holds_these_exports(command: str) -> None:
+    dockerfile = " ".join((ROOT / "Dockerfile").read_text().replace("\\\n", " ").split())
+    options = command.removeprefix("polyhead export ").replace("./", "/opt/polyhead/")
+
+    assert f"polyhead export --models /opt/models {options}" in dockerfile
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in EXPORTS])
+def test_commands_are_understood(command: str, minilm_address: str, tmp_path: Path) -> None:
+    words = shlex.split(command)[1:]
     if words[0] in {"infer", "similarity", "view"}:
         words += ["--address", minilm_address]
     if words[0] == "load":

@@ -31,11 +31,20 @@ def run(check: Check) -> None:
 
 
 def attend_sdpa(
-    query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    mask: Tensor | None,
+    /,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, None]:
     """Compute attention by PyTorch's fused operator."""
     q, k, v = (each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in (query, key, value))
-    context = F.scaled_dot_product_attention(q, k, v, attn_mask=None if mask is None else mask[:, None])
+    added = None if mask is None else mask[:, None]
+    if bias is not None:
+        added = bias if added is None else bias.masked_fill(~added, -torch.inf)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=added)
     return context.transpose(1, 2).flatten(2), None
 
 

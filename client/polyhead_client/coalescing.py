@@ -268,7 +268,7 @@ class _Part:
         for output in self.template.requested.outputs:
             if (array := whole.arrays.get(output.name)) is not None:
                 index = [tokens if dim == "T" else _ALL for dim in output.dims[1:]]
-                arrays = unpadder.arrays(array[(rows, *index)], output.token_axes)
+                arrays = unpadder.output(array[(rows, *index)], output)
                 own[output.name] = list(map(_copied, arrays)) if isinstance(arrays, list) else _copied(arrays)
         return Results(
             model=whole.model,

@@ -1,6 +1,6 @@
 """The result of `encode`.
 
-Shape letters: B batch, T tokens, D d_model, H heads, L layers.
+Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,8 @@ class Encoding:
     pooled: NDArray[Any] | None
     attention: Mapping[int, Arrays] | None
     """Layer → weights, always float32 (FP16 and UINT8 are converted back). The axes are [head, query, key];
-    only the selected heads and queries are there, in the order of selection."""
+    only the selected heads and queries are there, in the order of selection. Where layers attend to a memory
+    alone, keys are its tokens: [H, T, S]."""
     heads: tuple[int, ...] | None
     """The numbers of the heads in all outputs that have an axis of heads, in order."""
     queries: tuple[int, ...] | None
@@ -69,6 +70,12 @@ class Encoding:
     """"" is padding."""
     lengths: int | NDArray[Any]
     timings: Timings
+    cross_attention: Mapping[int, Arrays] | None = None
+    """Layer → the weights to the memory, [head, query, key of the memory], of decoder blocks, whose
+    `attention` is to their own sequence."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """The numbers of each layer's heads that pruning left; None if no head was pruned. In outputs, heads that
+    are gone have zeros, scores NaN and strongest keys -1."""
     value_norms: Mapping[int, Arrays] | None = None
     """Layer → the norm of each head's value at each token behind the output projection, [H, T]; see
     `norm_weighted`."""
@@ -81,6 +88,10 @@ class Encoding:
     thumbnails: NDArray[Any] | None = None
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
+
+    def is_pruned(self, layer: int, head: int) -> bool:
+        """Return whether the encoder has lost a head to pruning."""
+        return self.kept_heads is not None and head not in self.kept_heads[layer]
 
     @property
     def rows(self) -> Mapping[int, Arrays] | None:

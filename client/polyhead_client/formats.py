@@ -20,11 +20,17 @@ JSON_FORMAT = 1
 """Incremented when a reader of the old format would misread the new one."""
 
 
-def edges_of(encoding: Encoding, index: int, layer: int, *, top: int, special: bool) -> dict[int, list[Edge]]:
-    """Return head → strongest edges of a sequence and layer; with special tokens only if `special`."""
-    weights = (encoding.attention or {})[layer][index]
+def edges_of(
+    encoding: Encoding, index: int, layer: int, *, top: int, special: bool, cross: bool = False
+) -> dict[int, list[Edge]]:
+    """Return head → strongest edges of a sequence and layer; with special tokens only if `special`.
+
+    Heads that were pruned are left out. With `cross`, edges are those to the memory of a decoder block.
+    """
+    weights = ((encoding.cross_attention if cross else encoding.attention) or {})[layer][index]
     skip = boundaries(encoding.tokens[index]) if encoding.tokens is not None and not special else ()
-    return dict(zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True))
+    edges = zip(encoding.heads or (), strongest_edges(weights, top=top, skip=skip), strict=True)
+    return {head: its_edges for head, its_edges in edges if not encoding.is_pruned(layer, head)}
 
 
 def as_json(
@@ -38,15 +44,17 @@ def as_json(
     """Return a JSON object: format, model, version, sequences, timings_ns.
 
     Each sequence has text (or null), length, tokens (or null), output_shape [T, D], pooled (numbers, or
-    null), attention (null, or layer → edges with head, query, key, query_token, key_token, weight), and
-    scores (null, or name → layer → a number for each head). Infinite numbers and NaN are null.
+    null), attention and cross_attention (null, or layer → edges with head, query, key, query_token,
+    key_token, weight), and scores (null, or name → layer → a number for each head). Infinite numbers and NaN
+    are null.
     """
     sequences = []
     for index, text in enumerate(texts):
         tokens = None if encoding.tokens is None else encoding.tokens[index]
-        attention = None
-        if encoding.attention is not None:
-            attention = {
+        attention, cross_attention = (
+            None
+            if layers is None
+            else {
                 str(layer): [
                     {
                         "head": head,
@@ -56,11 +64,15 @@ def as_json(
                         "key_token": None if tokens is None else tokens[edge.key],
                         "weight": _number(edge.weight),
                     }
-                    for head, edges in edges_of(encoding, index, layer, top=top, special=special).items()
+                    for head, edges in edges_of(
+                        encoding, index, layer, top=top, special=special, cross=cross
+                    ).items()
                     for edge in edges
                 ]
-                for layer in encoding.attention
+                for layer in layers
             }
+            for cross, layers in ((False, encoding.attention), (True, encoding.cross_attention))
+        )
         sequences.append(
             {
                 "text": text,
@@ -71,6 +83,7 @@ def as_json(
                 if encoding.pooled is None
                 else [_number(value) for value in encoding.pooled[index]],
                 "attention": attention,
+                "cross_attention": cross_attention,
                 "scores": {
                     name: {
                         str(layer): [_number(value) for value in row]
@@ -97,7 +110,7 @@ def as_json(
 
 
 def write_npz(path: Path, encoding: Encoding) -> None:
-    """Write lengths, pooled, and for each sequence N: output.N, tokens.N and attention.LAYER.N.
+    """Write lengths, pooled, and for each sequence N: output.N, tokens.N, (cross_)attention.LAYER.N.
 
     Scores are scores.NAME and weighted_scores.NAME, [B, L, H].
     """
@@ -110,6 +123,8 @@ def write_npz(path: Path, encoding: Encoding) -> None:
             arrays[f"tokens.{index}"] = np.array(encoding.tokens[index], np.str_)
         for layer, weights in (encoding.attention or {}).items():
             arrays[f"attention.{layer}.{index}"] = weights[index]
+        for layer, weights in (encoding.cross_attention or {}).items():
+            arrays[f"cross_attention.{layer}.{index}"] = weights[index]
     if (scores := encoding.scores) is not None:
         arrays |= {f"scores.{name}": scores[name] for name in scores.names}
         if (weighted := scores.weighted) is not None:

@@ -29,7 +29,9 @@ def infer(
     *texts: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_no_option)],
     connection: ConnectionOptions = DEFAULT_CONNECTION,
     input: Path | None = None,
+    memory: Path | None = None,
     attention: str | None = None,
+    cross_attention: str | None = None,
     heads: str | None = None,
     scores: str | None = None,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
@@ -48,8 +50,13 @@ def infer(
         The sentences; - reads them from the standard input, one per line.
     input
         Instead of sentences: an .npy file of vectors [T, D] or [B, T, D], or of token ids [T] or [B, T].
+    memory
+        An .npy file of the vectors that those of --input attend to, [S, D] or [B, S, D], for a model with
+        cross-attention.
     attention
         Layers whose attention weights to fetch: 5, or 0,5, or -1 for the last, or all.
+    cross_attention
+        Likewise those to the memory, of decoder blocks, which attend to both.
     heads
         Heads of those layers: 3, or 0,3, or 0:4. Default: all.
     scores
@@ -63,8 +70,9 @@ def infer(
     json
         Write JSON: pooled vectors, the strongest edges, and the scores.
     npz
-        Also write all arrays to this file: output.N, pooled, lengths, tokens.N, attention.LAYER.N
-        for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME, [B, L, H].
+        Also write all arrays to this file: output.N, pooled, lengths, tokens.N, attention.LAYER.N,
+        cross_attention.LAYER.N for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME,
+        [B, L, H].
     """
     from polyhead_client.formats import as_json, write_npz
     from polyhead_client.report import print_report
@@ -75,8 +83,10 @@ def infer(
     with connection.open() as client:
         encoding: Encoding = client.encode(
             inputs,
+            memory=None if memory is None else _load("--memory", memory),
             model=connection.model,
-            attention=_layers(attention),
+            attention=_layers("--attention", attention),
+            cross_attention=_layers("--cross-attention", cross_attention),
             heads=None if heads is None else parse_indices("--heads", heads),
             scores=scores is not None,
             truncate=truncate,
@@ -91,10 +101,10 @@ def infer(
         print_report(encoding, labels, shown, top=top, special=special)
 
 
-def _layers(attention: str | None) -> bool | list[int] | None:
+def _layers(option: str, attention: str | None) -> bool | list[int] | None:
     if attention is None:
         return None
-    return True if attention == "all" else parse_indices("--attention", attention)
+    return True if attention == "all" else parse_indices(option, attention)
 
 
 def _scores(encoding: "Encoding", name: str | None) -> "dict[str, NDArray[Any]]":
@@ -109,7 +119,7 @@ def _inputs(texts: tuple[str, ...], path: Path | None) -> list[Any]:
     if path is not None:
         if texts:
             raise InvalidRequest("give either sentences or --input, not both")
-        return _load(path)
+        return _load("--input", path)
     sentences: list[str] = []
     for text in texts:
         sentences += (line.strip() for line in sys.stdin if line.strip()) if text == "-" else [text]
@@ -118,16 +128,16 @@ def _inputs(texts: tuple[str, ...], path: Path | None) -> list[Any]:
     return sentences
 
 
-def _load(path: Path) -> list[Any]:
+def _load(option: str, path: Path) -> list[Any]:
     import numpy as np
 
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InvalidRequest(f"--input must be an .npy file of numbers, {path} is none") from error
+        raise InvalidRequest(f"{option} must be an .npy file of numbers, {path} is none") from error
     if not isinstance(array, np.ndarray):
-        raise InvalidRequest(f"--input must be an .npy file of one array, {path} has several")
+        raise InvalidRequest(f"{option} must be an .npy file of one array, {path} has several")
     if array.ndim == 0:
-        raise InvalidRequest(f"--input must be an .npy file of sequences, {path} holds a single value")
+        raise InvalidRequest(f"{option} must be an .npy file of sequences, {path} holds a single value")
     single = array.ndim == (2 if array.dtype.kind == "f" else 1)
     return [array] if single else list(array)

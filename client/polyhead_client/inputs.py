@@ -1,6 +1,6 @@
 """Read and check the inputs of `encode`, and encode them for the wire.
 
-Shape letters: B batch, T tokens, D d_model.
+Shape letters: B batch, T tokens, S tokens of the memory, D d_model.
 """
 
 import math
@@ -18,7 +18,19 @@ from polyhead_client.models import TensorInfo
 from polyhead_client.padding import InputForm, Rows, Sequences, as_array, described, pad
 from polyhead_client.tensors import InputTensor, as_datatype, encode_texts
 from polyhead_proto.datatypes import pack_strings
-from polyhead_proto.names import INPUT_IDS, LENGTHS, MASK, ROWS, TEXT, TOKEN_TYPE_IDS, X
+from polyhead_proto.names import (
+    INPUT_IDS,
+    LENGTHS,
+    MASK,
+    MEMORY,
+    MEMORY_LENGTHS,
+    MEMORY_MASK,
+    QUERY,
+    ROWS,
+    TEXT,
+    TOKEN_TYPE_IDS,
+    X,
+)
 
 _HALF = np.dtype(np.float16)
 
@@ -91,10 +103,12 @@ class Batch:
     form: InputForm
     lengths: NDArray[np.int32] | None
     """[B], or None for texts."""
+    memory_lengths: NDArray[np.int32] | None = None
+    """[B] where the memory is a list; None otherwise."""
 
     @property
     def kind(self) -> str:
-        """The name of the main input: `text`, `input_ids` or `x`."""
+        """The name of the main input: `text`, `input_ids`, `x` or `query`."""
         return self.fields[0].name
 
     @cached_property
@@ -109,6 +123,17 @@ class Batch:
             return None
         rows = self.fields[0].rows
         return rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
+
+    @cached_property
+    def memory_tokens(self) -> int | None:
+        """S, or None where there is no memory."""
+        counts = self.memory_row_lengths
+        return max(counts) if counts else None
+
+    @property
+    def memory_row_lengths(self) -> Sequence[int]:
+        """The S of each sequence, with the caller's padding; empty where there is no memory."""
+        return next((list(map(len, field.rows)) for field in self.fields if field.name == MEMORY), ())
 
     @cached_property
     def tensors(self) -> tuple[InputTensor, ...]:
@@ -135,6 +160,7 @@ class Batch:
             fields=tuple(field.part(chosen) for field in self.fields),
             form=self.form,
             lengths=None if self.lengths is None else self.lengths[chosen],
+            memory_lengths=None if self.memory_lengths is None else self.memory_lengths[chosen],
         )
 
 
@@ -145,6 +171,9 @@ def prepare(
     attention_mask: Any = None,
     mask: Any = None,
     token_type_ids: Any = None,
+    memory: Any = None,
+    memory_lengths: Any = None,
+    memory_mask: Any = None,
 ) -> Batch:
     """Read and check the inputs of one call, which `Client.encode` documents.
 
@@ -163,6 +192,7 @@ def prepare(
                 raise InvalidRequest(
                     f"{name} goes with token ids or vectors; the server tokenises texts itself"
                 )
+        _check_no_memory("texts", memory, memory_lengths, memory_mask)
         form = InputForm.SINGLE if isinstance(inputs, str) else InputForm.RAGGED
         return Batch(fields=(Texts(rows=encode_texts(TEXT, texts)),), form=form, lengths=None)
 
@@ -172,10 +202,10 @@ def prepare(
         raise InvalidRequest("lengths and attention_mask say the same: give one of them")
     counts = sequences.own_lengths
     if lengths is not None:
-        counts = sequences.lengths(lengths)
+        counts = sequences.lengths(LENGTHS, "T", lengths)
     elif attention_mask is not None:
         counts = sequences.lengths_of_mask(attention_mask)
-    fields = [_main(rows)]
+    fields = [_main(rows, with_memory=memory is not None)]
     if token_type_ids is not None:
         rows_of_types = sequences.per_token("token_type_ids", token_type_ids)
         fields.append(_field(TOKEN_TYPE_IDS, "INT64", rows_of_types))
@@ -183,8 +213,65 @@ def prepare(
     if form is InputForm.RAGGED or padded:
         fields.append(_field(LENGTHS, "INT32", counts))
     if mask is not None:
-        fields.append(_field(MASK, "BOOL", sequences.mask(mask)))
-    return Batch(fields=tuple(fields), form=form, lengths=counts)
+        fields.append(_field(MASK, "BOOL", sequences.mask(MASK, mask, sequences)))
+    batch = Batch(fields=tuple(fields), form=form, lengths=counts)
+    if memory is not None and batch.kind == QUERY:
+        return _with_memory(batch, sequences, memory, memory_lengths, memory_mask)
+    _check_no_memory("token ids", memory, memory_lengths, memory_mask)
+    return batch
+
+
+def _check_no_memory(kind: str, memory: Any, lengths: Any, mask: Any) -> None:
+    if memory is not None:
+        raise InvalidRequest(f"memory goes with vectors (floats [T, D]), the inputs are {kind}")
+    for name, value in ((MEMORY_LENGTHS, lengths), (MEMORY_MASK, mask)):
+        if value is not None:
+            raise InvalidRequest(f"{name} goes with memory, which was not given")
+
+
+def _with_memory(batch: Batch, queries: Sequences, memory: Any, lengths: Any, mask: Any) -> Batch:
+    """Add a memory, its lengths and its mask."""
+    fields = [_memory(memory, queries)]
+    memories = Sequences(fields[0].rows, _memory_form(memory, batch.form))
+    is_list = memories.form is InputForm.RAGGED
+    if lengths is not None:
+        fields.append(_field(MEMORY_LENGTHS, "INT32", memories.lengths(MEMORY_LENGTHS, "S", lengths)))
+    elif is_list:
+        fields.append(_field(MEMORY_LENGTHS, "INT32", memories.own_lengths))
+    if mask is not None:
+        fields.append(_field(MEMORY_MASK, "BOOL", queries.mask(MEMORY_MASK, mask, memories)))
+    own_lengths = memories.own_lengths if is_list else None
+    return replace(batch.with_fields(*fields), memory_lengths=own_lengths)
+
+
+def _memory(value: Any, queries: Sequences) -> Field:
+    """Read the memory: floats [S, D] for one sequence, else [B, S, D] or a list of [S_i, D]."""
+    is_list = isinstance(value, list | tuple)
+    rows: Rows
+    if is_list:
+        rows = [as_array(f"memory[{index}]", item) for index, item in enumerate(value)]
+        fits = len(rows) == queries.size and queries.form is not InputForm.SINGLE
+    else:
+        array = as_array(MEMORY, value)
+        rows = array[None] if queries.form is InputForm.SINGLE else array
+        fits = rows.ndim == 3 and len(rows) == queries.size
+    if not fits:
+        must = f"[{queries.size}, S, D], or a list of {queries.size} floats [S_i, D], one for each query"
+        if queries.form is InputForm.SINGLE:
+            must = "[S, D], as there is one query"
+        was = f"a list of {len(value)}" if is_list else described(array)
+        raise InvalidRequest(f"memory must be floats {must}, was {was}")
+    for index, row in enumerate(rows):
+        if row.dtype.kind != "f" or row.ndim != 2 or row.shape[1:] != rows[0].shape[1:]:
+            which = f"memory[{index}]" if is_list else MEMORY
+            raise InvalidRequest(f"{which} must be floats [S, D], D as in the others, was {described(row)}")
+    return _vectors(MEMORY, rows)
+
+
+def _memory_form(value: Any, form: InputForm) -> InputForm:
+    if form is InputForm.SINGLE:
+        return form
+    return InputForm.RAGGED if isinstance(value, list | tuple) else InputForm.ARRAY
 
 
 def per_head(tensor: TensorInfo, value: Any, batch: Batch) -> Field:
@@ -248,11 +335,15 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return [row for rows in parts for row in rows]
 
 
-def _main(rows: Rows) -> Field:
+def _main(rows: Rows, *, with_memory: bool) -> Field:
     if rows[0].ndim == 1:
         return _field(INPUT_IDS, "INT64", rows)
+    return _vectors(QUERY if with_memory else X, rows)
+
+
+def _vectors(name: str, rows: Rows) -> Field:
     dtypes = {rows.dtype} if isinstance(rows, np.ndarray) else {row.dtype for row in rows}
-    return _field(X, "FP16" if dtypes == {_HALF} else "FP32", rows, fixed=1)
+    return _field(name, "FP16" if dtypes == {_HALF} else "FP32", rows, fixed=1)
 
 
 def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> Field:

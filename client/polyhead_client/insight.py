@@ -1,6 +1,6 @@
 """Attention in few numbers: scores of heads, the strongest keys, and norm-weighted weights.
 
-Shape letters: B batch, T tokens, H heads, L layers, S scores.
+Shape letters: B batch, T tokens, H heads, L layers.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class HeadScores:
     """
 
     values: NDArray[Any]
-    """[L, H, S], for a batch [B, L, H, S]."""
+    """[L, H, scores], for a batch [B, L, H, scores]."""
     names: tuple[str, ...]
-    """The names of the S scores."""
+    """The names of the scores."""
     layers: tuple[int, ...]
     """The numbers of the layers, in order."""
     heads: tuple[int, ...]

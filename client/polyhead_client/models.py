@@ -5,6 +5,7 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,9 @@ _AXES = {
 }
 
 
+_HEAD_AXIS = re.compile(r"H\d*")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
     """An input or output of a model; -1 in the shape means any size."""
@@ -40,6 +44,8 @@ class TensorInfo:
     """Its meaning; its name if the server does not report one."""
     layers: Sequence[int] = ()
     """The encoder's layers that an output is of: one, or those along its axis of layers."""
+    heads: tuple[int, ...] = ()
+    """The numbers of the heads along the axis of heads, where others were pruned; otherwise empty."""
     labels: tuple[str, ...] = ()
     """The names along the last axis."""
     range: tuple[float, float] = (-math.inf, math.inf)
@@ -53,6 +59,11 @@ class TensorInfo:
     def layer_axis(self) -> int | None:
         """The axis of layers: L for all of the encoder's, A for some."""
         return self.axis("L", "A")
+
+    @property
+    def head_axis(self) -> int | None:
+        """The axis of heads: H for all of them, H5 for five that pruning left."""
+        return next((at for at, letter in enumerate(self.axes) if _HEAD_AXIS.fullmatch(letter)), None)
 
     def size(self, axis: int) -> int | None:
         """Return the fixed size of an axis."""
@@ -105,10 +116,14 @@ class ModelInfo:
         """Return the outputs that have a role, and axes."""
         return self._by_role.get(role, ())
 
+    def layers_with(self, role: str) -> tuple[int, ...]:
+        """Return the layers of which this graph has an output of a role each, in order."""
+        return tuple(sorted(layer for tensor in self.with_role(role) for layer in tensor.layers))
+
     @cached_property
     def attention_layers(self) -> tuple[int, ...]:
         """The layers whose attention weights this graph returns, in order."""
-        return tuple(sorted(layer for tensor in self.with_role(ATTENTION) for layer in tensor.layers))
+        return self.layers_with(ATTENTION)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -128,8 +143,21 @@ class ModelInfo:
 
     @cached_property
     def heads(self) -> int | None:
-        """H."""
+        """H; where heads were pruned, the number before."""
         return self._number(Property.HEADS)
+
+    @cached_property
+    def kept_heads(self) -> tuple[tuple[int, ...], ...] | None:
+        """The numbers of each layer's heads that pruning left; None if no head was pruned.
+
+        Raises:
+            ServerError: The property is malformed.
+        """
+        value = self.properties.get(Property.KEPT_HEADS, "")
+        try:
+            return tuple(tuple(map(int, layer)) for layer in json.loads(value)) if value else None
+        except (ValueError, TypeError) as error:
+            raise ServerError(f"malformed reply: {Property.KEPT_HEADS} of {self.name}") from error
 
     @cached_property
     def d_model(self) -> int | None:
@@ -275,6 +303,7 @@ def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mappi
         shape=tuple(message.shape),
         axes=tuple(map(str, described.get("axes") or _AXES.get(role, ()))),
         role=role,
+        heads=tuple(map(int, described.get("heads") or ())),
         labels=tuple(map(str, described.get("labels") or ())),
         range=(
             -math.inf if least is None else float(least),

@@ -28,7 +28,7 @@ from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, loca
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import HEAD_MASK, HEAD_MIX, INPUT_IDS, ROWS, TEXT, Property, X
+from polyhead_proto.names import HEAD_MASK, HEAD_MIX, INPUT_IDS, QUERY, ROWS, TEXT, Property, X
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
@@ -72,10 +72,14 @@ class Operations:
         attention_mask: Any = None,
         mask: Any = None,
         token_type_ids: Any = None,
+        memory: Any = None,
+        memory_lengths: Any = None,
+        memory_mask: Any = None,
         output: bool = True,
         pooled: bool | None = None,
         tokens: bool | None = None,
         attention: bool | int | Sequence[int] | None = None,
+        cross_attention: bool | int | Sequence[int] | None = None,
         weighted: bool = False,
         value_norms: bool = False,
         scores: bool = False,
@@ -108,10 +112,17 @@ class Operations:
             mask: bool [T, T] or [B, T, T] (for a list: [T_i, T_i] each), True = may attend; for
                 families that were exported with masks.
             token_type_ids: Integers in the shape of the token ids.
+            memory: The vectors that the inputs attend to, for families with cross-attention: floats [S, D]
+                for one sequence; for a batch [B, S, D], or a list of [S_i, D].
+            memory_lengths: Integers [B], 0..S, for a memory array that is padded on the right.
+            memory_mask: bool [T, S] or [B, T, S] (where inputs or memory are a list: [T_i, S_i] each), True =
+                may attend; as `mask`, but for the attention to the memory.
             output: Whether to fetch the encoder's output.
             pooled: Whether to fetch the pooled output; None means if the model pools.
             tokens: Whether to fetch the tokens as strings; None means for texts.
             attention: True for the weights of every layer, or layer numbers (-1 is the last).
+            cross_attention: Likewise the weights to the memory, of decoder blocks, which attend to both.
+                Where layers attend to the memory alone, `attention` has these weights.
             weighted: Whether to return norm-weighted attention: weights times `value_norms`.
             value_norms: Whether to fetch the norms of each head's values, of the layers of `attention`.
             scores: Whether to fetch the scores of heads, such as their entropy; see `HeadScores`.
@@ -148,14 +159,22 @@ class Operations:
         if progress is not None and not callable(progress):
             raise InvalidRequest(f"progress must be a function of two numbers, or None, was {progress!r}")
         batch = prepare(
-            inputs, lengths=lengths, attention_mask=attention_mask, mask=mask, token_type_ids=token_type_ids
+            inputs,
+            lengths=lengths,
+            attention_mask=attention_mask,
+            mask=mask,
+            token_type_ids=token_type_ids,
+            memory=memory,
+            memory_lengths=memory_lengths,
+            memory_mask=memory_mask,
         )
         options = read_options(
             text=batch.kind == TEXT,
             output=output,
             pooled=pooled,
             tokens=tokens,
-            attention=read_layers(attention),
+            attention=read_layers("attention", attention),
+            cross_attention=read_layers("cross_attention", cross_attention),
             weighted=weighted,
             value_norms=value_norms,
             scores=scores,
@@ -180,7 +199,9 @@ class Operations:
         for field, value in ((HEAD_MIX, head_mix), (HEAD_MASK, head_mask)):
             if value is not None:
                 batch = batch.with_fields(per_head(_input(info, field), value, batch))
-        send = _request if self._coalescer is None else self._coalescer.encode
+        # What is joined has one length, and a memory has another.
+        coalescer = self._coalescer if batch.memory_tokens is None else None
+        send = _request if coalescer is None else coalescer.encode
         started_ns = time.perf_counter_ns()
         try:
             results = yield from _encode_batch(template, batch, deadline, send, progress)
@@ -371,7 +392,7 @@ def _request(
     """
     info, requested = template.info, template.requested
     build = partial(request.build, template, batch)
-    size = request.reply_bytes(requested, size=batch.size, tokens=batch.tokens)
+    size = request.reply_bytes(requested, size=batch.size, tokens=batch.tokens, memory=batch.memory_tokens)
     fits = info.max_reply_bytes is None or size <= info.max_reply_bytes
     most = info.max_stream_reply_bytes
     in_parts = most is not None and (_LARGE_REPLY_BYTES <= size <= most if fits else stream)
@@ -394,7 +415,12 @@ def _request(
 
 
 def _check_inputs(info: ModelInfo, batch: Batch) -> None:
-    spelled = {TEXT: "texts", INPUT_IDS: "token ids (integers)", X: "vectors (floats)"}
+    spelled = {
+        TEXT: "texts",
+        INPUT_IDS: "token ids (integers)",
+        X: "vectors (floats)",
+        QUERY: "vectors (floats) with memory",
+    }
     if batch.kind not in info.inputs:
         taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
         raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")

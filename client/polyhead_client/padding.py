@@ -40,22 +40,22 @@ class Sequences:
             self.own_lengths = np.array([len(row) for row in rows], np.int32)
             self.tokens = int(self.own_lengths.max())
 
-    def lengths(self, value: Any) -> NDArray[np.int32]:
-        """Read `lengths`, [B].
+    def lengths(self, name: str, letter: str, value: Any) -> NDArray[np.int32]:
+        """Read `lengths`, [B], of an axis with this letter.
 
         Raises:
             InvalidRequest: It is not one integer for each sequence, or one is out of range.
         """
         if self.form is InputForm.RAGGED:
-            raise InvalidRequest("lengths goes with one array; the items of a list have lengths of their own")
-        counts = as_array("lengths", value)
+            raise InvalidRequest(f"{name} goes with one array; the items of a list have lengths of their own")
+        counts = as_array(name, value)
         if self.form is InputForm.SINGLE and counts.shape == ():
             counts = counts[None]
         if counts.dtype.kind not in "iu" or counts.shape != (self.size,):
-            raise InvalidRequest(f"lengths must be integers [{self.size}], was {described(counts)}")
+            raise InvalidRequest(f"{name} must be integers [{self.size}], was {described(counts)}")
         for index in np.flatnonzero((counts < 0) | (counts > self.tokens)):
             raise InvalidRequest(
-                f"lengths[{index}] must be between 0 and T ({self.tokens}), was {counts[index]}"
+                f"{name}[{index}] must be between 0 and {letter} ({self.tokens}), was {counts[index]}"
             )
         return counts.astype(np.int32)
 
@@ -76,21 +76,23 @@ class Sequences:
             )
         return np.asarray(counts, np.int32)
 
-    def mask(self, value: Any) -> Rows:
-        """Read `mask`: bool [B, T, T], or a list of [T_i, T_i].
+    def mask(self, name: str, value: Any, keys: "Sequences") -> Rows:
+        """Read a mask: bool [B, T, S] where S are the tokens of `keys`, or a list of [T_i, S_i].
+
+        It is a list where either side is.
 
         Raises:
             InvalidRequest: It is not bool, or does not fit the sequences.
         """
-        T = self.tokens  # noqa: N806 - the shape letter
-        if self.form is not InputForm.RAGGED:
-            array = as_array("mask", value)
-            _check_mask("mask", array, [(T, T), (1, T, T), (self.size, T, T)])
-            return np.broadcast_to(array, (self.size, T, T))
-        rows = self._items("mask", value)
+        if InputForm.RAGGED not in {self.form, keys.form}:
+            shape = (self.tokens, keys.tokens)
+            array = as_array(name, value)
+            _check_mask(name, array, [shape, (1, *shape), (self.size, *shape)])
+            return np.broadcast_to(array, (self.size, *shape))
+        rows = self._items(name, value)
         for index, row in enumerate(rows):
-            length = int(self.own_lengths[index])
-            _check_mask(f"mask[{index}]", row, [(length, length)])
+            shape = (int(self.own_lengths[index]), int(keys.own_lengths[index]))
+            _check_mask(f"{name}[{index}]", row, [shape])
         return rows
 
     def per_token(self, name: str, value: Any) -> Rows:

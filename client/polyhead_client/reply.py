@@ -19,7 +19,15 @@ from polyhead_client.results import Results
 from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
-from polyhead_proto.names import ATTENTION, LENGTHS, TIMINGS, TOKENS, VALUE_NORMS
+from polyhead_proto.names import (
+    ATTENTION,
+    CROSS_ATTENTION,
+    CROSS_VALUE_NORMS,
+    LENGTHS,
+    TIMINGS,
+    TOKENS,
+    VALUE_NORMS,
+)
 from polyhead_proto.wire import Reply, read_reply
 
 Content = bytes | memoryview
@@ -70,7 +78,7 @@ def read(
     return Results(
         model=message.model_name,
         version=message.model_version,
-        arrays={name: unpadder.arrays(arrays[name], output.token_axes) for name, output in outputs.items()},
+        arrays={name: unpadder.output(arrays[name], output) for name, output in outputs.items()},
         tokens=None if rows is None else unpadder.tokens(rows),
         lengths=counts,
         heads=reply.extents.get("H", 0),
@@ -84,19 +92,21 @@ def read(
 
 def _weight(arrays: dict[str, NDArray[Any]], requested: RequestedOutputs) -> None:
     """Make attention norm-weighted; in place, where it has arrays of its own."""
-    norms = requested.with_role(VALUE_NORMS)[0]
-    for output in requested.with_role(ATTENTION):
-        weights = arrays[output.name]
-        of_layer = arrays[norms.name].take(norms.layers.index(output.layers[0]), norms.layer_axis)
-        out = weights if weights.flags.writeable else None
-        arrays[output.name] = norm_weighted(weights, of_layer, out=out)
+    for role, norms_role in ((ATTENTION, VALUE_NORMS), (CROSS_ATTENTION, CROSS_VALUE_NORMS)):
+        for output in requested.with_role(role):
+            norms = requested.with_role(norms_role)[0]
+            weights = arrays[output.name]
+            of_layer = arrays[norms.name].take(norms.layers.index(output.layers[0]), norms.layer_axis)
+            out = weights if weights.flags.writeable else None
+            arrays[output.name] = norm_weighted(weights, of_layer, out=out)
 
 
 class _Reply:
     """The outputs of a reply by name. A shape letter has the same size in all of them."""
 
     def __init__(self, message: pb.ModelInferResponse, raw_contents: Sequence[Content], batch: Batch) -> None:
-        self.extents = {"B": batch.size} | ({} if batch.tokens is None else {"T": batch.tokens})
+        sizes = {"B": batch.size, "T": batch.tokens, "S": batch.memory_tokens}
+        self.extents = {letter: size for letter, size in sizes.items() if size is not None}
         outputs, contents = len(message.outputs), len(raw_contents)
         if outputs != contents:
             raise ServerError(f"malformed reply: {outputs} outputs with {contents} contents")
@@ -135,8 +145,17 @@ class _Reply:
         if not output.is_attention:
             return array
         if array.dtype == np.uint8:
-            return np.asarray(array / np.float32(255), np.float32)
-        return array.astype(np.float32, copy=False)
+            array = np.asarray(array / np.float32(255), np.float32)
+        array = array.astype(np.float32, copy=False)
+        return self._with_pruned(array, output) if output.heads else array
+
+    def _with_pruned(self, array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
+        """Put heads in their places: [B, H of the layer, …] → [B, H, …], 0 for those that were pruned."""
+        batch, _, *rest = array.shape
+        whole = np.zeros((batch, output.all_heads, *rest), array.dtype)
+        whole[:, list(output.heads)] = array
+        self.extents.setdefault("H", output.all_heads)
+        return whole
 
     def _raw(self, name: str) -> tuple[str, tuple[int, ...], Content]:
         if name not in self._outputs:
@@ -164,18 +183,21 @@ class Unpadder:
         self._form = batch.form
         # Keep the caller's padding; remove that of the client or the server.
         self._cuts = lengths if batch.form is InputForm.RAGGED or batch.tokens is None else None
+        self._memory_cuts = batch.memory_lengths
 
-    def arrays(self, array: NDArray[Any], axes: Sequence[int]) -> Arrays:
-        """Trim `axes` (counted without B) to the length of each sequence."""
-        if self._form is InputForm.ARRAY or (self._form is InputForm.RAGGED and not axes):
+    def output(self, array: NDArray[Any], output: SelectedOutput) -> Arrays:
+        """Trim an output to the lengths of each sequence, and of its memory."""
+        axes, memory_axes = output.token_axes, output.memory_axes
+        if self._form is InputForm.ARRAY or (self._form is InputForm.RAGGED and not axes + memory_axes):
             return array
         items = list(array)
-        if self._cuts is not None:
-            slices = [slice(None)] * (array.ndim - 1)
-            for index, length in enumerate(self._cuts):
-                for axis in axes:
-                    slices[axis] = slice(length)
-                items[index] = items[index][tuple(slices)]
+        for cut_axes, cuts in ((axes, self._cuts), (memory_axes, self._memory_cuts)):
+            if cuts is not None and cut_axes:
+                slices = [slice(None)] * (array.ndim - 1)
+                for index, length in enumerate(cuts):
+                    for axis in cut_axes:
+                        slices[axis] = slice(length)
+                    items[index] = items[index][tuple(slices)]
         return items[0] if self._form is InputForm.SINGLE else items
 
     def tokens(self, rows: list[list[str]]) -> list[str] | list[list[str]]:

@@ -38,10 +38,10 @@ def print_report(
         console.print()
         console.print(Text(f"sequence {index}" if text is None else text, style="bold"))
         console.print(Padding(_facts(encoding, index), (0, 0, 0, 2), expand=False))
-        for layer in encoding.attention or ():
-            console.print(
-                Padding(_edges(encoding, index, layer, top=top, special=special), (1, 0, 0, 2), expand=False)
-            )
+        for cross, layers in ((False, encoding.attention), (True, encoding.cross_attention)):
+            for layer in layers or ():
+                edges = _edges(encoding, index, layer, top=top, special=special, cross=cross)
+                console.print(Padding(edges, (1, 0, 0, 2), expand=False))
         for name, values in scores.items():
             console.print(Padding(_score(encoding, name, values[index]), (1, 0, 0, 2), expand=False))
     console.print()
@@ -64,18 +64,27 @@ def _facts(encoding: Encoding, index: int) -> Table:
         table.add_row("pooled", str(list(vector.shape)), numbers)
     for layer, weights in (encoding.attention or {}).items():
         table.add_row(f"attention.{layer}", str(list(weights[index].shape)), "")
+    for layer, weights in (encoding.cross_attention or {}).items():
+        table.add_row(f"cross_attention.{layer}", str(list(weights[index].shape)), "")
     return table
 
 
-def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: bool) -> Table:
+def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: bool, cross: bool) -> Table:
     labels = _labels(encoding, index)
-    title = f"layer {layer}: strongest edges"
+    title = f"layer {layer}: strongest edges" + (" to the memory" if cross else "")
     table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD)
     table.add_column("head", justify="right")
     table.add_column("token → token it attends to, weight")
-    for head, edges in edges_of(encoding, index, layer, top=top, special=special).items():
-        line = "   ".join(f"{labels[edge.query]} → {labels[edge.key]} {edge.weight:.2f}" for edge in edges)
+    found = edges_of(encoding, index, layer, top=top, special=special, cross=cross)
+    for head, edges in found.items():
+        line = "   ".join(
+            f"{labels.get(edge.query, edge.query)} → {labels.get(edge.key, edge.key)} {edge.weight:.2f}"
+            for edge in edges
+        )
         table.add_row(str(head), Text(line))
+    for head in encoding.heads or ():
+        if encoding.is_pruned(layer, head):
+            table.add_row(str(head), "pruned")
     return table
 
 
@@ -96,13 +105,11 @@ def _score(encoding: Encoding, name: str, values: NDArray[Any]) -> Table:
     return table
 
 
-def _labels(encoding: Encoding, index: int) -> list[str]:
-    """Return the tokens, with their positions where they repeat; or the positions alone."""
-    if encoding.tokens is None:
-        return [str(position) for position in range(len(encoding.output[index]))]
-    tokens = encoding.tokens[index]
+def _labels(encoding: Encoding, index: int) -> dict[int, str]:
+    """Return position → token, with the position where it repeats; nothing where there are no tokens."""
+    tokens = [] if encoding.tokens is None else encoding.tokens[index]
     counts = Counter(tokens)
-    return [f"{token}@{at}" if counts[token] > 1 else token for at, token in enumerate(tokens)]
+    return {at: f"{token}@{at}" if counts[token] > 1 else token for at, token in enumerate(tokens)}
 
 
 def _timings(encoding: Encoding) -> str:

@@ -86,18 +86,21 @@ def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> by
     return serialise(message)
 
 
-def reply_bytes(requested: RequestedOutputs, *, size: int, tokens: int | None) -> int:
+def reply_bytes(
+    requested: RequestedOutputs, *, size: int, tokens: int | None, memory: int | None = None
+) -> int:
     """Estimate the bytes of the reply to a request of [B, T].
 
     Args:
         requested: The requested outputs.
         size: B.
         tokens: T; None, as for texts, makes the estimate 0.
+        memory: S, where there is a memory.
     """
     if tokens is None:
         return 0
     outputs = len(requested.outputs)
-    return size * requested.sequence_bytes(tokens) + _FIELDS_BYTES + _OUTPUT_BYTES * outputs
+    return size * requested.sequence_bytes(tokens, memory or 0) + _FIELDS_BYTES + _OUTPUT_BYTES * outputs
 
 
 def serialise(message: Message) -> bytes:

@@ -18,11 +18,15 @@ from polyhead_proto.datatypes import DTYPES, Precision
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
+    CROSS_ATTENTION,
+    CROSS_ATTENTION_ROWS,
+    CROSS_VALUE_NORMS,
     DTYPE,
     HEAD_SCORES,
     HEADS,
     LAYERS,
     LENGTHS,
+    MEMORY,
     MIXED,
     OUTPUT,
     POOLED,
@@ -46,7 +50,9 @@ MOST_ROWS = 16
 _ARGUMENTS = MappingProxyType(
     {
         ATTENTION: "attention",
+        CROSS_ATTENTION: "cross_attention",
         VALUE_NORMS: "value_norms",
+        CROSS_VALUE_NORMS: "weighted",
         HEAD_SCORES: "scores",
         ROLLOUT: "rollout",
         MIXED: "head_mix",
@@ -60,7 +66,10 @@ _ARGUMENTS = MappingProxyType(
 MOST_SELECTIONS = 256
 """The selections that are kept, because a program asks for few different ones again and again."""
 
-_WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS})
+_ROWS = MappingProxyType({ATTENTION: ATTENTION_ROWS, CROSS_ATTENTION: CROSS_ATTENTION_ROWS})
+"""The roles of the weights of all queries, each with that of the rows of some queries."""
+
+_WEIGHTS = frozenset({*_ROWS, *_ROWS.values()})
 """The roles of attention weights, which may come in any `Precision`."""
 
 
@@ -78,9 +87,13 @@ class SelectedOutput:
     layers: Sequence[int] = ()
     """The encoder's layers that it is of: one, or those along its axis of layers."""
     layer_axis: int | None = None
+    heads: tuple[int, ...] = ()
+    """The numbers of its heads, where others were pruned and would leave gaps; otherwise empty."""
+    all_heads: int = 0
+    """H, where it has `heads`."""
     labels: tuple[str, ...] = ()
-    sequence_bytes: tuple[int, int] = (0, 0)
-    """The bytes n of one sequence, and a power p: n · T ** p. 0 if they are not known."""
+    sequence_bytes: tuple[int, int, int] = (0, 0, 0)
+    """The bytes n of one sequence, and powers p and q: n · T ** p · S ** q. 0 if they are not known."""
 
     @cached_property
     def is_attention(self) -> bool:
@@ -99,6 +112,11 @@ class SelectedOutput:
         """The axes of T, counted without B."""
         return [axis for axis, dim in enumerate(self.dims[1:]) if dim == "T"]
 
+    @cached_property
+    def memory_axes(self) -> list[int]:
+        """The axes of S, likewise."""
+        return [axis for axis, dim in enumerate(self.dims[1:]) if dim == "S"]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestedOutputs:
@@ -113,14 +131,16 @@ class RequestedOutputs:
     """Whether the queries are an input, and not selected from what is computed."""
     weighted: bool = False
     """Whether to return attention norm-weighted."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """See `Encoding`."""
 
     def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""
         return self.by_role.get(role, ())
 
-    def sequence_bytes(self, tokens: int) -> int:
-        """Estimate the bytes of the outputs of one sequence with so many tokens."""
-        return sum(size * tokens**power for size, power in self._sequence_bytes)
+    def sequence_bytes(self, tokens: int, memory: int = 0) -> int:
+        """Estimate the bytes of the outputs of one sequence with so many tokens, and tokens of its memory."""
+        return sum(size * tokens**p * memory**q for size, p, q in self._sequence_bytes)
 
     @cached_property
     def by_role(self) -> Mapping[str, Sequence[SelectedOutput]]:
@@ -131,7 +151,7 @@ class RequestedOutputs:
         return found
 
     @cached_property
-    def _sequence_bytes(self) -> Sequence[tuple[int, int]]:
+    def _sequence_bytes(self) -> Sequence[tuple[int, int, int]]:
         return [output.sequence_bytes for output in self.outputs if output.sequence_bytes[0]]
 
 
@@ -149,6 +169,7 @@ class OutputOptions:
     tokens: bool | None = None
     attention: tuple[int, ...] | bool = False
     """Layers; True means all."""
+    cross_attention: tuple[int, ...] | bool = False
     weighted: bool = False
     value_norms: bool = False
     scores: bool = False
@@ -170,7 +191,9 @@ class OutputOptions:
             check_flag(name, getattr(self, name), optional=True)
         wanted = {
             ATTENTION: self.attention is not False,
-            VALUE_NORMS: self.value_norms or self.weighted,
+            CROSS_ATTENTION: self.cross_attention is not False,
+            VALUE_NORMS: self.value_norms or (self.weighted and self.attention is not False),
+            CROSS_VALUE_NORMS: self.weighted and self.cross_attention is not False,
             HEAD_SCORES: self.scores,
             ROLLOUT: self.rollout,
             MIXED: self.mixed,
@@ -180,8 +203,8 @@ class OutputOptions:
         }
         self.roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)
         by_head = {VALUE_NORMS, HEAD_SCORES, TOP_KEYS, THUMBNAILS}
-        self._check_use({ATTENTION}, "weighted", "queries", "dtype")
-        self._check_use({ATTENTION, *by_head}, "heads")
+        self._check_use(_ROWS, "weighted", "queries", "dtype")
+        self._check_use({*_ROWS, *by_head}, "heads")
         # With attention, the value norms are of its layers.
         self._check_use(by_head - {VALUE_NORMS} if ATTENTION in self.roles else by_head, "layers")
         if self.dtype is not None and self.dtype not in get_args(Precision):
@@ -190,8 +213,8 @@ class OutputOptions:
     @property
     def alternatives(self) -> list[frozenset[str]]:
         """The roles of outputs that give what is asked for, the cheapest first."""
-        if ATTENTION in self.roles and self.queries is not None and len(self.queries) <= MOST_ROWS:
-            return [self.roles - {ATTENTION} | {ATTENTION_ROWS}, self.roles]
+        if self.queries is not None and len(self.queries) <= MOST_ROWS:
+            return [frozenset(_ROWS.get(role, role) for role in self.roles), self.roles]
         return [self.roles]
 
     def _check_use(self, roles: Collection[str], *names: str) -> None:
@@ -245,24 +268,28 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
             raise InvalidRequest(f"{name} cannot be had: {info.name} {why}")
     if not roles and names in ([], [LENGTHS]):
         raise InvalidRequest("nothing was asked for: output, pooled, tokens and all others are off")
-    outputs = [_selected(info.outputs[name], options) for name in names]
+    outputs = [_selected(info, info.outputs[name], options) for name in names]
     if HEAD_SCORES in roles:
         roles |= {WEIGHTED_SCORES}
     for role in sorted(roles):
         of_role, layers = info.with_role(role), _layers(info, role, options)
         if len(set(layers)) < len(layers):
-            raise InvalidRequest(f"attention must name each layer once, was {list(layers)}")
-        if role == ATTENTION:  # an output for each layer
+            argument = _ARGUMENTS[role] if role in _ROWS else ATTENTION
+            raise InvalidRequest(f"{argument} must name each layer once, was {list(layers)}")
+        if role in _ROWS:  # an output for each layer
             by_layer = {tensor.layers[0]: tensor for tensor in of_role if tensor.layers}
-            outputs += [_selected(by_layer[layer], options, (layer,)) for layer in layers]
+            outputs += [_selected(info, by_layer[layer], options, (layer,)) for layer in layers]
         else:
-            outputs += [_selected(tensor, options, layers) for tensor in of_role]
+            outputs += [_selected(info, tensor, options, layers) for tensor in of_role]
+        if role in _WEIGHTS:
+            _check_heads(info, layers, options)
     return RequestedOutputs(
         outputs=tuple(outputs),
         heads=options.heads,
         queries=options.queries,
-        rows=ATTENTION_ROWS in roles,
+        rows=not roles.isdisjoint(_ROWS.values()),
         weighted=options.weighted,
+        kept_heads=info.kept_heads,
     )
 
 
@@ -277,22 +304,50 @@ def cannot_be_had(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
     for role, found in sources.items():
         if not found and role == ATTENTION:
             return InvalidRequest(f"attention cannot be had: {name} has no attention outputs")
+        if not found and role in {CROSS_ATTENTION, CROSS_VALUE_NORMS}:
+            instead = (
+                "its layers attend to the memory alone, which attention gives"
+                if MEMORY in graphs[0].inputs
+                else "its layers attend to no memory"
+            )
+            return InvalidRequest(f"cross_attention cannot be had: {instead} ({name})")
+        if not found and MEMORY in graphs[0].inputs:
+            return InvalidRequest(
+                f"{_ARGUMENTS[role]} is not defined for {name}, whose layers attend to a memory: it follows "
+                "one sequence through all layers, or compares positions in it"
+            )
         if not found:
             return InvalidRequest(
                 f"{_ARGUMENTS[role]} cannot be had: {name} has no graph that gives it "
                 "(polyhead export --graphs insight adds one)"
             )
         if (layer := _missing_layer(found[0], role, options)) is not None:
+            argument = _ARGUMENTS[role] if role in _ROWS else "layers"
             return InvalidRequest(
-                f"{'attention' if role == ATTENTION else 'layers'} must be layers that {found[0].name} has "
-                f"({_listed(_served(found[0], role))}; in attention, -1 is the last), was {layer}"
+                f"{argument} must be layers that {found[0].name} has ({_listed(_served(found[0], role))}; "
+                f"in attention, -1 is the last), was {layer}"
             )
     given = {_ARGUMENTS[role]: " or ".join(info.name for info in found) for role, found in sources.items()}
     spelled = ", ".join(f"{argument} by {names}" for argument, names in given.items())
     return InvalidRequest(f"no graph of {name} gives all that was asked for: make several calls ({spelled})")
 
 
-def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] = ()) -> SelectedOutput:
+def _check_heads(info: ModelInfo, layers: Sequence[int], options: OutputOptions) -> None:
+    """Reject heads that a layer whose attention is asked for lost to pruning."""
+    if options.heads is None or info.kept_heads is None:
+        return
+    for layer, kept in enumerate(info.kept_heads):
+        missing = [head for head in options.heads if head not in kept]
+        if missing and layer in layers:
+            raise InvalidRequest(
+                f"heads must be some that pruning left in layer {layer} of {info.name} ({_listed(kept)}), "
+                f"was {missing[0]}"
+            )
+
+
+def _selected(
+    info: ModelInfo, tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] = ()
+) -> SelectedOutput:
     dims: list[str | int] = list(tensor.axes)
     parameters: dict[str, str | int] = {}
 
@@ -307,10 +362,12 @@ def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] 
         dims[tensor.layer_axis] = len(layers)
         if tuple(layers) != tuple(tensor.layers):
             parameters[LAYERS] = _spell(tuple(layers))
-    choose(tensor.axis("H"), HEADS, options.heads)
-    if tensor.role == ATTENTION:
+    if tensor.heads and tensor.head_axis is not None:
+        dims[tensor.head_axis] = len(tensor.heads)
+    choose(tensor.head_axis, HEADS, options.heads)
+    if tensor.role in _ROWS:
         choose(len(dims) - 2, QUERIES, options.queries)
-    elif tensor.role == ATTENTION_ROWS and options.queries is not None:
+    elif tensor.role in _ROWS.values() and options.queries is not None:
         dims[-2] = len(options.queries)
     elif tensor.role in {TOP_KEYS, TOP_WEIGHTS} and options.top is not None:
         most = tensor.size(len(dims) - 1)
@@ -328,34 +385,37 @@ def _selected(tensor: TensorInfo, options: OutputOptions, layers: Sequence[int] 
         parameters=tuple(parameters.items()),
         layers=layers,
         layer_axis=tensor.layer_axis,
+        heads=tensor.heads if options.heads is None else (),
+        all_heads=max([info.heads or 0, *(head + 1 for head in tensor.heads)]),
         labels=tensor.labels,
         sequence_bytes=_sequence_bytes(tensor, dims, str(parameters.get(DTYPE, tensor.datatype))),
     )
 
 
-def _sequence_bytes(tensor: TensorInfo, dims: Sequence[str | int], datatype: str) -> tuple[int, int]:
-    """Return n and p: an output has n · T ** p bytes for each sequence; n is 0 where that is not known."""
-    power, size = 0, DTYPES[datatype].itemsize if datatype in DTYPES else 0
+def _sequence_bytes(tensor: TensorInfo, dims: Sequence[str | int], datatype: str) -> tuple[int, int, int]:
+    """Return n, p and q: an output has n · T ** p · S ** q bytes for each sequence; n is 0 if not known."""
+    size = DTYPES[datatype].itemsize if datatype in DTYPES else 0
     for axis, dim in enumerate(dims[1:], 1):
-        if dim == "T":
-            power += 1
-        else:
+        if dim not in {"T", "S"}:
             size *= dim if isinstance(dim, int) else tensor.size(axis) or 0
-    return size, power
+    return size, dims.count("T"), dims.count("S")
 
 
 def _served(info: ModelInfo, role: str) -> Sequence[int]:
     """Return the layers that a graph has of a role, in order."""
-    if role == ATTENTION:
-        return info.attention_layers
+    if role in _ROWS:
+        return info.layers_with(role)
     return next((tensor.layers for tensor in info.with_role(role)), ())
 
 
 def _layers(info: ModelInfo, role: str, options: OutputOptions) -> Sequence[int]:
     """Return the layers of a role that are asked for, in the order of asking."""
     served = _served(info, role)
-    of_attention = role in _WEIGHTS or (role == VALUE_NORMS and options.attention is not False)
-    asked = options.attention if of_attention else options.layers
+    asked: tuple[int, ...] | bool | None = options.layers
+    if role in {ATTENTION, ATTENTION_ROWS} or (role == VALUE_NORMS and options.attention is not False):
+        asked = options.attention
+    elif role in {CROSS_ATTENTION, CROSS_ATTENTION_ROWS, CROSS_VALUE_NORMS}:
+        asked = options.cross_attention
     if asked is None or isinstance(asked, bool) or not served:
         return served
     count = info.layers or served[-1] + 1
@@ -374,8 +434,8 @@ def _listed(layers: Sequence[int]) -> str:
     return ", ".join(map(str, layers))
 
 
-def read_layers(value: bool | int | Sequence[int] | None) -> tuple[int, ...] | bool:
-    """Read the argument `attention`: layers, True for all, or False or None for none.
+def read_layers(name: str, value: bool | int | Sequence[int] | None) -> tuple[int, ...] | bool:
+    """Read the argument `attention` or `cross_attention`: layers, True for all, or False or None for none.
 
     Raises:
         InvalidRequest: It is anything else.
@@ -384,9 +444,9 @@ def read_layers(value: bool | int | Sequence[int] | None) -> tuple[int, ...] | b
         return bool(value)
     asked: Any = [value] if isinstance(value, Integral) else value
     if isinstance(asked, str | bytes) or not _all_integers(asked):
-        raise InvalidRequest(f"attention must be True or layer numbers, was {value!r}")
+        raise InvalidRequest(f"{name} must be True or layer numbers, was {value!r}")
     if not len(asked):
-        raise InvalidRequest("attention must name at least one layer, was empty")
+        raise InvalidRequest(f"{name} must name at least one layer, was empty")
     return tuple(int(layer) for layer in asked)
 
 

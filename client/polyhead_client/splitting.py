@@ -24,7 +24,10 @@ from polyhead_proto.names import LENGTHS, TOKENS
 MAX_IN_FLIGHT = 4
 """The requests of one `encode` in flight: enough to keep a server busy, few enough for its queue."""
 
-_INDEX = re.compile(r"\b(inputs|text|x|input_ids|token_type_ids|lengths|mask|rows|head_mask|head_mix)\[(\d+)")
+_INDEX = re.compile(
+    r"\b(inputs|text|x|query|memory|input_ids|token_type_ids|lengths|memory_lengths|mask|memory_mask|rows"
+    r"|head_mask|head_mix)\[(\d+)"
+)
 
 
 def plan(info: ModelInfo, batch: Batch, requested: RequestedOutputs) -> list[slice]:
@@ -50,19 +53,22 @@ def halves(part: slice) -> list[slice]:
 def _split(
     info: ModelInfo, batch: Batch, requested: RequestedOutputs, *, largest_reply: int | None
 ) -> Iterator[slice]:
-    start, longest = 0, 0
+    start, longest, longest_memory = 0, 0, 0
     counts = _row_lengths(batch)
-    for index, count in enumerate(counts):
-        size, tokens = index + 1 - start, max(longest, count)
-        reply = reply_bytes(requested, size=size, tokens=None if batch.lengths is None else tokens)
+    memory_counts = batch.memory_row_lengths or [0] * len(counts)
+    for index, (count, memory_count) in enumerate(zip(counts, memory_counts, strict=True)):
+        size, tokens, memory = index + 1 - start, max(longest, count), max(longest_memory, memory_count)
+        reply = reply_bytes(
+            requested, size=size, tokens=None if batch.lengths is None else tokens, memory=memory
+        )
         if size > 1 and (
             _over(size, info.max_batch_size)
-            or _over(size * tokens, info.max_request_tokens)
+            or _over(size * max(tokens, memory), info.max_request_tokens)
             or _over(reply, largest_reply)
         ):
             yield slice(start, index)
-            start, tokens = index, count
-        longest = tokens
+            start, tokens, memory = index, count, memory_count
+        longest, longest_memory = tokens, memory
     yield slice(start, len(counts))
 
 

@@ -25,11 +25,10 @@ def fused_attention(
         lengths: Integers [B], of the keys.
         causal: Whether a token sees only itself and those before it.
         window: Boolean [1, T, T], True = may attend; None = everything.
-        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the operator
-            would give the mean of what is in padding.
+        can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
+            operator would give the mean of what is in padding.
     """
-    # A tenth, as the sum with the score of a masked key must not overflow.
-    outside = None if window is None else torch.where(window, 0.0, _MASKED_SCORE / 10)[:, None]
+    made: list[Tensor] = []  # from the window once, not in every layer
 
     def attend(
         q: Tensor,  # (B, T, H·K)
@@ -39,9 +38,13 @@ def fused_attention(
         mask: Tensor | None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        if outside is not None:
-            hidden = outside.clamp(min=torch.finfo(q.dtype).min).to(q.dtype)
-            bias = hidden if bias is None else hidden / 2 + bias
+        if window is not None and not made:
+            # Finite with a score added, and far above a masked key: a query in padding, which may see none but
+            # masked keys, must give numbers too, as the next layer multiplies its value by 0.
+            outside = max(_MASKED_SCORE / 10, torch.finfo(q.dtype).min / 2)
+            made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
+        if made:
+            bias = made[0] if bias is None else made[0] + bias
         context = _fused(q, k, v, heads, lengths=lengths, bias=bias, causal=causal)
         if can_be_empty:
             context = torch.where((lengths > 0)[:, None, None], context, 0)
@@ -169,7 +172,7 @@ def _scores(query: Tensor, key: Tensor, heads: int, bias: Tensor | None) -> Tens
     q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
     scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    scores = (scaled @ k.transpose(-2, -1)).float()
+    scores: Tensor = (scaled @ k.transpose(-2, -1)).float()
     return scores if bias is None else scores + bias.float()
 
 

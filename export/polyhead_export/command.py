@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = App(name="export", help="Export encoders to ONNX, checked against PyTorch, into a model repository.")
 
-_AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def _numbers(kind: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
@@ -30,8 +30,8 @@ def _items(_: object, tokens: tuple[Token, ...]) -> tuple[str, ...]:
     return tuple(name.strip() for token in tokens for name in token.value.split(","))
 
 
-_Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
-_Names = Annotated[tuple[str, ...], Parameter(converter=_items, n_tokens=1, accepts_keys=False)]
+Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
+Names = Annotated[tuple[str, ...], Parameter(converter=_items, n_tokens=1, accepts_keys=False)]
 
 
 @app.default
@@ -41,19 +41,19 @@ def export(
     checkpoint: Path | None = None,
     encoder: Path | None = None,
     name: str | None = None,
-    heads: _Numbers = (),
-    layers: _AtLeastOne | None = None,
+    heads: Numbers = (),
+    layers: AtLeastOne | None = None,
     mask: bool = False,
     head_mask: bool = False,
-    graphs: _Names = (),
-    attention_layers: _Numbers | None = None,
+    graphs: Names = (),
+    attention_layers: Numbers | None = None,
     prompt: bool = True,
     strict: Annotated[bool, Parameter(negative=())] = False,
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32",
-    sentences: Path | None = None,
+    texts: Path | None = None,
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
     models: Path = Path("models"),
-    version: _AtLeastOne = 1,
+    version: AtLeastOne = 1,
     if_exists: Literal["fail", "skip", "replace"] = "fail",
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
@@ -90,9 +90,9 @@ def export(
     precision
         The precision of the computation; inputs and outputs stay the same. fp16 and bf16 are for CUDA only,
         int8 is for CPUs.
-    sentences
-        A text file with a sentence on each line, to measure on how far int8 is from fp32. Default: some
-        English sentences.
+    texts
+        A text on each line, in UTF-8, such as the encoder will be used for: how far int8 is from fp32 is
+        measured on them. Default: some English sentences.
     seed
         The seed of the random weights.
     models
@@ -115,8 +115,9 @@ def export(
         return
 
     from polyhead_export.family import count_steps, export_family
+    from polyhead_export.texts import read_texts
 
-    sources = _sources(
+    sources = sources_of(
         preset,
         checkpoint,
         encoder,
@@ -130,7 +131,7 @@ def export(
         strict=strict,
     )
     if if_exists == "fail" and (
-        there := [source.name for source in sources if _is_there(models, source.name, version)]
+        there := [source.name for source in sources if is_there(models, source.name, version)]
     ):
         raise ExportError(
             f"version {version} of {', '.join(there)} exists already in {models}: "
@@ -140,13 +141,13 @@ def export(
         source for source in sources if if_exists != "skip" or not _is_complete(models, source.name, version)
     ]
     if if_exists == "skip" and (
-        partial := [source.name for source in wanted if _is_there(models, source.name, version)]
+        partial := [source.name for source in wanted if is_there(models, source.name, version)]
     ):
         raise ExportError(
             f"version {version} of {', '.join(partial)} in {models} has no manifest.json, so it is not "
             "complete: give --if-exists replace"
         )
-    texts = () if sentences is None else _lines(sentences)
+    lines = () if texts is None else read_texts(texts)
     exported: list[ExportedFamily] = []
     console = Console(stderr=True)
     with Progress(
@@ -164,7 +165,7 @@ def export(
         for source in wanted:
             step(f"{source.name}: building the encoder")
             built = source.build()
-            for sentence in _remarks(built):
+            for sentence in remarks(built):
                 console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
             exported.append(
                 export_family(
@@ -176,26 +177,13 @@ def export(
                     graphs=graphs,
                     attention_layers=attention_layers,
                     tokenizer=built.tokenizer,
-                    sentences=texts,
+                    texts=lines,
                     left_out=built.left_out,
                     if_exists="replace" if if_exists == "replace" else "fail",
                     on_step=step,
                 )
             )
-    _report(exported, [source.name for source in sources if source not in wanted])
-
-
-def _lines(file: Path) -> tuple[str, ...]:
-    """Return the lines of a text file that are not empty."""
-    from polyhead_export.errors import ExportError
-
-    try:
-        lines = tuple(line for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExportError(f"--sentences {file} must be a text file in UTF-8: {error}") from error
-    if not lines:
-        raise ExportError(f"--sentences {file} must hold at least one sentence, one on each line")
-    return lines
+    print_exported(exported, [source.name for source in sources if source not in wanted])
 
 
 def _names(preset: str | None, name: str | None, heads: tuple[int, ...]) -> list[str]:
@@ -206,7 +194,8 @@ def _names(preset: str | None, name: str | None, heads: tuple[int, ...]) -> list
     return [f"{base}-h{count}" for count in heads] or [base]
 
 
-def _is_there(models: Path, name: str, version: int) -> bool:
+def is_there(models: Path, name: str, version: int) -> bool:
+    """Return whether a version has been begun."""
     return (models / name / str(version)).exists()
 
 
@@ -215,7 +204,7 @@ def _is_complete(models: Path, name: str, version: int) -> bool:
     return (models / name / str(version) / "manifest.json").is_file()
 
 
-def _sources(
+def sources_of(
     preset: str | None,
     checkpoint: Path | None,
     encoder: Path | None,
@@ -229,6 +218,11 @@ def _sources(
     prompt: bool,
     strict: bool,
 ) -> "list[Source]":
+    """Return what the options of `export` select.
+
+    Raises:
+        ExportError: The options do not go together, or select nothing.
+    """
     from polyhead_export.errors import ExportError
     from polyhead_export.sources import from_checkpoint, from_description, from_preset
 
@@ -250,12 +244,12 @@ def _sources(
     return [] if encoder is None else [from_description(encoder, name, head_mask=head_mask, seed=seed)]
 
 
-def _remarks(built: "Built") -> list[str]:
+def remarks(built: "Built") -> list[str]:
     """Return what the user of a checkpoint may not expect, in words."""
-    remarks = list(built.left_out)
+    sentences = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
-        remarks.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
-    return remarks
+        sentences.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
+    return sentences
 
 
 def _describe(drift: "Drift") -> str:
@@ -266,7 +260,7 @@ def _describe(drift: "Drift") -> str:
     return f"cosine {outputs.get('pooled', outputs['output']).mean:.4f}"
 
 
-def _report(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
+def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
     """Print what was exported, with the measured parity, to standard output."""
     from rich.console import Console
     from rich.table import Column, Table

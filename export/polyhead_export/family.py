@@ -20,10 +20,12 @@ from polyhead_export.neighbours import measure_neighbours
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Parity, measure_parity
 from polyhead_export.precision import DTYPES, IN_16_BITS, Precision, in_precision
+from polyhead_export.pruning import Pruning
 from polyhead_export.quantisation import check_products, quantise
 from polyhead_export.quantised_parity import measure_quantised
-from polyhead_export.sentences import SENTENCES, token_ids
+from polyhead_export.sentences import SENTENCES
 from polyhead_export.signature import GraphKind
+from polyhead_export.texts import batches_of_texts
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
@@ -101,8 +103,9 @@ def export_family(
     graphs: Collection[str] = (),
     attention_layers: Sequence[int] | None = None,
     tokenizer: TokenizerFile | None = None,
-    sentences: Sequence[str] = (),
+    texts: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    pruning: Pruning | None = None,
     if_exists: Literal["fail", "replace"] = "fail",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> ExportedFamily:
@@ -119,9 +122,10 @@ def export_family(
         graphs: The kinds of graphs beside `fast` and `attention`, or `all`; see `polyhead_export.kinds`.
         attention_layers: The layers whose attention the graphs return; None = all.
         tokenizer: For an encoder of token ids, to serve text too.
-        sentences: Those on which the drift of int8 is measured; by default some English ones. An encoder
+        texts: Those on which the drift of int8 is measured; by default some English sentences. An encoder
             without a tokenizer is measured on random inputs.
         left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
+        pruning: What was pruned from the encoder; recorded in the manifest.
         if_exists: What to do if the version exists already.
         on_step: Called before each step (see `count_steps`), with a description.
 
@@ -137,8 +141,8 @@ def export_family(
         raise ExportError(f"the version must be 1 or more, was {version}")
     if precision not in DTYPES:
         raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
-    if sentences and (precision != "int8" or tokenizer is None):
-        raise ExportError("sentences are for the drift of int8, of an encoder with a tokenizer")
+    if texts and (precision != "int8" or tokenizer is None):
+        raise ExportError("texts are for the drift of int8, of an encoder with a tokenizer")
     classes = () if tokenizer is None else token_classes(read_object(tokenizer.path))
     kinds = kinds_of(encoder.config, graphs, attention_layers, classes)
     target = repository / name / str(version)
@@ -162,8 +166,9 @@ def export_family(
             kinds=kinds,
             precision=precision,
             tokenizer=tokenizer,
-            sentences=sentences or SENTENCES,
+            texts=texts or SENTENCES,
             left_out=left_out,
+            pruning=pruning,
             on_step=on_step,
         )
         _move(staging, target)
@@ -182,8 +187,9 @@ def _write_version(
     kinds: Collection[GraphKind],
     precision: Precision,
     tokenizer: TokenizerFile | None,
-    sentences: Sequence[str],
+    texts: Sequence[str],
     left_out: Sequence[str],
+    pruning: Pruning | None,
     on_step: Callable[[str], None],
 ) -> Parity:
     served = in_precision(encoder, precision)
@@ -216,8 +222,8 @@ def _write_version(
     if precision in IN_16_BITS:
         parity = measure_drift(encoder, served, folder, traced, precision, comparing)
     elif precision == "int8":
-        texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
-        parity = measure_quantised(encoder, folder, traced, texts, comparing)
+        batches = None if tokenizer is None else batches_of_texts(tokenizer, encoder.config, texts)
+        parity = measure_quantised(encoder, folder, traced, batches, comparing)
     else:
         parity = measure_parity(encoder, folder, kinds, comparing)
     on_step(f"{name}: comparing sequences with and without neighbours")
@@ -237,6 +243,7 @@ def _write_version(
         if tokenizer is None
         else {"file": TOKENIZER, "max_tokens": tokenizer.max_tokens, "prompt": tokenizer.prompt},
         left_out=left_out,
+        pruning=pruning,
     )
     return parity
 

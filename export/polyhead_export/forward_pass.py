@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPass:
-    """What one attention of each layer computed: from queries to keys of the own sequence, or of the memory."""
+    """What one attention of each layer computed, to the own sequence or to the memory."""
 
     queries: Sequence[Tensor]
     """[B, T, H·K] of each layer."""
@@ -84,6 +84,8 @@ class ForwardPass(AttentionPass):
     """Integers [B]."""
     cross: AttentionPass | None
     """The second attention of decoder blocks, to the memory; None where layers have but one."""
+    kept_heads: Sequence[Sequence[int]] | None
+    """The numbers of each layer's heads where heads were pruned, see `EncoderConfig`."""
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -181,6 +183,7 @@ def run_forward(
         pooled=pooled,
         lengths=lengths,
         cross=others[0] if others else None,
+        kept_heads=encoder.config.kept_heads,
     )
 
 

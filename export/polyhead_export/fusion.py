@@ -25,6 +25,7 @@ CONTRIB = "com.microsoft"
 
 def fuse(model: ir.Model) -> None:
     """Fuse operators, in place."""
+    _complete_norms(model)
     for rules in (_ATTENTION_RULES, skip_layer_normalization_ruleset, bias_gelu_rules, _FAST_GELU_RULES):
         rules.apply_to_model(model)
     _drop_unused_outputs(model)
@@ -80,6 +81,20 @@ _ATTENTION_RULES = RewriteRuleSet(
     ]
 )
 _FAST_GELU_RULES = RewriteRuleSet([RewriteRule(_gelu_of_sum, _fast_gelu, _are_weights)])
+
+
+def _complete_norms(model: ir.Model) -> None:
+    """Give layer norms without a bias one of zeros, as the rule of `SkipLayerNormalization` wants one."""
+    for node in model.graph:
+        if node.op_type == "LayerNormalization" and len(node.inputs) == 2:
+            scale = node.inputs[1]
+            if scale is None or scale.const_value is None:
+                continue
+            zeros = ir.Tensor(np.zeros_like(scale.const_value.numpy()), name=f"{scale.name}_no_bias")
+            value = ir.Value(name=zeros.name, shape=scale.shape, type=scale.type, const_value=zeros)
+            model.graph.initializers.setdefault(value.name, value)
+            node.resize_inputs(3)
+            node.replace_input_with(2, model.graph.initializers[value.name])
 
 
 def _drop_unused_outputs(model: ir.Model) -> None:

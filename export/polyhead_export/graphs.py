@@ -65,7 +65,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     inputs = sample_inputs(config, kind, *TRACED_SIZE, seed=0)
     for spec in inputs_of(config, kind):
         if spec.broadcasts:
-            # Sizes that no other input has: the graph must not read T or S from an input that may have size 1.
+            # Sizes that no other input has: the graph must not read T or S from what may have size 1.
             batch, queries, keys = inputs[spec.name].shape
             inputs[spec.name] = torch.ones(batch, queries + 2, keys + 4, dtype=torch.bool)
     with _quiet_exporter(), _interruptible(), torch.no_grad():
@@ -92,7 +92,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
 def _at_full_size(
     mask: Tensor, spec: ManifestTensor, inputs: dict[str, Tensor], config: EncoderConfig
 ) -> Tensor:
-    """Return a mask that may have size 1 as [B, T, T or S], without padding, by an operator that broadcasts."""
+    """Return a mask that may have size 1 as [B, T, T or S], False in padding."""
     main, lengths, key_lengths = inputs[config.main_input], inputs["lengths"], inputs["lengths"]
     keys = main
     if spec.axes[-1] == "S":

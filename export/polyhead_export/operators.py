@@ -26,8 +26,8 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
     explicit = frozenset(kind.explicit_layers(config))
     side = frozenset(kind.side_layers(config)) - explicit
     fused = layers - explicit
-    # The projections stay operators of their own where something else is computed from them, too, or attention
-    # has a bias, or is to another sequence.
+    # The projections stay operators of their own where something else is computed from them, too, or
+    # attention has a bias, or is to another sequence.
     separate = (
         precision not in IN_16_BITS
         or config.mask_input

@@ -16,8 +16,8 @@ def sample_inputs(
     """Return random inputs of size (B, T) for a kind of graph, by input name.
 
     The first sequence has length T, the others any length from 0 to T. Padding holds random values too, so
-    that a graph that reads it is found out. A memory is longer or shorter than T. In a third of the seeds, but
-    not 0, a mask lets everything pass.
+    that a graph that reads it is found out. A memory is longer or shorter than T. In a third of the seeds
+    from 1, a mask lets everything pass.
     """
     random = torch.Generator().manual_seed(seed)
 

@@ -34,6 +34,7 @@ class ManifestTensor:
     range: tuple[float | None, float | None] | None = None
     layer: int | None = None
     layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
     labels: tuple[str, ...] | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths, LoadPlan
 from polyhead_load.replies import ReplyCheck, join_parts, read_head
-from polyhead_proto.names import INPUT_IDS, Property
+from polyhead_proto.names import INPUT_IDS, MEMORY, Property
 
 # Streams of random numbers apart from the schedule's, which has the same seed.
 _LENGTHS, _CONTENTS = 10, 11
@@ -55,7 +55,8 @@ class RequestBuilder:
         for start in range(0, count, plan.batch):
             of_batch = lengths[start : start + plan.batch]
             inputs = _inputs(plan, info, of_batch, contents)
-            operation = self._operations.encode(inputs, model=plan.model, **plan.selection)
+            memory = _memory(info, of_batch, contents)
+            operation = self._operations.encode(inputs, memory=memory, model=plan.model, **plan.selection)
             request = Request(
                 name=label(plan),
                 wanted=self._until_inference(operation),
@@ -151,6 +152,13 @@ def _count(plan: LoadPlan, info: ModelInfo) -> int:
     tokens = plan.tokens.median if isinstance(plan.tokens, Lengths) else plan.tokens
     fitting = _MEMORY_BYTES // (4 * plan.batch * tokens * (info.d_model or 1))
     return int(np.clip(fitting, _LENGTHS_MIN if mixed else 1, _LENGTHS_MAX if mixed else _SAME_LENGTH))
+
+
+def _memory(info: ModelInfo, lengths: list[int], random: np.random.Generator) -> Any:
+    """Return memories as long as the queries that attend to them; None for a model that takes none."""
+    if MEMORY not in info.inputs or info.d_model is None:
+        return None
+    return vectors(lengths, info.d_model, random)
 
 
 def _inputs(plan: LoadPlan, info: ModelInfo, lengths: list[int], random: np.random.Generator) -> Any:

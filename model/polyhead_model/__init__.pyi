@@ -22,4 +22,6 @@ from .encoder import EncoderOutput as EncoderOutput
 from .huggingface import CheckpointInfo as CheckpointInfo
 from .huggingface import read_checkpoint_info as read_checkpoint_info
 from .presets import PRESETS as PRESETS
+from .pruning import gradient_importance as gradient_importance
+from .pruning import prune_heads as prune_heads
 from .torch_modules import from_torch as from_torch

@@ -49,7 +49,7 @@ class ResidualLayer(nn.Module):
         super().__init__()
         if config.feed_forward is None:
             raise ValueError(
-                "a block needs config.feed_forward; attention-only layers are MultiHeadAttention"
+                "a Block needs config.feed_forward; attention-only layers are MultiHeadAttention"
             )
         self.pre_norm = config.norm == "pre"
         self.attention = attention_of(config)
@@ -81,9 +81,11 @@ class ResidualLayer(nn.Module):
 
     def _transform(self, x: Tensor) -> Tensor:
         """Apply the feed-forward network with its residual and its norm."""
+        transformed: Tensor
         if self.pre_norm:
-            return x + self.feed_forward(self.feed_forward_norm(x))
-        transformed: Tensor = self.feed_forward_norm(x + self.feed_forward(x))
+            transformed = x + self.feed_forward(self.feed_forward_norm(x))
+        else:
+            transformed = self.feed_forward_norm(x + self.feed_forward(x))
         return transformed
 
 

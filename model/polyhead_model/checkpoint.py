@@ -124,7 +124,9 @@ def _other_tokenizer(info: CheckpointInfo) -> list[str]:
     if info.tokenizer is not None:
         return []
     found = ", ".join(name for name in _OTHER_TOKENIZERS if (info.folder / name).is_file())
-    remedy = f"transformers makes one of {found}: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+    remedy = (
+        f"transformers makes one of {found}: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+    )
     if info.model_type == "esm":
         remedy = "docs/encoders.md shows how to make one of vocab.txt"
     remedy = f"; {remedy}" if found else ""

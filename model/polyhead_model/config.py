@@ -1,13 +1,17 @@
 """The configuration of an encoder: a frozen dataclass, validated on construction."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 Norm = Literal["post", "pre"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 Pooling = Literal["mean", "cls", "max"]
 CrossAttention = Literal["alone", "after_self"]
+
+MOST_LAYERS = 10_000
+"""Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +32,16 @@ class EncoderConfig:
     d_model: int
     """D, the width of every token's vector."""
     heads: int
-    """H, the number of attention heads."""
+    """H, the number of attention heads; where some were pruned, the number before."""
     layers: int
     """L, the number of layers."""
     head_width: int | None = None
     """K, the width of one head; None means D / H."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """The heads that are left of the H in each layer, ascending, at least one; None = no head was pruned.
+
+    A head keeps its number. The projections of a layer are as wide as its heads that are left.
+    """
     feed_forward: int | None = None
     """F, the hidden width of a block's feed-forward network.
 
@@ -123,6 +132,8 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):
             _require_positive(name, getattr(self, name))
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers must be at most {MOST_LAYERS:,}, was {self.layers:,}")
         for name in (
             "head_width",
             "feed_forward",
@@ -184,6 +195,8 @@ class EncoderConfig:
 
     def _check_combinations(self) -> None:
         """Reject fields that contradict each other, and fields that would silently have no effect."""
+        if self.kept_heads is not None:
+            self._check_kept_heads()
         if self.head_width is None and self.d_model % self.heads:
             raise ValueError(
                 f"d_model ({self.d_model}) must be a multiple of heads ({self.heads}); "
@@ -342,6 +355,44 @@ class EncoderConfig:
     def inner_size(self) -> int:
         """H·K, the width of the concatenated heads; D unless `head_width` is given."""
         return self.heads * self.head_size
+
+    def heads_of(self, layer: int) -> tuple[int, ...]:
+        """Return the numbers of the heads of a layer: all H, or those that pruning left."""
+        return tuple(range(self.heads)) if self.kept_heads is None else self.kept_heads[layer]
+
+    def of_layer(self, layer: int) -> Self:
+        """Return the configuration whose H is the number of heads of one layer."""
+        if self.kept_heads is None:
+            return self
+        heads = len(self.kept_heads[layer])
+        return dataclasses.replace(self, heads=heads, head_width=self.head_size, kept_heads=None)
+
+    def _check_kept_heads(self) -> None:
+        kept = self.kept_heads
+        if not isinstance(kept, list | tuple) or not all(isinstance(layer, list | tuple) for layer in kept):
+            raise TypeError(f"kept_heads must list the heads of each layer, was {kept!r}")
+        # JSON has no tuples.
+        object.__setattr__(self, "kept_heads", tuple(tuple(layer) for layer in kept))
+        if len(kept) != self.layers:
+            raise ValueError(
+                f"kept_heads must have the heads of each of {self.layers} layers, has {len(kept)}"
+            )
+        for layer, numbers in enumerate(kept):
+            for number in numbers:
+                _require_integer(f"kept_heads[{layer}]", number)
+            if not numbers or list(numbers) != sorted({*numbers} & {*range(self.heads)}):
+                raise ValueError(
+                    f"kept_heads[{layer}] must be at least one head from 0 to {self.heads - 1}, ascending, "
+                    f"was {list(numbers)}"
+                )
+        if all(len(numbers) == self.heads for numbers in kept):
+            raise ValueError("kept_heads must lack a head; an encoder of which no head was pruned has None")
+        if self.shared_layers and len(set(self.kept_heads or ())) > 1:
+            raise ValueError("kept_heads must be the same in each layer where layers are shared")
+        if self.cross_attention == "after_self":
+            raise ValueError(
+                "kept_heads must be None where cross_attention is 'after_self': a layer has two attentions"
+            )
 
 
 def _require_integer(name: str, value: object) -> None:

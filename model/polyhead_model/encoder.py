@@ -109,7 +109,7 @@ class Encoder(FusibleModule):
         self.config = config
         self.embeddings = None if config.vocabulary is None else Embeddings(config)
         distinct = 1 if config.shared_layers else config.layers
-        self.layers = nn.ModuleList(layer_of(config, number) for number in range(distinct))
+        self.layers = nn.ModuleList(layer_of(config.of_layer(number), number) for number in range(distinct))
         self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
         self.relative_bias = (
             None
@@ -204,8 +204,8 @@ class Encoder(FusibleModule):
                     x,
                     memory,
                     mask=visible_memory if memory is not None else near if is_local else visible,
-                    head_mask=None if head_mask is None else head_mask[:, number],
-                    bias=bias,
+                    head_mask=None if head_mask is None else self._heads_of(number, head_mask[:, number]),
+                    bias=None if bias is None else self._heads_of(number, bias),
                     rotation=near_rotation if is_local else rotation,
                     need_weights=need_weights,
                     attend=attend,
@@ -223,6 +223,11 @@ class Encoder(FusibleModule):
             tuple(attention) if need_weights else None,
             tuple(cross_attention) or None,
         )
+
+    def _heads_of(self, layer: int, values: Tensor) -> Tensor:
+        """Take the heads that a layer has, [B, H, …] → [B, H of the layer, …]."""
+        kept = self.config.kept_heads
+        return values if kept is None else values[:, list(kept[layer])]
 
     def pool(self, output: Tensor, lengths: Tensor | None = None) -> Tensor | None:
         """Pool an output as `forward` does, in the output's own precision.
@@ -270,7 +275,9 @@ class Encoder(FusibleModule):
         if tokens == 0:
             raise ValueError("T must be at least 1, was 0")
         if self.config.positions is not None and tokens > self.config.positions:
-            raise ValueError(f"T must be at most {self.config.positions}, the model's positions, was {tokens}")
+            raise ValueError(
+                f"T must be at most {self.config.positions}, the model's positions, was {tokens}"
+            )
         if lengths is not None:
             _check_lengths("lengths", lengths, batch, "T", tokens)
         if mask is not None:

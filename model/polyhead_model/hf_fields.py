@@ -79,7 +79,9 @@ def gpt2(path: Path, config: Config) -> Fields:
     """Return the fields of GPT-2: causal blocks that normalise first."""
     _require(path, config, "scale_attn_weights", True, "scores are divided by √K")
     _require(path, config, "scale_attn_by_inverse_layer_idx", False, "all layers scale scores alike")
-    _require(path, config, "add_cross_attention", False, "checkpoints with a second sequence are not supported")
+    _require(
+        path, config, "add_cross_attention", False, "checkpoints with a second sequence are not supported"
+    )
     width = integer(path, config, "n_embd")
     return {
         "feed_forward": 4 * width if config.get("n_inner") is None else integer(path, config, "n_inner"),
@@ -93,7 +95,9 @@ def modernbert(path: Path, config: Config) -> Fields:
     """Return the fields of ModernBERT: rotations, local layers, a gated feed-forward network."""
     _require_head_width(path, config)
     bias = config.get("attention_bias", False)
-    _require(path, config, "mlp_bias", bias, "attention and feed-forward network must both have biases or not")
+    _require(
+        path, config, "mlp_bias", bias, "attention and feed-forward network must both have biases or not"
+    )
     whole, local = (_theta(path, config, kind) for kind in ("full_attention", "sliding_attention"))
     return {
         "embedding_norm": True,

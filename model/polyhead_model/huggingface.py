@@ -83,6 +83,7 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
                 "d_model": integer(path, config, dialect.d_model),
                 "heads": integer(path, config, dialect.heads),
                 "layers": integer(path, config, dialect.layers),
+                "kept_heads": _kept_heads(path, config, dialect),
                 "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
                 "activation": _activation(path, config, dialect.activation),
                 "layer_norm_epsilon": default if named is None else config.get(named, default),
@@ -121,13 +122,33 @@ def _activation(path: Path, config: Mapping[str, object], name: str | None) -> A
     return ACTIVATIONS[value]
 
 
+def _kept_heads(
+    path: Path, config: Mapping[str, object], dialect: Dialect
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return the heads that `pruned_heads` leaves in each layer, as `EncoderConfig` has them."""
+    pruned = config.get("pruned_heads") or {}
+    heads, layers = integer(path, config, dialect.heads), integer(path, config, dialect.layers)
+    if not isinstance(pruned, dict) or not all(
+        str(layer).isdecimal()
+        and int(layer) < layers
+        and isinstance(numbers, list)
+        and all(type(number) is int and 0 <= number < heads for number in numbers)
+        for layer, numbers in pruned.items()
+    ):
+        raise CheckpointError(
+            f"{path}: pruned_heads must list heads from 0 to {heads - 1} for layers from 0 to {layers - 1}, "
+            f"was {pruned!r}"
+        )
+    if not any(pruned.values()):
+        return None
+    return tuple(
+        tuple(head for head in range(heads) if head not in pruned.get(str(layer), ()))
+        for layer in range(layers)
+    )
+
+
 def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
     """Reject variants of any type that share its name, but not its equations."""
-    pruned = config.get("pruned_heads")
-    if isinstance(pruned, dict) and any(pruned.values()):
-        raise CheckpointError(
-            f"{path}: pruned_heads must be empty, was {pruned!r}: all layers have the same number of heads"
-        )
     code = config.get("auto_map")
     if isinstance(code, dict) and "AutoModel" in code:
         raise CheckpointError(

@@ -31,8 +31,11 @@ class FusibleModule(nn.Module):
 
 
 def fuse_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Join every `w_q`, `w_k`, `w_v` of a state dict into `w_qkv`; keep the rest, and those of a decoder block's
-    cross-attention, whose queries are projected from another sequence than keys and values."""
+    """Join every `w_q`, `w_k`, `w_v` of a state dict into `w_qkv`; keep the rest.
+
+    Those of a decoder block's cross-attention are kept, too: its queries are projected from another sequence
+    than keys and values.
+    """
     fused: dict[str, Tensor] = {}
     for name, tensor in state.items():
         match = re.fullmatch(r"((?:.+\.)?)w_([qkv])\.(weight|bias)", name)

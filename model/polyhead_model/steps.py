@@ -89,14 +89,15 @@ def forward_sections(
         sizes["F"] = config.feed_forward
     if config.embedding_width is not None:
         sizes["E"] = config.embedding_width
-    kinds: dict[tuple[Step, ...], list[int]] = {}
+    # Pruned layers may have fewer heads than others.
+    kinds: dict[tuple[tuple[Step, ...], int], list[int]] = {}
     for layer in range(config.layers):
-        kinds.setdefault(_layer_steps(config, layer), []).append(layer)
+        kinds.setdefault((_layer_steps(config, layer), len(config.heads_of(layer))), []).append(layer)
     return (
         Section(stage="input", steps=_input_steps(config), sizes=sizes),
         *(
-            Section(stage="layers", steps=steps, sizes=sizes, layers=tuple(layers))
-            for steps, layers in kinds.items()
+            Section(stage="layers", steps=steps, sizes={**sizes, "H": heads}, layers=tuple(layers))
+            for (steps, heads), layers in kinds.items()
         ),
         Section(stage="output", steps=_output_steps(config), sizes=sizes),
     )

@@ -103,16 +103,8 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
             f"{config.get('tokenizer_class')!r}: EsmTokenizer reads vocab.txt instead"
         )
     if name in _ROBERTA_TEMPLATE:
-        first, last = (_token(config, f"{kind}_token") for kind in ("cls", "sep"))
-        first, last = first or "<s>", last or "</s>"
+        first, last = _token(config, "cls_token", "<s>"), _token(config, "sep_token", "</s>")
         _check_templates(path, tokenizer, (first, "A", last), (first, "A", last, last, "B", last))
-    elif "add_bos_token" in config or "add_eos_token" in config:
-        # Given, even as false, they replace the template of tokenizer.json.
-        first, last = (
-            (_token(config, f"{kind}_token"),) if config.get(f"add_{kind}_token") else ()
-            for kind in ("bos", "eos")
-        )
-        _check_templates(path, tokenizer, (*first, "A", *last), (*first, "A", *last, *first, "B", *last))
     if config.get("split_special_tokens"):
         raise CheckpointError(
             f"{path}: split_special_tokens must be false, was true: special tokens in text are taken as such"
@@ -220,7 +212,7 @@ def _metaspace(tokenizer: Mapping[str, object]) -> object:
 
 
 def _check_templates(
-    path: Path, tokenizer: Mapping[str, object], single: tuple[str | None, ...], pair: tuple[str | None, ...]
+    path: Path, tokenizer: Mapping[str, object], single: tuple[str, ...], pair: tuple[str, ...]
 ) -> None:
     """Compare the special tokens around one text and around two with those that transformers adds."""
     if (done := _templates(tokenizer)) != (single, pair):
@@ -230,11 +222,11 @@ def _check_templates(
         )
 
 
-def _shown(template: Iterable[str | None]) -> str:
-    return repr(" ".join(map(str, template)))
+def _shown(template: Iterable[str]) -> str:
+    return repr(" ".join(template))
 
 
-def _templates(tokenizer: Mapping[str, object]) -> tuple[tuple[str | None, ...], ...]:
+def _templates(tokenizer: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
     """Return the special tokens around texts A, and A and B."""
     processor = tokenizer.get("post_processor")
     match processor:
@@ -257,10 +249,10 @@ def _piece(piece: object) -> str:
     return str(piece)
 
 
-def _token(config: Mapping[str, object], name: str) -> str | None:
+def _token(config: Mapping[str, object], name: str, default: str) -> str:
     token = config.get(name)
     content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None
+    return content if isinstance(content, str) else default
 
 
 def _check_flag(path: Path, flag: str, said: bool, done: bool, *, given: bool) -> None:

@@ -77,8 +77,7 @@ def from_torch(module: nn.Module, *, cross_attention: bool = False) -> Encoder:
             )
         fields["cross_attention"] = "alone"
     if norm is not None:
-        _require_type("norm", norm, nn.LayerNorm)
-        _require_epsilon("norm", norm, fields["layer_norm_epsilon"])
+        _check_norm("norm", norm, fields["d_model"], fields["layer_norm_epsilon"])
     norms = [part for part in module.modules() if isinstance(part, nn.LayerNorm)]
     config = EncoderConfig(
         layers=len(layers),
@@ -140,8 +139,7 @@ def _describe(layer: Any) -> dict[str, Any]:
     for name in ("linear1", "linear2"):
         _require_type(name, getattr(layer, name), nn.Linear)
     for name in norms:
-        _require_type(name, getattr(layer, name), nn.LayerNorm)
-        _require_epsilon(name, getattr(layer, name), layer.norm1.eps)
+        _check_norm(name, getattr(layer, name), fields["d_model"], layer.norm1.eps)
     return fields | {
         "feed_forward": layer.linear1.out_features,
         "norm": "pre" if layer.norm_first else "post",
@@ -196,7 +194,10 @@ def _require_type(name: str, part: object, expected: type[nn.Module]) -> None:
         raise TypeError(f"{name} must be a torch.nn.{expected.__name__}, was {_type_name(part)}")
 
 
-def _require_epsilon(name: str, norm: Any, epsilon: float) -> None:
+def _check_norm(name: str, norm: Any, width: int, epsilon: float) -> None:
+    _require_type(name, norm, nn.LayerNorm)
+    if norm.normalized_shape != (width,):
+        raise ValueError(f"{name} must normalise {width} columns, was over {list(norm.normalized_shape)}")
     if norm.eps != epsilon:
         raise ValueError(
             f"{name}.eps must be that of the first norm, {epsilon:g}, was {norm.eps:g}: "

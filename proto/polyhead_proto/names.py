@@ -5,6 +5,18 @@ from enum import StrEnum
 X = "x"
 """The input of vectors, [B, T, D]."""
 
+QUERY = "query"
+"""The input of vectors of an encoder that attends to a memory, [B, T, D]."""
+
+MEMORY = "memory"
+"""The input of the vectors that it attends to, [B, S, D]; and its role."""
+
+MEMORY_LENGTHS = "memory_lengths"
+"""The input of the number of tokens in each memory, [B]; and its role."""
+
+MEMORY_MASK = "memory_mask"
+"""The input of a mask of the attention to the memory, [B, T, S]; True = may attend."""
+
 INPUT_IDS = "input_ids"
 """The input of token ids, [B, T]."""
 
@@ -36,10 +48,19 @@ TOKENS = "tokens"
 """The output of the tokens of texts and token ids, [B, T]; and the role of inputs of token ids."""
 
 ATTENTION = "attention"
-"""The role of outputs of attention weights, [B, H, T, T]."""
+"""The role of outputs of attention weights, [B, H, T, T].
+
+[B, H, T, S] where layers attend to a memory alone.
+"""
 
 ATTENTION_ROWS = "attention_rows"
-"""The role of outputs of attention weights of chosen queries, [B, L, H, R, T]."""
+"""The role of outputs of attention weights of chosen queries, [B, L, H, R, T], likewise."""
+
+CROSS_ATTENTION = "cross_attention"
+"""The role of outputs of attention weights to the memory, [B, H, T, S], of a layer that has both."""
+
+CROSS_ATTENTION_ROWS = "cross_attention_rows"
+"""The role of outputs of such weights of chosen queries, [B, L, H, R, S]."""
 
 ROWS = "rows"
 """The role of inputs of the queries whose weights are asked for, [B, R]: different ones in each sequence."""
@@ -47,8 +68,11 @@ ROWS = "rows"
 VALUE_NORMS = "value_norms"
 """The role of outputs of the norm of each head's value behind the output projection, [B, L, H, T]."""
 
+CROSS_VALUE_NORMS = "cross_value_norms"
+"""The role of outputs of such norms of the memory's values, [B, L, H, S], of a layer that attends to both."""
+
 HEAD_SCORES = "head_scores"
-"""The role of outputs of scores of each head, [B, L, H, S]."""
+"""The role of outputs of scores of each head, [B, L, H, Scores]."""
 
 WEIGHTED_SCORES = "weighted_scores"
 """The role of outputs of the same scores of norm-weighted attention."""
@@ -128,6 +152,8 @@ class Property(StrEnum):
     """JSON: the axes of each tensor, and where it matters its role and layer."""
     LAYERS = "layers"
     HEADS = "heads"
+    KEPT_HEADS = "kept_heads"
+    """JSON: the numbers of each layer's heads that pruning left; empty if no head was pruned."""
     D_MODEL = "d_model"
     HEAD_WIDTH = "head_width"
     CAUSAL = "causal"

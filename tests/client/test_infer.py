@@ -72,7 +72,16 @@ def test_json_is_complete(capsys: Captured) -> None:
     assert answer["timings_ns"].keys() == {"total", "parse", "tokenise", "queue", "compute", "serialise"}
     assert answer["timings_ns"]["compute"] == 3000
     first, second = answer["sequences"]
-    assert first.keys() == {"text", "length", "tokens", "output_shape", "pooled", "attention", "scores"}
+    assert first.keys() == {
+        "text",
+        "length",
+        "tokens",
+        "output_shape",
+        "pooled",
+        "attention",
+        "cross_attention",
+        "scores",
+    }
     assert (first["text"], first["length"], first["output_shape"]) == ("the cat", 4, [4, 4])
     assert first["tokens"] == ["[CLS]", "the", "cat", "[SEP]"]
     assert first["pooled"] == [16.0] * 4

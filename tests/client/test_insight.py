@@ -291,9 +291,15 @@ def test_heads_are_silenced(client: Client, fake: "FakeServer", form: str) -> No
         ({"scores": ["entropy"]}, "scores must be True or False, was ['entropy']"),
         ({"layers": 0}, "layers goes with value_norms or scores or top or thumbnails, which was not asked"),
         ({"scores": True, "layers": 2}, "layers must be layers that vectors.insight has (0, 1; "),
-        ({"rollout": True, "heads": 0}, "heads goes with attention or value_norms or scores or top or thumb"),
-        ({"weighted": True}, "weighted goes with attention, which was not asked for"),
-        ({"scores": True, "queries": 0}, "queries goes with attention, which was not asked for"),
+        (
+            {"rollout": True, "heads": 0},
+            "heads goes with attention or cross_attention or value_norms or scores or top or thumb",
+        ),
+        ({"weighted": True}, "weighted goes with attention or cross_attention, which was not asked for"),
+        (
+            {"scores": True, "queries": 0},
+            "queries goes with attention or cross_attention, which was not asked for",
+        ),
         (
             {"attention": True, "scores": True},
             "no graph of vectors gives all that was asked for: make several calls "

@@ -35,7 +35,7 @@ ATTENTION = model("output", *(f"attention.{layer}" for layer in (10, 2, 0, 1, 3,
 
 def selected(info: ModelInfo, **wishes: Any) -> RequestedOutputs:
     if "attention" in wishes:
-        wishes["attention"] = read_layers(wishes["attention"])
+        wishes["attention"] = read_layers("attention", wishes["attention"])
     for name in wishes.keys() & {"layers", "heads", "queries"}:
         wishes[name] = read_indices(name, wishes[name])
     return select(info, OutputOptions(**{"text": False, **wishes}))
@@ -95,9 +95,12 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ({"attention": "5"}, "attention must be True or layer numbers, was '5'"),
         ({"attention": [0.5]}, "attention must be True or layer numbers, was [0.5]"),
         ({"attention": [True]}, "attention must be True or layer numbers, was [True]"),
-        ({"heads": 0}, "heads goes with attention or value_norms or scores or top or thumbnails, which was"),
-        ({"queries": 0}, "queries goes with attention, which was not asked for"),
-        ({"dtype": "FP16"}, "dtype goes with attention, which was not asked for"),
+        (
+            {"heads": 0},
+            "heads goes with attention or cross_attention or value_norms or scores or top",
+        ),
+        ({"queries": 0}, "queries goes with attention or cross_attention, which was not"),
+        ({"dtype": "FP16"}, "dtype goes with attention or cross_attention, which was not"),
         ({"attention": 0, "dtype": "FP64"}, "dtype must be one of FP32, FP16, UINT8, was 'FP64'"),
         ({"attention": 0, "heads": []}, "heads must be one or more indices, was []"),
         ({"attention": 0, "heads": "0,3"}, "heads must be one or more indices, was '0,3'"),

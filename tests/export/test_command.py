@@ -144,23 +144,13 @@ def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "off fp32 by" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "must be a text file in UTF-8: .*No such file"),
-        (b"\xff\xfe", "must be a text file in UTF-8"),
-        (b"\n \n", "must hold at least one sentence, one on each line"),
-        (b"Yes.\nNo.\n", "sentences are for the drift of int8, of an encoder with a tokenizer"),
-    ],
-)
-def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "sentences.txt"
-    if content is not None:
-        file.write_bytes(content)
+def test_texts_are_for_a_tokenizer(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("Yes.\nNo.\n")
 
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(ExportError, match="texts are for the drift of int8, of an encoder with a tokenizer"):
         export(
-            *("--preset", "teaching", "--layers", "1", "--precision", "int8", "--sentences", file),
+            *("--preset", "teaching", "--layers", "1", "--precision", "int8", "--texts", file),
             *("--models", tmp_path / "models"),
         )
 

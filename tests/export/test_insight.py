@@ -87,7 +87,11 @@ def test_the_graph_has_the_signature_of_the_manifest(folder: Path, manifest: dic
     session = ort.InferenceSession(folder / "insight.onnx", providers=["CPUExecutionProvider"])
     sizes, graph = manifest["sizes"], manifest["graphs"]["insight"]
 
-    assert {letter: sizes[letter] for letter in ("S", "Top", "Side")} == {"S": 12, "Top": 8, "Side": 32}
+    assert {letter: sizes[letter] for letter in ("Scores", "Top", "Side")} == {
+        "Scores": 12,
+        "Top": 8,
+        "Side": 32,
+    }
     for side, actual in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
         expected = [
             (said["name"], [sizes.get(letter, letter) for letter in said["axes"]]) for said in graph[side]
@@ -219,7 +223,7 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     keys[..., :3] = [0, 1, 2]
     expected["top_keys"], expected["top_weights"] = keys, np.zeros_like(expected["top_weights"])
     expected["top_weights"][..., :3] = [0.4, 0.4, 0.2]
-    run: Any = SimpleNamespace(weights={0: weights})
+    run: Any = SimpleNamespace(weights={0: weights}, kept_heads=None)
 
     def off(name: str, values: NDArray[Any]) -> float:
         ours, wanted = kind.align(expected | {name: values}, expected, run)

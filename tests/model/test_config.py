@@ -29,6 +29,7 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
         ({"d_model": 0}, "d_model must be at least 1, was 0"),
         ({"heads": -2}, "heads must be at least 1, was -2"),
         ({"layers": 0}, "layers must be at least 1, was 0"),
+        ({"layers": 10**9}, "layers must be at most 10,000, was 1,000,000,000"),
         ({"head_width": 0}, "head_width must be at least 1, was 0"),
         ({"feed_forward": 0}, "feed_forward must be at least 1, was 0"),
         ({"types": -1}, "types must be 0 or more, was -1"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from polyhead_model import Encoder, EncoderConfig, EncoderOutput
+from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
 from polyhead_model.config import Activation, Norm, Pooling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -162,10 +162,15 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, of_memory_alone: bool = True) -> Case:
+def cases(draw: st.DrawFn, *, of_memory_alone: bool = True, prunable: bool = True) -> Case:
     """An encoder and a batch of random lengths, 0 among them, with and without masks."""
     described = draw(configs().filter(lambda one: of_memory_alone or one.cross_attention != "alone"))
     encoder = build(described)
+    if prunable and described.cross_attention != "after_self" and draw(st.booleans()):
+        heads = draw(st.sets(st.integers(0, described.heads - 1), max_size=described.heads - 1))
+        only = draw(st.integers(0, described.layers - 1))
+        layers = range(described.layers) if described.shared_layers else [only]
+        encoder = prune_heads(encoder, [(layer, head) for layer in layers for head in heads])
     lengths = draw(st.lists(st.integers(0, 6), min_size=1, max_size=3))
     batch, tokens = len(lengths), max(1, *lengths, 1) + draw(st.integers(0, 2))
     torch.manual_seed(draw(st.integers(0, 2**31)))
@@ -287,7 +292,7 @@ def with_heads_in_order(encoder: Encoder, orders: list[list[int]]) -> Encoder:
 
 
 @examples
-@given(cases(), st.randoms(use_true_random=False))
+@given(cases(prunable=False), st.randoms(use_true_random=False))
 def test_permuting_heads_permutes_weights_and_leaves_the_output(case: Case, random: Any) -> None:
     config = case.encoder.config
     orders = [random.sample(range(config.heads), config.heads) for _ in range(config.layers)]

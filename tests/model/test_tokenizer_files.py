@@ -2,12 +2,22 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.checkpoints import bert_tokenizer, roberta_tokenizer, write_tokenizer_files
-from tokenizers import Tokenizer
+from tests.checkpoints import (
+    END_OF_TEXT,
+    PROTEIN,
+    albert_tokenizer,
+    bert_tokenizer,
+    gpt2_tokenizer,
+    mpnet_tokenizer,
+    roberta_tokenizer,
+    write_tokenizer_files,
+)
+from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer
 
 from polyhead_model import CheckpointError
@@ -23,6 +33,8 @@ TEXTS = [
     " the cat ",
     "",
     "x<new>y",
+    "``cat'' \" a",
+    END_OF_TEXT,
 ]
 
 
@@ -114,6 +126,90 @@ def test_prefix_space_of_roberta(done: bool, said: bool | None, name: str | None
 
     agree = bool(said) == done
     assert hold_to_transformers(tmp_path, "roberta") == (agree or name == "PreTrainedTokenizerFast")
+
+
+@pytest.mark.parametrize("name", ["MPNetTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("done", [True, False])
+def test_lower_case_of_mpnet(done: bool, said: bool | None, name: str, tmp_path: Path) -> None:
+    config = {"tokenizer_class": name} | ({} if said is None else {"do_lower_case": said})
+    write(tmp_path, "mpnet", mpnet_tokenizer(lowercase=done), config)
+
+    agree = (said is not False) == done
+    assert hold_to_transformers(tmp_path, "mpnet") == (agree or name == "PreTrainedTokenizerFast")
+
+
+@pytest.mark.parametrize("pair", ["<s> $A </s> </s> $B </s>", "<s> $A </s> $B </s>"])
+@pytest.mark.parametrize("single", ["<s> $A </s>", "$A </s>"])
+def test_special_tokens_of_mpnet_are_fixed(single: str, pair: str, tmp_path: Path) -> None:
+    tokenizer = mpnet_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    write(tmp_path, "mpnet", tokenizer, {"tokenizer_class": "MPNetTokenizer"})
+
+    if single[0] == "<" and pair.count("</s>") == 3:
+        check_tokenizer(tmp_path, "mpnet")
+        assert ids_by_file(tmp_path) == ids_by_transformers(tmp_path)
+    else:
+        with pytest.raises(CheckpointError, match="stands for the special tokens '<s> A </s>' and"):
+            check_tokenizer(tmp_path, "mpnet")
+
+
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("done", [True, False])
+def test_prefix_space_of_gpt2(done: bool, said: bool | None, tmp_path: Path) -> None:
+    # Since transformers 5, add_bos_token has no effect beside a tokenizer.json.
+    config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": said, "add_bos_token": said}
+    write(
+        tmp_path,
+        "gpt2",
+        gpt2_tokenizer(add_prefix_space=done),
+        {key: value for key, value in config.items() if value is not None},
+    )
+
+    assert hold_to_transformers(tmp_path, "gpt2") == (bool(said) == done)
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}]
+)
+@pytest.mark.parametrize(
+    "done", [{}, {"lowercase": False}, {"keep_accents": True}, {"add_prefix_space": False}]
+)
+def test_flags_of_albert(done: dict[str, bool], said: dict[str, bool], tmp_path: Path) -> None:
+    write(tmp_path, "albert", albert_tokenizer(**done), {"tokenizer_class": "AlbertTokenizer", **said})
+
+    agree = {key.replace("do_lower_case", "lowercase") for key in said} == set(done)
+    assert hold_to_transformers(tmp_path, "albert") == agree
+
+
+def test_modernbert_reads_tokenizer_json_whatever_class_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "modernbert", bert_tokenizer(lowercase=False), {"tokenizer_class": "BertTokenizer"})
+
+    assert hold_to_transformers(tmp_path, "modernbert")
+
+
+def test_tokenizer_of_proteins(tmp_path: Path) -> None:
+    """The file that docs/encoders.md makes of vocab.txt gives what `EsmTokenizer` reads from there."""
+    page = (Path(__file__).parents[2] / "docs" / "encoders.md").read_text()
+    (script,) = re.findall(r"```python\n(# vocab.txt of ESM.*?)```", page, re.DOTALL)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "esm"}))
+    (tmp_path / "vocab.txt").write_text("\n".join(PROTEIN))
+    proteins = ["MKTAYIAK", "M K T", "MKJT", "mkt AV", "M<mask>K", "A.-B<eos>", "", "MK  JJ\tL<pad>"]
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    expected = [theirs(protein)["input_ids"] for protein in proteins]
+
+    exec(script.replace("FOLDER", str(tmp_path)))
+
+    made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [made.encode(protein).ids for protein in proteins] == expected
+    check_tokenizer(tmp_path, "esm")
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    assert [fast(protein)["input_ids"] for protein in proteins] == expected
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(CheckpointError, match="EsmTokenizer reads vocab.txt instead"):
+        check_tokenizer(tmp_path, "esm")
 
 
 def test_added_tokens(tmp_path: Path) -> None:

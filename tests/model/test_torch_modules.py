@@ -267,6 +267,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: stack(nn.LayerNorm(D, eps=0.1)),
         "norm.eps must be that of the",
     ),
+    "a norm of all tokens": (
+        lambda: stack(nn.LayerNorm((6, D), elementwise_affine=False)),
+        "norm must normalise 12 columns, was over [6, 12]",
+    ),
     "another final norm": (lambda: stack(nn.RMSNorm(D)), "norm must be a torch.nn.LayerNorm, was torch.nn."),
     "another part": (
         lambda: changed(block(), "linear1", nn.Identity()),

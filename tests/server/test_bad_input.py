@@ -197,6 +197,14 @@ INVALID = {
         build(Tensor(), Tensor("mask", "BOOL", (B, T, 4), bytes(B * T * 4)), model="tiny-masked"),
         r"dimension 2 \(T\) of mask must be 5, was 4",
     ),
+    "mask of another batch": (
+        build(Tensor(), Tensor("mask", "BOOL", (3, T, T), bytes(3 * T * T)), model="tiny-masked"),
+        r"dimension 0 \(B\) of mask must be 2, was 3",
+    ),
+    "mask of another rank": (
+        build(Tensor(), Tensor("mask", "BOOL", (T, T), bytes(T * T)), model="tiny-masked"),
+        r"mask must have 3 dimensions \(B, T, T\), had 2",
+    ),
     "mask that is no boolean": (
         build(Tensor(), Tensor("mask", "BOOL", (B, T, T), b"\2" * (B * T * T)), model="tiny-masked"),
         "mask must hold bytes of 0 or 1, one was 2",

@@ -52,6 +52,26 @@ def test_a_row_of_heat_maps_shares_tokens_and_scale() -> None:
     assert figure.get_suptitle() == "minilm.attention, version 3\nattention weights of layer 5"
 
 
+def test_attention_to_a_memory_has_labels_of_both_sides() -> None:
+    weights = np.random.default_rng(1).random((2, 3, 5), np.float32)
+    given = encoding(2, None, cross_attention={0: weights})
+    words, keys = ["le", "chat", "dort"], ["the", "cat", "is", "asleep", "."]
+
+    for figure, (rows, columns) in (
+        (draw_heads(given, layer=0, cross=True), (["0", "1", "2"], ["0", "1", "2", "3", "4"])),
+        (draw_heads(given, layer=0, cross=True, query_labels=words, key_labels=keys), (words, keys)),
+    ):
+        for axis, head in zip(maps(figure), weights, strict=True):
+            np.testing.assert_array_equal(axis.images[0].get_array(), head)
+            assert [text.get_text() for text in axis.get_xticklabels()] == columns
+        assert [text.get_text() for text in maps(figure)[0].get_yticklabels()] == rows
+        assert figure.get_suptitle().endswith("attention weights to the memory of layer 0")
+    with pytest.raises(ValueError, match="key_labels must be 5, one for each key, were 3"):
+        draw_heads(given, layer=0, cross=True, key_labels=words)
+    with pytest.raises(ValueError, match="query_labels must be one for each query, more than 2, were 2"):
+        draw_heads(given, layer=0, cross=True, query_labels=words[:2])
+
+
 @pytest.mark.parametrize(
     ("heads", "columns", "rows"), [(12, None, 1), (16, None, 2), (25, None, 3), (5, 2, 3), (2, 9, 1)]
 )

@@ -27,11 +27,18 @@ _BATCH = "encoding must be of one sequence, was of a batch"
 
 
 def draw_heads(
-    encoding: Encoding, *, layer: int, columns: int | None = None, weighted: bool = False
+    encoding: Encoding,
+    *,
+    layer: int,
+    columns: int | None = None,
+    weighted: bool = False,
+    cross: bool = False,
+    query_labels: Sequence[str] | None = None,
+    key_labels: Sequence[str] | None = None,
 ) -> Figure:
     """Draw the attention weights of one sequence: a heat map for each head.
 
-    All maps share one colour scale, from 0 to the largest weight.
+    All maps share one colour scale, from 0 to the largest weight. Heads that were pruned are blank.
 
     Args:
         encoding: The encoding of a single sequence, with the attention of `layer`.
@@ -39,11 +46,14 @@ def draw_heads(
         columns: Heat maps per row; None means one row where up to 12 heads fit, and otherwise rows of equal
             length.
         weighted: Whether to call the weights norm-weighted; `encode(..., weighted=True)` returns such.
+        cross: Whether to draw the attention of a decoder block to its memory.
+        query_labels: The labels of all T queries; None means the tokens, or their positions.
+        key_labels: The labels of the keys, likewise.
 
     Raises:
-        ValueError: The encoding has no such attention, or is that of a batch.
+        ValueError: The encoding has no such attention, or is that of a batch, or labels do not fit it.
     """
-    weights = _attention(encoding, layer)
+    weights = _attention(encoding, layer, cross=cross)
     heads, _, keys = weights.shape
     width = side(keys) if heads == 1 else side(keys, _MOST_SIDE)
     if columns is None:
@@ -52,7 +62,7 @@ def draw_heads(
     columns = min(columns, heads)
     rows = math.ceil(heads / columns)
 
-    labels, queries = _labels(encoding, keys)
+    labels, queries = _labels(encoding, weights, query_labels, key_labels)
     height = width * len(queries) / keys
     room = margin(labels)
     size = (columns * (width + 0.12) + room + 1.1, rows * (height + 0.3) + room + 0.75)
@@ -60,7 +70,10 @@ def draw_heads(
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     scale = weight_scale(_most(weights), keys)
     for axis, head, number in zip(axes.flat, weights, encoding.heads or range(heads), strict=False):
-        image = draw_map(axis, head, scale)
+        pruned = encoding.is_pruned(layer, number)
+        image = draw_map(axis, np.full_like(head, np.nan) if pruned else head, scale)
+        if pruned:
+            axis.text(0.5, 0.5, "pruned", size=FONT_SIZE, ha="center", va="center", transform=axis.transAxes)
         axis.set_box_aspect(height / width)
         axis.set_title(f"head {number}", fontsize=FONT_SIZE, pad=3)
         label(axis.xaxis, labels, width, rotation=90)
@@ -71,7 +84,8 @@ def draw_heads(
     figure.supylabel(_QUERY, fontsize=FONT_SIZE)
     add_bar(figure, image, axes, "norm-weighted" if weighted else "weight")
     what = "norm-weighted attention" if weighted else "attention weights"
-    _title(figure, encoding.model, encoding.version, f"{what} of layer {layer}")
+    where = " to the memory" if cross else ""
+    _title(figure, encoding.model, encoding.version, f"{what}{where} of layer {layer}")
     return figure
 
 
@@ -98,7 +112,7 @@ def draw_pair(
         ValueError: An encoding has no such attention, or is that of a batch.
     """
     maps = [_head(encoding, layer, head) for encoding in (a, b)]
-    labels = [_labels(encoding, weights.shape[1]) for encoding, weights in zip((a, b), maps, strict=True)]
+    labels = [_labels(encoding, weights) for encoding, weights in zip((a, b), maps, strict=True)]
     widths = [side(weights.shape[1], 6.0) for weights in maps]
     heights = [width * len(weights) / weights.shape[1] for width, weights in zip(widths, maps, strict=True)]
     room = max(margin(keys) for keys, _ in labels)
@@ -258,11 +272,12 @@ def draw_similarity(similarity: Similarity) -> Figure:
     return figure
 
 
-def _attention(encoding: Encoding, layer: int) -> NDArray[Any]:
+def _attention(encoding: Encoding, layer: int, *, cross: bool = False) -> NDArray[Any]:
     """Return [H, T_query, T_key]."""
-    if encoding.attention is None or layer not in encoding.attention:
-        raise ValueError(f"layer must be one of {list(encoding.attention or ())}, was {layer}")
-    weights = encoding.attention[layer]
+    attention = encoding.cross_attention if cross else encoding.attention
+    if attention is None or layer not in attention:
+        raise ValueError(f"layer must be one of {list(attention or ())}, was {layer}")
+    weights = attention[layer]
     if not isinstance(weights, np.ndarray) or weights.ndim != 3:
         raise ValueError(_BATCH)
     return weights
@@ -271,16 +286,31 @@ def _attention(encoding: Encoding, layer: int) -> NDArray[Any]:
 def _head(encoding: Encoding, layer: int, head: int) -> NDArray[Any]:
     weights = _attention(encoding, layer)
     numbers = list(encoding.heads or range(len(weights)))
-    if head not in numbers:
-        raise ValueError(f"head must be one of {numbers}, was {head}")
+    if head not in numbers or encoding.is_pruned(layer, head):
+        left = [number for number in numbers if not encoding.is_pruned(layer, number)]
+        raise ValueError(f"head must be one of {left}, was {head}")
     found: NDArray[Any] = weights[numbers.index(head)]
     return found
 
 
-def _labels(encoding: Encoding, keys: int) -> tuple[list[str], list[str]]:
-    """Return the labels of the keys and of the queries."""
-    tokens = names(encoding.tokens, keys)  # type: ignore[arg-type]
-    return tokens, tokens if encoding.queries is None else [tokens[at] for at in encoding.queries]
+def _labels(
+    encoding: Encoding,
+    weights: NDArray[Any],
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+) -> tuple[list[str], list[str]]:
+    """Return the labels of the keys and of the queries of [..., T_query, T_key]."""
+    rows, columns = weights.shape[-2:]
+    chosen = range(rows) if encoding.queries is None else encoding.queries
+    tokens: Any = encoding.tokens  # of a sequence that attends to itself
+    if keys is not None and len(keys) != columns:
+        raise ValueError(f"key_labels must be {columns}, one for each key, were {len(keys)}")
+    if queries is not None and len(queries) <= max(chosen):
+        raise ValueError(
+            f"query_labels must be one for each query, more than {max(chosen)}, were {len(queries)}"
+        )
+    labels = names(queries or tokens, max(chosen) + 1)
+    return names(keys or tokens, columns), [labels[at] for at in chosen]
 
 
 def _most(*arrays: NDArray[Any]) -> float:

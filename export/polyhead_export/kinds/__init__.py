@@ -73,6 +73,4 @@ def kinds_of(
                 f"attention layers must be from 0 to {config.layers - 1}, as the encoder has "
                 f"{config.layers} layers, were {shown}"
             )
-    return tuple(
-        KINDS[name](attention_layers=layers, token_classes=token_classes) for name in names
-    )
+    return tuple(KINDS[name](attention_layers=layers, token_classes=token_classes) for name in names)

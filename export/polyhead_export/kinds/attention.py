@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
 from polyhead_model import EncoderConfig
+from polyhead_model.pruning import stack_layers
 
 
 class AttentionGraph(GraphKind):
@@ -22,29 +22,33 @@ class AttentionGraph(GraphKind):
         return range(config.layers) if self.attention_layers is None else self.attention_layers
 
     def sizes(self, config: EncoderConfig) -> Mapping[str, int]:
-        """Return the number of chosen layers."""
-        return {} if self.attention_layers is None else {"A": len(self.attention_layers)}
+        """Return the number of chosen layers, and the numbers of heads that pruning left."""
+        counts = {len(config.heads_of(layer)) for layer in self.explicit_layers(config)} - {config.heads}
+        chosen = {} if self.attention_layers is None else {"A": len(self.attention_layers)}
+        return chosen | {f"H{count}": count for count in sorted(counts)}
 
     def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return `attention.0` … and `value_norms`, and of decoder blocks those of cross-attention."""
-        layers = self.explicit_layers(config)
-        outputs = self._outputs_of(layers, "", key_axis(config))
+        outputs = self._outputs_of(config, "", key_axis(config))
         if config.cross_attention == "after_self":
-            outputs += self._outputs_of(layers, "cross_", "S")
+            outputs += self._outputs_of(config, "cross_", "S")
         return outputs
 
-    def _outputs_of(self, layers: Sequence[int], prefix: str, keys: str) -> tuple[ManifestTensor, ...]:
+    def _outputs_of(self, config: EncoderConfig, prefix: str, keys: str) -> tuple[ManifestTensor, ...]:
         """Return the outputs of one attention of each layer, with keys along this axis."""
+        layers = self.explicit_layers(config)
         return (
             *(
                 ManifestTensor(
                     name=f"{prefix}attention.{layer}",
                     datatype="FP32",
-                    axes=("B", "H", "T", keys),
+                    axes=("B", "H" if len(heads) == config.heads else f"H{len(heads)}", "T", keys),
                     role=f"{prefix}attention",
                     layer=layer,
+                    heads=None if len(heads) == config.heads else heads,
                 )
                 for layer in layers
+                for heads in [config.heads_of(layer)]
             ),
             ManifestTensor(
                 name=f"{prefix}value_norms",
@@ -60,9 +64,11 @@ class AttentionGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Return the weights of each layer, and the norms of all of them together."""
         layers = self.explicit_layers(config)
+        kept = [config.heads_of(layer) for layer in layers]
         outputs: list[Tensor] = []
         for attention in (run, run.cross):
             if attention is not None:
                 outputs += (attention.weights[layer] for layer in layers)
-                outputs.append(torch.stack([attention.value_norms(layer) for layer in layers], dim=1))
+                norms = [attention.value_norms(layer) for layer in layers]
+                outputs.append(stack_layers(norms, kept, config.heads))
         return tuple(outputs)

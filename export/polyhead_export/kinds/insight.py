@@ -19,6 +19,7 @@ from polyhead_model.insight.patterns import Patterns, patterns_of
 from polyhead_model.insight.scores import score_names
 from polyhead_model.insight.thumbnails import SIDE
 from polyhead_model.insight.top_keys import TOP
+from polyhead_model.pruning import stack_layers
 
 Array = NDArray[Any]
 
@@ -57,7 +58,7 @@ class InsightGraph(GraphKind):
                 datatype="FP32",
                 axes=("B", "L", "H"),
                 role="head_mix",
-                fill=1 / (config.layers * config.heads),
+                fill=1 / sum(len(config.heads_of(layer)) for layer in range(config.layers)),
                 range=(None, None),
             ),
         )
@@ -128,6 +129,7 @@ class InsightGraph(GraphKind):
             lengths=run.lengths,
             head_mix=inputs["head_mix"],
             logits=[run.logits.get(layer) for layer in layers],
+            kept=config.kept_heads,
         )
         return (
             measures.head_scores,
@@ -157,7 +159,8 @@ class InsightGraph(GraphKind):
             # No score is negative.
             ours[name] = np.nan_to_num(ours[name], nan=-1)
             theirs[name] = np.nan_to_num(theirs[name], nan=-1)
-        weights = np.stack([run.weights[layer].numpy() for layer in range(len(run.weights))], axis=1)
+        heads = theirs["head_scores"].shape[2]
+        weights = stack_layers(list(run.weights.values()), run.kept_heads, heads).numpy()
         keys = ours["top_keys"]
         ordered = np.sort(keys, axis=-1)
         repeated = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)

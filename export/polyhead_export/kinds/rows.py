@@ -14,6 +14,7 @@ from polyhead_export.attention_ops import attention_weights
 from polyhead_export.forward_pass import AttentionPass, ForwardPass
 from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
 from polyhead_model import EncoderConfig, masks
+from polyhead_model.pruning import stack_layers
 
 
 class RowsGraph(GraphKind):
@@ -79,17 +80,19 @@ class RowsGraph(GraphKind):
             torch.arange(keys) <= rows[:, :, None] if attention.causal else None,
             None if mask is None else _take(mask, rows),
         )
-        layers = []
-        for layer in self.side_layers(config):
+        found = []
+        layers = self.side_layers(config)
+        kept = [config.heads_of(layer) for layer in layers]
+        for layer, numbers in zip(layers, kept, strict=True):
             if (weights := attention.weights.get(layer)) is not None:
-                layers.append(_take(weights, rows[:, None].expand(-1, config.heads, -1)))
+                found.append(_take(weights, rows[:, None].expand(-1, len(numbers), -1)))
                 continue
             queries = _take(attention.queries[layer], rows)
             window, bias = attention.windows[layer], attention.biases[layer]
             seen = visible if window is None else masks.combine(visible, _rows_of_all(window, rows))
             added = None if bias is None else _rows_of_all(bias, rows)
-            layers.append(attention_weights(queries, attention.keys[layer], config.heads, seen, added))
-        return torch.stack(layers, dim=1)
+            found.append(attention_weights(queries, attention.keys[layer], len(numbers), seen, added))
+        return stack_layers(found, kept, config.heads)
 
 
 def _rows_of_all(values: Tensor, rows: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Small pictures of attention maps."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -29,22 +27,26 @@ def blocks(lengths: Tensor, tokens: int) -> Tensor:
     return member / member.sum(1, keepdim=True).clamp(min=1)
 
 
-def thumbnails(attention: Sequence[Tensor], means: Tensor) -> Tensor:
-    """Shrink maps to pictures, each as bright as its brightest cell allows.
+def shrink(attention: Tensor, means: Tensor) -> Tensor:
+    """Shrink maps to the cells of pictures, [B, H, SIDE, SIDE]; rows are queries.
 
     Args:
-        attention: [B, H, T, T] of each layer.
+        attention: [B, H, T, T].
         means: [B, T, SIDE] of `blocks`.
-
-    Returns:
-        uint8 [B, L, H, SIDE, SIDE], rows are queries; 255 in the largest cell, 0 behind the sequence.
     """
-    cells = torch.stack([_shrunk(each, means) for each in attention], 1)
-    largest = cells.amax((3, 4), keepdim=True).clamp(min=torch.finfo(cells.dtype).tiny)
-    return (cells * (255 / largest)).round().to(torch.uint8)
-
-
-def _shrunk(attention: Tensor, means: Tensor) -> Tensor:
     batch, heads, size, _ = attention.shape
     columns = (attention.flatten(1, 2) @ means).reshape(batch, heads, size, SIDE)
     return means.transpose(1, 2)[:, None] @ columns
+
+
+def thumbnails(cells: Tensor) -> Tensor:
+    """Make pictures, each as bright as its brightest cell allows.
+
+    Args:
+        cells: [B, L, H, SIDE, SIDE] of `shrink`.
+
+    Returns:
+        uint8 [B, L, H, SIDE, SIDE]; 255 in the largest cell, 0 behind the sequence.
+    """
+    largest = cells.amax((3, 4), keepdim=True).clamp(min=torch.finfo(cells.dtype).tiny)
+    return (cells * (255 / largest)).round().to(torch.uint8)

@@ -1,6 +1,5 @@
 """The strongest keys of each query, and how much weight they leave."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,14 +30,14 @@ def strongest_keys(attention: Tensor) -> tuple[Tensor, Tensor]:
     return weights, keys
 
 
-def top_keys(layers: Sequence[tuple[Tensor, Tensor]], valid: Tensor) -> StrongestKeys:
+def top_keys(weights: Tensor, keys: Tensor, valid: Tensor) -> StrongestKeys:
     """Return the strongest keys of each query.
 
     Args:
-        layers: The result of `strongest_keys` for each layer.
+        weights: [B, L, H, T, ≤ TOP] of `strongest_keys`, the layers stacked.
+        keys: Likewise.
         valid: Boolean [B, T], True = token; the rows of padding have no keys.
     """
-    weights, keys = (torch.stack(each, 1) for each in zip(*layers, strict=True))
     weights = weights * valid[:, None, None, :, None].float()
     keys = torch.where(weights > 0, keys.float(), -1)
     residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(-1), 0).clamp(min=0)

@@ -93,8 +93,7 @@ class Engine:
             EngineError: Anything else went wrong.
         """
         options = ort.RunOptions()
-        batch, tokens = feeds[self._primary].shape[:2]
-        taken = self._signature.working_bytes(batch, tokens)
+        taken = self._working_bytes(feeds)
         with self._lock:
             if self._stopped:
                 raise EngineError(f"{self._signature.name} is stopped")
@@ -123,7 +122,7 @@ class Engine:
         feeds: dict[str, NDArray[Any]] = {}
         for spec in self._signature.feeds:
             fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill or 0
-            feeds[spec.name] = np.full(spec.at(sizes), fill, DTYPES[spec.datatype])
+            feeds[spec.name] = np.full(spec.left_out_at(sizes), fill, DTYPES[spec.datatype])
         return feeds
 
     def shrink(self) -> None:
@@ -142,6 +141,14 @@ class Engine:
             self._stopped = True
             for options in self._running:
                 options.terminate = True
+
+    def _working_bytes(self, feeds: Arrays) -> int:
+        batch, tokens = feeds[self._primary].shape[:2]
+        measures = self._signature.measures
+        if len(measures) == 1:
+            return self._signature.working_bytes(batch, tokens)
+        sizes = {letter: feeds[name].shape[axis] for letter, (name, axis) in measures.items()}
+        return self._signature.working_bytes(batch, max(sizes.values()), sizes)
 
     def _try_shrinking(self) -> None:
         """Shrink the arena of a GPU once. If onnxruntime has no arena of that name, such runs fail."""

@@ -80,7 +80,9 @@ def check_inputs(
     """
     inputs = _by_name(message, raw_count, signature)
     sizes: dict[str, int] = {}
-    for name in sorted(inputs, key=lambda name: name not in {signature.primary.name, TEXT}):
+    first = {signature.primary.name, TEXT}
+    # What is needed says how long sequences are, and what may be left out must fit.
+    for name in sorted(inputs, key=lambda name: (name not in first, inputs[name].spec.optional)):
         _check_shape(inputs[name], sizes, signature, settings)
     return [bounded(given, sizes) for given in inputs.values()], sizes
 

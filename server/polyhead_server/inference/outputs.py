@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DTYPE, LAYERS, LENGTHS, TOKENS
+from polyhead_proto.names import DTYPE, HEADS, LAYERS, LENGTHS, TOKENS
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -97,8 +97,9 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
     computed = 0 if spec.name in EXTRAS else math.prod(shape) * DTYPES[spec.datatype].itemsize
     selection: dict[int, Sequence[int]] = {}
     for axis, selector in output.selectors.items():
-        if selector.name == LAYERS and spec.layers is not None:
-            selection[axis] = selector.resolve_layers(spec.layers)
+        numbers = {LAYERS: spec.layers, HEADS: spec.heads}.get(selector.name)
+        if numbers is not None:
+            selection[axis] = selector.resolve_numbers(numbers)
         else:
             selection[axis] = selector.resolve(shape[axis], spec.axes[axis])
         shape[axis] = len(selection[axis])

@@ -60,21 +60,22 @@ class Selector:
             return range(*self.ranges[0])
         return self._distinct()
 
-    def resolve_layers(self, layers: Sequence[int]) -> Sequence[int]:
-        """Return the indices into an axis of these layers, which are named by their numbers.
+    def resolve_numbers(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Return the indices into an axis of layers or heads that have these numbers.
 
         Raises:
-            InvalidRequestError: A layer is not one of them, or given twice.
+            InvalidRequestError: One is not there, or given twice.
         """
-        place = {layer: index for index, layer in enumerate(layers)}
+        place = {number: index for index, number in enumerate(numbers)}
         for start, stop in self.ranges:
-            for layer in range(start, stop):
-                if layer not in place:
+            for number in range(start, stop):
+                if number not in place:
+                    pruned = "; the others were pruned" if self.name == names.HEADS else ""
                     raise InvalidRequestError(
-                        f"parameter {self.name} of {self.whose} must be some of its layers "
-                        f"({listed(layers)}), was {layer}"
+                        f"parameter {self.name} of {self.whose} must be some of its {self.name} "
+                        f"({listed(numbers)}{pruned}), was {number}"
                     )
-        return [place[layer] for layer in self._distinct()]
+        return [place[number] for number in self._distinct()]
 
     def _distinct(self) -> Sequence[int]:
         seen: dict[int, None] = {}

@@ -86,7 +86,7 @@ def read(
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill
-            feeds[spec.name] = np.full(spec.at(sizes), fill, DTYPES[spec.datatype])
+            feeds[spec.name] = np.full(spec.left_out_at(sizes), fill, DTYPES[spec.datatype])
     extras = _extras(feeds, tokens, template) if template.extras else {}
     extent = template.extent or plan_extent(
         template.outputs, sizes, signature, settings, tokens_bytes=len(extras.get(TOKENS, b""))

@@ -79,7 +79,7 @@ def make_template(
     effort = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
     if signature.length in sizes and TOKENS not in extras:
         extent = plan_extent(outputs, sizes, signature, settings)
-        effort = sum(math.prod(spec.at(sizes)) for spec in missing)
+        effort = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
         parameters=parameters,
@@ -101,12 +101,14 @@ def check_work(sizes: Mapping[str, int], signature: Signature, settings: Setting
         TooLargeError: There are too many tokens, or their attention takes too much memory.
     """
     batch, tokens = sizes["B"], _longest(sizes)
-    check_total(batch, tokens, settings.max_request_tokens)
+    letter = max(signature.sequences, key=sizes.__getitem__)
+    check_total(batch, tokens, settings.max_request_tokens, letter)
     needed = signature.working_bytes(batch, tokens, sizes)
     if needed > settings.max_working_bytes:
+        shown = " × ".join(f"{letter} {sizes[letter]}" for letter in ("B", *signature.sequences))
         fast = ", or the fast model if its output is enough" if signature.graph != "fast" else ""
         raise TooLargeError(
-            f"computing B {batch} × T {tokens} needs about {needed} bytes of memory, the limit is "
+            f"computing {shown} needs about {needed} bytes of memory, the limit is "
             f"{settings.max_working_bytes}: send fewer or shorter sequences{fast}"
         )
 

@@ -43,10 +43,13 @@ Datatype = Annotated[str, AfterValidator(_known)]
 GraphName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 Letter = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]{0,15}$")]
 """An axis: B joins requests; letters with a size in `Manifest.sizes` are fixed; all others are padded."""
-LAYER_AXES = ("L", "A")
+LAYER_AXIS = re.compile("L|A")
 """The letters of an axis of layers: all of them, or chosen ones."""
 
-LayerNumber = Annotated[int, Field(ge=0)]
+HEAD_AXIS = re.compile(r"H\d*")
+"""The letters of an axis of heads: all of them, or those that pruning left in a layer, such as H5."""
+
+IndexNumber = Annotated[int, Field(ge=0)]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Size = Annotated[int, Field(ge=1)]
 
@@ -66,21 +69,31 @@ class Tensor(_Model):
     """Its meaning, such as `tokens` or `attention`."""
     fill: Letter | bool | int | float | None = None
     """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
+    broadcasts: bool = False
+    """Whether the graph takes the fill with size 1 on the axes that vary, but for B."""
     below: Size | Letter | None = None
     """An input's integers must be from 0 to one less than this, or than the size of this axis."""
     range: tuple[float | None, float | None] | None = None
     """An input's floats must be finite, and from the first to the second; None: no bound."""
-    layer: LayerNumber | None = None
+    layer: IndexNumber | None = None
     """The encoder's layer whose weights an output of role `attention` holds."""
-    layers: tuple[LayerNumber, ...] | None = None
+    layers: tuple[IndexNumber, ...] | None = None
     """The encoder's layers along the axis of layers."""
+    heads: tuple[IndexNumber, ...] | None = None
+    """The numbers of the heads along the axis of heads, where others were pruned; None: all, from 0."""
     labels: tuple[str, ...] | None = None
     """Names along the last axis."""
+
+    @property
+    def letters(self) -> set[str]:
+        """All letters that it names."""
+        return {*self.axes, *(letter for letter in (self.fill, self.below) if isinstance(letter, str))}
 
     def names_problem(self, sizes: Mapping[str, int]) -> str | None:
         """Return what is wrong with the names of indices, if anything is."""
         along: Iterable[tuple[str, Sequence[object] | None, str | None]] = (
-            ("layers", self.layers, next((letter for letter in self.axes if letter in LAYER_AXES), None)),
+            ("layers", self.layers, self._letter(LAYER_AXIS)),
+            ("heads", self.heads, self._letter(HEAD_AXIS)),
             ("labels", self.labels, self.axes[-1]),
         )
         for what, names, letter in along:
@@ -88,6 +101,9 @@ class Tensor(_Model):
             if names is not None and (len(names) != size or len(set(names)) < len(names)):
                 return f"{what} must be one for each index of their axis, and different"
         return None
+
+    def _letter(self, pattern: re.Pattern[str]) -> str | None:
+        return next((letter for letter in self.axes if pattern.fullmatch(letter)), None)
 
 
 class Graph(_Model):
@@ -98,6 +114,8 @@ class Graph(_Model):
     outputs: Annotated[list[Tensor], Field(min_length=1)]
     maps: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """How many [T, T] values a run holds at once for each sequence, besides its outputs; None: 2 a head."""
+    map_axes: Annotated[tuple[tuple[Letter, Letter], ...], Field(min_length=1)] | None = None
+    """Instead of [T, T], the axes of those values: the largest of these, as they are not held together."""
 
     def problem(self, sizes: Mapping[str, int]) -> str | None:
         """Return what keeps a server from batching, padding and trimming it, if anything does."""
@@ -111,16 +129,15 @@ class Graph(_Model):
         if not any(tensor.fill is None and len(tensor.axes) > 1 for tensor in self.inputs):
             return "an input with an axis beside B must be needed"
         given = {letter for tensor in self.inputs for letter in tensor.axes} | set(sizes)
-        for tensor in (*self.inputs, *self.outputs):
-            named = (letter for letter in (tensor.fill, tensor.below) if isinstance(letter, str))
-            letters = {*tensor.axes, *named}
+        every = (*self.inputs, *self.outputs)
+        used = {tensor.name: tensor.letters for tensor in every}
+        for name, letters in (
+            {"map_axes": {letter for axes in self.map_axes or () for letter in axes}} | used
+        ).items():
             if missing := letters - given:
-                return (
-                    f"{tensor.name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
-                )
-            if problem := tensor.names_problem(sizes):
-                return f"{tensor.name}: {problem}"
-        return None
+                return f"{name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
+        problems = ((tensor.name, tensor.names_problem(sizes)) for tensor in every)
+        return next((f"{name}: {problem}" for name, problem in problems if problem), None)
 
 
 class ManifestEncoder(_Model):
@@ -130,6 +147,8 @@ class ManifestEncoder(_Model):
     heads: Size
     layers: Size
     head_width: Size | None = None
+    kept_heads: tuple[tuple[IndexNumber, ...], ...] | None = None
+    """The heads of each layer that pruning left; None: all."""
     causal: bool = False
     vocabulary: Size | None = None
     pooling: str | None = None

@@ -6,18 +6,37 @@ the longest of a batch and trimmed again. Shape letters: B batch, T tokens, D d_
 """
 
 import math
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import ATTENTION, ATTENTION_ROWS, HEADS, LAYERS, LENGTHS, QUERIES, TEXT, TOKENS, TOP
-from polyhead_server.repository.manifest import LAYER_AXES, GraphName, Manifest, Tensor
+from polyhead_proto.names import (
+    ATTENTION,
+    ATTENTION_ROWS,
+    CROSS_ATTENTION,
+    CROSS_ATTENTION_ROWS,
+    HEADS,
+    LAYERS,
+    LENGTHS,
+    QUERIES,
+    TEXT,
+    TOKENS,
+    TOP,
+)
+from polyhead_server.repository.manifest import HEAD_AXIS, LAYER_AXIS, GraphName, Manifest, Tensor
 
-SELECTED_AXES: Mapping[str, Collection[str]] = {HEADS: ("H",), LAYERS: LAYER_AXES, TOP: ("Top",)}
+SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
+    HEADS: HEAD_AXIS,
+    LAYERS: LAYER_AXIS,
+    TOP: re.compile("Top"),
+}
 """The letters of the axes from which parameters of outputs select; `queries` selects by role."""
+
+_WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +51,12 @@ class TensorSpec:
     role: str | None = None
     fill: str | bool | float | None = None
     """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
+    broadcasts: bool = False
     below: int | str | None = None
     range: tuple[float | None, float | None] | None = None
     layer: int | None = None
     layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
     labels: tuple[str, ...] | None = None
     optional: bool = False
     """A request may leave it out."""
@@ -57,17 +78,23 @@ class TensorSpec:
         """Return the shape, given the sizes of the axes that vary."""
         return tuple(self.sizes.get(letter) or sizes[letter] for letter in self.axes)
 
+    def left_out_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape of the fill of an input that a request leaves out."""
+        if not self.broadcasts:
+            return self.at(sizes)
+        return tuple(sizes["B"] if letter == "B" else self.sizes.get(letter, 1) for letter in self.axes)
+
     @property
     def is_attention(self) -> bool:
         """Whether it holds attention weights: numbers from 0 to 1."""
-        return self.role in {ATTENTION, ATTENTION_ROWS}
+        return self.role in _WEIGHTS
 
     def selected_axis(self, parameter: str) -> int | None:
         """Return the axis from which a parameter of the output selects; None: it does not apply."""
         if parameter == QUERIES:
-            return len(self.axes) - 2 if self.role == ATTENTION else None
+            return len(self.axes) - 2 if self.role in {ATTENTION, CROSS_ATTENTION} else None
         letters = SELECTED_AXES[parameter]
-        return next((axis for axis, letter in enumerate(self.axes) if letter in letters), None)
+        return next((axis for axis, letter in enumerate(self.axes) if letters.fullmatch(letter)), None)
 
     @property
     def is_per_sequence(self) -> bool:
@@ -110,8 +137,23 @@ class Signature:
     @cached_property
     def letters(self) -> tuple[str, ...]:
         """The axes that vary, without B; the primary input's come first."""
-        every = (letter for spec in (self.primary, *self.feeds) for letter in spec.axes[1:])
-        return tuple(dict.fromkeys(letter for letter in every if letter not in self.manifest.sizes))
+        return tuple(self.measures)
+
+    @cached_property
+    def measures(self) -> Mapping[str, tuple[str, int]]:
+        """By letter of the axes that vary, without B: an input and its axis from which the size is read."""
+        found: dict[str, tuple[str, int]] = {}
+        for spec in (self.primary, *self.feeds):
+            for axis, letter in enumerate(spec.axes[1:], 1):
+                if letter not in self.manifest.sizes and not spec.broadcasts:
+                    found.setdefault(letter, (spec.name, axis))
+        return found
+
+    @cached_property
+    def sequences(self) -> tuple[str, ...]:
+        """Those of the letters that are lengths of sequences, not numbers of indices into them."""
+        indices = {letter for spec in self.feeds if isinstance(spec.below, str) for letter in spec.axes[1:]}
+        return tuple(letter for letter in self.letters if letter not in indices - {*self.primary.axes})
 
     def feed(self, role: str) -> TensorSpec | None:
         """Return the first of the graph's inputs that has a role."""
@@ -123,18 +165,15 @@ class Signature:
         return self.manifest.limits.max_tokens
 
     def example_sizes(self, batch: int, tokens: int) -> dict[str, int]:
-        """Return sizes of the axes that vary: T of all but those whose inputs index another, which are 1."""
-        indices = {
-            letter for spec in self.feeds if isinstance(spec.below, str) for letter in spec.axes[1:]
-        } - {*self.primary.axes}
-        return {letter: 1 if letter in indices else tokens for letter in self.letters} | {"B": batch}
+        """Return sizes of the axes that vary: T of all sequences, and 1 of what indexes them."""
+        return {letter: tokens if letter in self.sequences else 1 for letter in self.letters} | {"B": batch}
 
     def working_bytes(self, batch: int, tokens: int, sizes: Mapping[str, int] | None = None) -> int:
         """Estimate the memory of a run of this size beyond the weights, in bytes.
 
-        Counts every output, asked for or not, as onnxruntime computes them all; the values [B, T, T] that the
-        manifest says, else one layer's scores and weights; and eight [B, T, D] values. Without `sizes`, all
-        axes that vary are T.
+        Counts every output, asked for or not, as onnxruntime computes them all; the values [B, T, T] (or of
+        other axes) that the manifest says, else one layer's scores and weights; and eight [B, T, D] values.
+        `tokens` is the longest of the sequences; without `sizes`, all axes that vary are as long.
         """
         outputs: int
         if sizes is None:
@@ -147,8 +186,11 @@ class Signature:
         maps, width = self.manifest.graphs[self.graph].maps, self.manifest.sizes.get("D", 1)
         if maps is None:
             maps = 2 * self.manifest.sizes.get("H", 1)
-        inside = tokens * (maps * tokens + 8 * width)
-        return batch * (outputs + 4 * inside)
+        area = tokens * tokens
+        if sizes is not None:
+            axes = self.manifest.graphs[self.graph].map_axes or ((self.length, self.length),)
+            area = max(sizes.get(first, tokens) * sizes.get(second, tokens) for first, second in axes)
+        return batch * (outputs + 4 * (maps * area + 8 * width * tokens))
 
     @cached_property
     def _output_bytes(self) -> Mapping[tuple[str, ...], int]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_proto.names import LENGTHS
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import Work
@@ -27,8 +26,10 @@ class Layout:
     outputs: Mapping[str, Axes]
     measures: tuple[tuple[str, int], ...] = ()
     """For each letter, an input and its axis from which the letter's size is read."""
-    lengths: str | None = None
-    """The input with each sequence's length without padding."""
+    lengths: tuple[tuple[str, int], ...] = ()
+    """The inputs with the lengths of sequences without padding, and the index of each one's letter."""
+    broadcasting: frozenset[str] = frozenset()
+    """The inputs that have size 1 on the axes that vary where a request left them out."""
 
     def sizes(self, works: Sequence[Work]) -> list[Sizes]:
         """Return the sizes of each request's letters."""
@@ -41,17 +42,16 @@ class Layout:
 def layout_of(signature: Signature) -> Layout:
     """Return the layout of a served graph."""
     letters = {letter: place for place, letter in enumerate(signature.letters)}
-    by_fill = (spec for spec in signature.feeds if spec.role == LENGTHS and spec.fill == signature.length)
-    lengths = next(by_fill, None)
-    ordered = (signature.primary, *signature.feeds)
     return Layout(
         inputs={spec.name: _axes(spec, letters) for spec in signature.feeds},
         outputs={spec.name: _axes(spec, letters) for spec in signature.results},
-        measures=tuple(
-            next((spec.name, spec.axes.index(letter)) for spec in ordered if letter in spec.axes)
-            for letter in letters
+        measures=tuple(signature.measures.values()),
+        lengths=tuple(
+            (spec.name, letters[spec.fill])
+            for spec in signature.feeds
+            if isinstance(spec.fill, str) and spec.fill in letters
         ),
-        lengths=None if lengths is None else lengths.name,
+        broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
     )
 
 
@@ -69,32 +69,53 @@ def assemble(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> A
     """
     if len(works) == 1:
         return works[0].feeds
-    longest = None if sizes.count(sizes[0]) == len(sizes) else _longest(sizes)
+    longest = None if sizes.count(sizes[0]) == len(sizes) else longest_of(sizes)
     feeds = {}
     for name in works[0].feeds:
         parts = [work.feeds[name] for work in works]
         axes = layout.inputs.get(name, ())
-        feeds[name] = _pad(parts, axes, longest) if longest and axes else np.concatenate(parts)
+        if name in layout.broadcasting:
+            feeds[name] = _broadcast(parts, axes, sizes)
+        else:
+            feeds[name] = _pad(parts, axes, longest) if longest and axes else np.concatenate(parts)
     return feeds
 
 
-def _longest(sizes: Sequence[Sizes]) -> Sizes:
+def longest_of(sizes: Sequence[Sizes]) -> Sizes:
+    """Return the largest size of each letter."""
     return tuple(map(max, zip(*sizes, strict=True)))
 
 
 def _pad(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
+    whole, row = _room(parts, axes, longest), 0
+    for part in parts:
+        where = [slice(size) for size in part.shape]
+        where[0] = slice(row, row := row + len(part))
+        whole[tuple(where)] = part
+    return whole
+
+
+def _broadcast(parts: Sequence[NDArray[Any]], axes: Axes, sizes: Sequence[Sizes]) -> NDArray[Any]:
+    """Join inputs some of which were left out; they stay small if all were."""
+    if all(part.shape[axis] == 1 for part in parts for axis, _ in axes):
+        # A value that was given for a sequence of length 1 holds for its padding, too.
+        return np.concatenate(parts)
+    whole, row = _room(parts, axes, longest_of(sizes)), 0
+    for part, own in zip(parts, sizes, strict=True):
+        where = [slice(None)] * part.ndim
+        where[0] = slice(row, row := row + len(part))
+        for axis, letter in axes:
+            where[axis] = slice(own[letter])
+        whole[tuple(where)] = part
+    return whole
+
+
+def _room(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
     shape = list(parts[0].shape)
     shape[0] = sum(len(part) for part in parts)
     for axis, letter in axes:
         shape[axis] = longest[letter]
-    whole = np.zeros(shape, parts[0].dtype)
-    row = 0
-    for part in parts:
-        where = [slice(size) for size in part.shape]
-        where[0] = slice(row, row + len(part))
-        whole[tuple(where)] = part
-        row += len(part)
-    return whole
+    return np.zeros(shape, parts[0].dtype)
 
 
 def outputs_of(works: Sequence[Work]) -> list[str]:
@@ -113,7 +134,7 @@ def split(outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], layout
     """
     if len(works) == 1:
         return [outputs]
-    longest = _longest(sizes)
+    longest = longest_of(sizes)
     parts: list[Arrays] = []
     row = 0
     for work, own in zip(works, sizes, strict=True):
@@ -135,7 +156,7 @@ def _trim(axes: Axes, sizes: Sizes) -> tuple[slice, ...]:
 
 def real_tokens(feeds: Arrays, layout: Layout, padded: int) -> int:
     """Count the tokens without padding."""
-    if layout.lengths is None:
+    if not layout.lengths:
         return padded
     # For so few numbers, NumPy's sum takes ten times as long.
-    return sum(feeds[layout.lengths].tolist())
+    return sum([sum(feeds[name].tolist()) for name, _ in layout.lengths])

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
-from polyhead_server.scheduling.batch import Layout, assemble, outputs_of, real_tokens, split
+from polyhead_server.scheduling.batch import Layout, assemble, longest_of, outputs_of, real_tokens, split
 from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
 
@@ -83,7 +83,11 @@ def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
     computed_ns = time.perf_counter_ns()
     outputs = split(values, works, sizes, layout)
     sequences = sum([work.batch for work in works])
-    padded = sequences * max([work.tokens // work.batch for work in works])
+    if len(layout.lengths) > 1:
+        longest = longest_of(sizes)
+        padded = sequences * sum([longest[letter] for _, letter in layout.lengths])
+    else:
+        padded = sequences * max([work.tokens // work.batch for work in works])
     execution = Execution(
         sequences=sequences,
         requests=len(works),

@@ -33,7 +33,7 @@ _LIMITS = (
 )
 """The settings that metadata shows, by their own names."""
 
-_OF_TENSORS = ("axes", "role", "fill", "below", "range", "layer", "layers", "labels")
+_OF_TENSORS = ("axes", "role", "fill", "below", "range", "layer", "layers", "heads", "labels")
 """The fields of tensors that metadata shows."""
 
 _SAMPLE_SECONDS = 0.5
@@ -128,6 +128,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.TENSORS: _tensors(signature),
         Property.LAYERS: encoder.layers,
         Property.HEADS: encoder.heads,
+        Property.KEPT_HEADS: None if encoder.kept_heads is None else json.dumps(encoder.kept_heads),
         Property.D_MODEL: encoder.d_model,
         Property.HEAD_WIDTH: encoder.head_size,
         Property.CAUSAL: str(encoder.causal).lower(),

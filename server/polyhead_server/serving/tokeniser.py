@@ -163,8 +163,8 @@ class Tokeniser:
         ]
 
 
-def check_total(batch: int, tokens: int, max_total: int) -> None:
-    """Check a padded batch's tokens before memory is allocated for them.
+def check_total(batch: int, tokens: int, max_total: int, letter: str = "T") -> None:
+    """Check a padded batch's tokens before memory is allocated for them; `letter` is their axis.
 
     Raises:
         TooLargeError: B × T is over the limit.
@@ -172,7 +172,7 @@ def check_total(batch: int, tokens: int, max_total: int) -> None:
     if batch * tokens > max_total:
         raise TooLargeError(
             f"a request must have at most {max_total} tokens, had {batch * tokens} "
-            f"(B {batch} × T {tokens}, padding included): send fewer or shorter sequences"
+            f"(B {batch} × {letter} {tokens}, padding included): send fewer or shorter sequences"
         )
 
 

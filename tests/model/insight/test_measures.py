@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polyhead_model.insight.measures import Measures, measure
 from polyhead_model.insight.patterns import patterns_of
-from polyhead_model.insight.thumbnails import SIDE, blocks, thumbnails
+from polyhead_model.insight.thumbnails import SIDE, blocks, shrink, thumbnails
 from polyhead_model.insight.top_keys import TOP, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
 
@@ -101,7 +101,8 @@ def test_top_keys_are_the_strongest(attention: Tensor, measures: Measures) -> No
 def test_a_short_sequence_has_fewer_keys() -> None:
     attention = torch.tensor([[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [0.3, 0.3, 0.4]])[None, None]
 
-    top = top_keys([strongest_keys(attention)], torch.tensor([[True, True, False]]))
+    weights, keys = strongest_keys(attention)
+    top = top_keys(weights[:, None], keys[:, None], torch.tensor([[True, True, False]]))
 
     nothing = [-1] * (TOP - 3)
     assert top.keys[0, 0, 0].tolist() == [[1, 2, 0, *nothing], [1, -1, -1, *nothing], [-1, -1, -1, *nothing]]
@@ -124,7 +125,7 @@ def test_a_thumbnail_has_queries_in_rows() -> None:
     attention = torch.zeros(1, 1, 4, 4)
     attention[0, 0, 3, 1] = 0.5
 
-    picture = thumbnails([attention], blocks(torch.tensor([4]), 4))[0, 0, 0]
+    picture = thumbnails(shrink(attention, blocks(torch.tensor([4]), 4))[:, None])[0, 0, 0]
 
     assert picture.nonzero().tolist() == [[3, 1]]
     assert picture[3, 1] == 255

@@ -38,7 +38,9 @@ def both_scores_of(
     patterns = patterns_of(seen, ids, classes)
     norms = torch.ones_like(attention[..., 0]) if norms is None else norms
     sums = row_sums(attention, norms, patterns, logits)
-    both = head_scores(RowSums(*(each[:, None] for each in sums)), attention.amax(3)[:, None], patterns.rows[:, None])
+    both = head_scores(
+        RowSums(*(each[:, None] for each in sums)), attention.amax(3)[:, None], patterns.rows[:, None]
+    )
     labels = score_names(tokens=ids is not None, classes=names)
     return [dict(zip(labels, scores[:, 0].unbind(2), strict=True)) for scores in both]
 

@@ -14,7 +14,7 @@ LAYOUT = Layout(
     inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},
     outputs={"output": ((1, 0),), "attention.0": ((2, 0), (3, 0)), "pooled": ()},
     measures=(("x", 1),),
-    lengths="lengths",
+    lengths=(("lengths", 0),),
 )
 T, TT = ((1, 0),), ((2, 0), (3, 0))
 RANDOM = np.random.default_rng(0)
@@ -120,4 +120,4 @@ def test_the_layout_follows_the_manifest(
     assert layout.inputs == inputs
     assert layout.outputs == outputs
     assert layout.measures == ((next(iter(inputs)), 1),)
-    assert layout.lengths == "lengths"
+    assert layout.lengths == (("lengths", 0),)

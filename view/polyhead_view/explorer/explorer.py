@@ -118,6 +118,12 @@ class Explorer:
         scores, maps = encoding.scores, encoding.attention or {}
         header = {
             **_header(encoding),
+            "pruned": [
+                f"{layer}.{head}"
+                for layer in (scores.layers if scores else maps)
+                for head in encoding.heads or ()
+                if encoding.is_pruned(layer, head)
+            ],
             "layers": list(scores.layers if scores else maps),
             "scores": list(scores.names if scores else ()),
         }

@@ -1,6 +1,7 @@
 """`polyhead heads`: find out what each head of a model does."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ def heads(
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
     truncate: Annotated[bool, Parameter(negative="")] = False,
+    ablate: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
     csv: Path | None = None,
     html: Path | None = None,
@@ -36,6 +38,9 @@ def heads(
         The server, and one of its models. The timeout is that of a batch of texts.
     truncate
         Truncate texts that are too long, instead of rejecting the corpus.
+    ablate
+        Also silence each head in turn, and measure how far the vectors move without it. The family must take
+        a head mask (polyhead export --head-mask). polyhead prune --scores reads what --json then writes.
     as_json
         Write JSON instead of a table: means, spreads and roles of each head, correlations of all pairs.
     csv
@@ -46,6 +51,7 @@ def heads(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+    from polyhead_view.heads.ablation import ablate_heads
     from polyhead_view.heads.corpus import read_corpus
     from polyhead_view.heads.formats import as_csv
     from polyhead_view.heads.formats import as_json as survey_as_json
@@ -67,7 +73,7 @@ def heads(
         disable=not terminal.is_terminal,
     )
     with connection.open() as client, bar:
-        task = bar.add_task("", total=len(corpus.texts))
+        task = bar.add_task("", total=len(corpus.texts) * (1 + ablate))
         try:
             survey = survey_heads(
                 client,
@@ -76,6 +82,15 @@ def heads(
                 truncate=truncate,
                 progress=lambda done, _: bar.update(task, completed=done),
             )
+            if ablate:
+                drift = ablate_heads(
+                    client,
+                    corpus.texts,
+                    model=connection.model,
+                    truncate=truncate,
+                    progress=lambda done, of: bar.update(task, completed=of + done),
+                )
+                survey = replace(survey, drift=drift)
         except InvalidRequest as error:
             raise InvalidRequest(corpus.located(str(error))) from error
     if csv is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from polyhead_view.heads.roles import ROLES, roles_of
+from polyhead_view.heads.roles import PRUNED, ROLES, roles_of
 from polyhead_view.heads.statistics import Redundancy, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey
 
@@ -19,40 +19,45 @@ JSON_FORMAT = 1
 def as_csv(survey: HeadSurvey) -> str:
     """Return two rows for each head: of attention weights (raw), and of norm-weighted attention (weighted).
 
-    The columns are layer, head, attention, roles, and of every score the mean, the standard deviation
-    (SCORE_sd) and the number of texts that have it (SCORE_texts). What is not defined is empty.
+    The columns are layer, head, attention, roles, drift where heads were silenced, and of every score the
+    mean, the standard deviation (SCORE_sd) and the number of texts that have it (SCORE_texts). What is not
+    defined is empty.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [f"{score}{suffix}" for score in survey.scores for suffix in ("", "_sd", "_texts")]
-    writer.writerow(["layer", "head", "attention", "roles", *columns])
+    silenced = [] if survey.drift is None else ["drift"]
+    writer.writerow(["layer", "head", "attention", "roles", *silenced, *columns])
     for at, layer in enumerate(survey.layers):
         for head in range(survey.heads):
             for kind, summary in _kinds(survey):
-                roles = "; ".join(role.name for role in roles_of(survey.scores, summary.mean[at, head]))
+                roles = "; ".join(role_names(survey, summary, at, head))
                 cells = [
                     "" if value is None else value
                     for of_score in _scores(survey, summary, at, head).values()
                     for value in of_score.values()
                 ]
-                writer.writerow([layer, head, kind, roles, *cells])
+                drift = [] if survey.drift is None else [_number(survey.drift[layer, head])]
+                writer.writerow([layer, head, kind, roles, *drift, *cells])
     return text.getvalue()
 
 
 def as_json(survey: HeadSurvey) -> str:
     """Return a JSON object: format, model, version, texts, tokens, rules, heads, redundancy.
 
-    Each of the heads has layer, head, and for raw and weighted the roles and the scores, with mean, sd and
-    texts. The redundancy has for raw and weighted the number of texts and the correlations, of which rows
-    and columns are in the order of the heads; or null. What is not defined is null.
+    Each of the heads has layer, head, drift where heads were silenced, and for raw and weighted the roles and
+    the scores, with mean, sd and texts. The redundancy has for raw and weighted the number of texts and the
+    correlations, of which rows and columns are in the order of the heads; or null. What is not defined is
+    null.
     """
     heads = [
         {
             "layer": layer,
             "head": head,
+            **({} if survey.drift is None else {"drift": _number(survey.drift[layer, head])}),
             **{
                 kind: {
-                    "roles": [role.name for role in roles_of(survey.scores, summary.mean[at, head])],
+                    "roles": role_names(survey, summary, at, head),
                     "scores": _scores(survey, summary, at, head),
                 }
                 for kind, summary in _kinds(survey)
@@ -82,6 +87,13 @@ def as_json(survey: HeadSurvey) -> str:
         ensure_ascii=False,
         allow_nan=False,
     )
+
+
+def role_names(survey: HeadSurvey, summary: ScoreSummary, at: int, head: int) -> list[str]:
+    """Return the names of a head's roles, given the row of its layer; "pruned" if the head is gone."""
+    if (survey.layers[at], head) in survey.pruned:
+        return [PRUNED]
+    return [role.name for role in roles_of(survey.scores, summary.mean[at, head])]
 
 
 def _kinds(survey: HeadSurvey) -> tuple[tuple[str, ScoreSummary], tuple[str, ScoreSummary]]:

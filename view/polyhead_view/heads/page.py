@@ -12,9 +12,10 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
+from polyhead_view.heads.formats import role_names
 from polyhead_view.heads.pictures import draw_redundancy, draw_score_maps
 from polyhead_view.heads.redundancy import most_alike
-from polyhead_view.heads.roles import role_counts, roles_of
+from polyhead_view.heads.roles import role_counts
 from polyhead_view.heads.statistics import HeadStatistics, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey, head_name
 
@@ -82,7 +83,8 @@ def _heads(survey: HeadSurvey, summary: ScoreSummary) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{layer}.{head}",
-            "roles": [role.name for role in roles_of(survey.scores, summary.mean[at, head])],
+            "roles": role_names(survey, summary, at, head),
+            "drift": None if survey.drift is None else f"{survey.drift[layer, head]:.4f}".replace("nan", "–"),
             "cells": [
                 (_number(mean), _number(sd), f"{100 * share:.0f}")
                 for mean, sd, share in zip(

@@ -25,6 +25,9 @@ BROAD = Role(
     "the entropy is at least 0.85 of that of attending to all tokens alike",
 )
 
+PRUNED = "pruned"
+"""What is said of a head that is gone, in place of roles."""
+
 ROLES = (
     Role("previous token", "previous", 0.5, "at least half of the attention goes to the token before"),
     Role("next token", "next", 0.5, "at least half of the attention goes to the token after"),

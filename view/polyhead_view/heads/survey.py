@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyhead_client import Client, Encoding, HeadScores, InvalidRequest, norm_weighted
 from polyhead_proto.names import Property
@@ -35,6 +36,10 @@ class HeadSurvey:
     """Of attention weights."""
     weighted: HeadStatistics
     """Of norm-weighted attention."""
+    pruned: frozenset[tuple[int, int]] = frozenset()
+    """Layer and head of each that the encoder has lost to pruning."""
+    drift: NDArray[np.float64] | None = None
+    """[L, H], see `ablate_heads`; None if heads were not silenced."""
 
     @property
     def heads(self) -> int:
@@ -106,6 +111,11 @@ def survey_heads(
         tokens=tokens,
         raw=raw.statistics(),
         weighted=weighted.statistics(),
+        pruned=frozenset(
+            (layer, head)
+            for layer, kept in enumerate(info.kept_heads or ())
+            for head in set(range(info.heads or 0)) - {*kept}
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """Print a survey for people."""
 
+import math
 from itertools import islice
 
 from rich.box import SIMPLE_HEAD
@@ -8,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polyhead_view.heads.redundancy import most_alike
-from polyhead_view.heads.roles import Role, nearest_role, role_counts, roles_of
+from polyhead_view.heads.roles import PRUNED, Role, nearest_role, role_counts, roles_of
 from polyhead_view.heads.statistics import Redundancy, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey, head_name
 
@@ -24,6 +25,8 @@ def print_table(survey: HeadSurvey, console: Console) -> None:
     table.add_column("head", justify="right")
     table.add_column("attention")
     table.add_column("norm-weighted")
+    if survey.drift is not None:
+        table.add_column("drift", justify="right")
     for at, layer in enumerate(survey.layers):
         for head in range(survey.heads):
             cells = (
@@ -33,15 +36,24 @@ def print_table(survey: HeadSurvey, console: Console) -> None:
                 str(layer),
                 str(head),
                 *cells,
+                *([] if survey.drift is None else [_drift(survey.drift[layer, head])]),
                 end_section=head == survey.heads - 1 and at + 1 < len(survey.layers),
             )
     console.print(table)
+    if survey.drift is not None:
+        console.print("drift: how far the vectors of the texts move, on average, if the head is silenced")
     _print_rules(survey, console)
     _print_pairs(survey, "attention", survey.raw.redundancy, console)
     _print_pairs(survey, "norm-weighted", survey.weighted.redundancy, console)
 
 
+def _drift(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4f}"
+
+
 def _roles(survey: HeadSurvey, summary: ScoreSummary, at: int, head: int) -> Text:
+    if (survey.layers[at], head) in survey.pruned:
+        return Text(PRUNED, style="dim")
     means = summary.mean[at, head]
     roles = roles_of(survey.scores, means)
     if roles:

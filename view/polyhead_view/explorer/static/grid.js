@@ -33,6 +33,9 @@ export class HeadGrid {
       const value = (pixel) => overview.thumbnails[from + Math.floor(pixel / shown) * side + (pixel % shown)];
       const share = (pixel) => shade(value(pixel) / 255, overview.tokens.length);
       paint(cell.firstChild, shown, shown, share);
+      const pruned = overview.pruned.includes(`${cell.dataset.layer}.${cell.dataset.head}`);
+      cell.classList.toggle("pruned", pruned);
+      cell.title = pruned ? "pruned" : "";
     });
   }
 
@@ -41,7 +44,7 @@ export class HeadGrid {
     this.cells.forEach((cell, at) => {
       const { layer, head } = cell.dataset;
       const off = silenced.has(`${layer}.${head}`);
-      const value = labels ? `, ${labels[at]}` : "";
+      const value = cell.classList.contains("pruned") ? ", pruned" : labels ? `, ${labels[at]}` : "";
       cell.style.borderColor = shares && !Number.isNaN(shares[at]) ? css(colourOf(shares[at])) : "";
       cell.classList.toggle("silenced", off);
       cell.setAttribute("aria-selected", selected === `${layer}.${head}`);

@@ -1,0 +1,218 @@
+"""Encoders that attend to a second sequence, against PyTorch's own modules and a plain loop."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.config import Activation, Norm
+
+D, H, F = 24, 3, 40
+NAMES = {
+    "attention.w_qkv.": "self_attn.in_proj_",
+    "attention.w_o.": "self_attn.out_proj.",
+    "cross_attention.w_qkv.": "multihead_attn.in_proj_",
+    "cross_attention.w_o.": "multihead_attn.out_proj.",
+    "attention_norm.": "norm1.",
+    "cross_attention_norm.": "norm2.",
+    "feed_forward_norm.": "norm3.",
+    "feed_forward.up.": "linear1.",
+    "feed_forward.down.": "linear2.",
+}
+
+
+def encoder(**fields: Any) -> Encoder:
+    torch.manual_seed(3)
+    made = Encoder(EncoderConfig(**{"d_model": D, "heads": H, "layers": 2, **fields}))
+    for parameter in made.parameters():  # biases and norms, too
+        nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def ragged(*shape: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries and memories of every pair of lengths, padded with NaN, and a length of 0 on each side."""
+    torch.manual_seed(5)
+    batch, tokens, keys = shape
+    query, memory = torch.randn(batch, tokens, D), torch.randn(batch, keys, D)
+    lengths = torch.tensor([tokens, 1, 0, tokens - 1][:batch])
+    memory_lengths = torch.tensor([keys - 1, keys, 2, 0][:batch])
+    for values, counts in ((query, lengths), (memory, memory_lengths)):
+        for row, count in zip(values, counts, strict=True):
+            row[count:] = math.nan
+    return query, lengths, memory, memory_lengths
+
+
+def in_proj(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Fused projections of a module that has separate ones."""
+    joined = dict(state)
+    for kind in ("weight", "bias"):
+        joined[f"{prefix}w_qkv.{kind}"] = torch.cat(
+            [joined.pop(f"{prefix}w_{each}.{kind}") for each in "qkv"]
+        )
+    return joined
+
+
+def test_attention_alone_is_torch_multihead_attention_layer_by_layer() -> None:
+    mine = encoder(cross_attention="alone")
+    query, lengths, memory, memory_lengths = ragged(4, 5, 7)
+    mask = torch.rand(4, 5, 7) < 0.7
+    result = mine(
+        query, lengths, memory=memory, memory_lengths=memory_lengths, memory_mask=mask, need_weights=True
+    )
+
+    assert result.attention is not None
+    assert result.cross_attention is None
+    assert [tuple(each.shape) for each in result.attention] == [(4, H, 5, 7)] * 2
+    for row in range(4):
+        t, s = int(lengths[row]), int(memory_lengths[row])
+        x = query[row, :t]
+        for number, layer in enumerate(mine.layers):
+            twin = nn.MultiheadAttention(D, H, batch_first=True)
+            state = in_proj(layer.state_dict(), "")
+            twin.load_state_dict(
+                {
+                    name.replace("w_qkv.", "in_proj_").replace("w_o.", "out_proj."): value
+                    for name, value in state.items()
+                }
+            )
+            seen = mask[row, :t, :s].any(1)
+            expected = torch.zeros(t, D) + layer.w_o.bias  # what a query gives that sees nothing
+            weights = torch.zeros(H, t, s)
+            if seen.any():
+                expected[seen], weights[:, seen] = twin(
+                    x[seen],
+                    memory[row, :s],
+                    memory[row, :s],
+                    attn_mask=~mask[row, :t, :s][seen],
+                    average_attn_weights=False,
+                )
+            torch.testing.assert_close(result.attention[number][row, :, :t, :s], weights)
+            assert not result.attention[number][row, :, t:].any()
+            assert not result.attention[number][row, :, :, s:].any()
+            x = expected
+        torch.testing.assert_close(result.output[row, :t], x)
+        assert not result.output[row, t:].any()
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(("activation", "causal"), [("gelu", True), ("relu", False)])
+def test_decoder_blocks_are_torch_transformer_decoder_layers(
+    norm: Norm, activation: Activation, causal: bool
+) -> None:
+    mine = encoder(
+        cross_attention="after_self",
+        feed_forward=F,
+        norm=norm,
+        activation=activation,
+        causal=causal,
+        layer_norm_epsilon=1e-5,
+    )
+    query, lengths, memory, memory_lengths = ragged(3, 5, 7)
+    result = mine(query, lengths, memory=memory, memory_lengths=memory_lengths, need_weights=True)
+
+    assert result.attention is not None
+    assert result.cross_attention is not None
+    for attention, keys in ((result.attention, 5), (result.cross_attention, 7)):
+        assert [tuple(each.shape) for each in attention] == [(3, H, 5, keys)] * 2
+    twins = []
+    for layer in mine.layers:
+        twin = nn.TransformerDecoderLayer(
+            D, H, F, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre"
+        )
+        state = in_proj(in_proj(layer.state_dict(), "attention."), "cross_attention.")
+        twin.load_state_dict(
+            {
+                theirs + name.removeprefix(ours): value
+                for name, value in state.items()
+                for ours, theirs in NAMES.items()
+                if name.startswith(ours)
+            }
+        )
+        twins.append(twin)
+    for row in range(3):
+        t, s = int(lengths[row]), int(memory_lengths[row])
+        x = query[row : row + 1, :t]
+        hidden = ~torch.ones(t, t, dtype=torch.bool).tril() if causal else None
+        for twin in twins:
+            x = twin(x, memory[row : row + 1, :s], tgt_mask=hidden) if t else x
+        torch.testing.assert_close(result.output[row, :t], x[0], atol=2e-5, rtol=1e-4)
+        for weights in result.cross_attention:
+            torch.testing.assert_close(weights[row, :, :t, :s].sum(-1), torch.ones(H, t))
+
+
+def test_fused_and_separate_projections_of_decoder_blocks_give_the_same() -> None:
+    mine = encoder(cross_attention="after_self", feed_forward=F)
+    fused = mine.fuse()
+    query, memory = torch.randn(2, 3, D), torch.randn(2, 4, D)
+
+    assert {name for name in fused.state_dict() if "w_qkv.weight" in name} == {
+        "layers.0.attention.w_qkv.weight",
+        "layers.1.attention.w_qkv.weight",
+    }
+    torch.testing.assert_close(fused(query, memory=memory).output, mine(query, memory=memory).output)
+    back = fused.split().state_dict()
+    assert all(torch.equal(back[name], value) for name, value in mine.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cross_attention": "both"}, "cross_attention must be one of alone, after_self, was 'both'"),
+        ({"cross_attention": "alone", "vocabulary": 9}, "vocabulary must be None, was 9"),
+        (
+            {"cross_attention": "alone", "causal": True},
+            "causal must be false where cross_attention is 'alone'",
+        ),
+        ({"cross_attention": "alone", "fused": True}, "fused must be false where cross_attention is 'alone'"),
+        ({"cross_attention": "after_self"}, "decoder blocks, which need feed_forward"),
+        (
+            {"cross_attention": "after_self", "feed_forward": 8, "head_mask_input": True},
+            "head_mask_input must be false where cross_attention is 'after_self'",
+        ),
+    ],
+)
+def test_a_configuration_that_would_have_no_effect_is_rejected(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EncoderConfig(**{"d_model": D, "heads": H, "layers": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        ({}, ValueError, "memory must be given"),
+        ({"memory": torch.zeros(1, 3, D)}, ValueError, r"memory must have the shape \[B = 2, S, D = 24\]"),
+        ({"memory": torch.zeros(2, 3, 5)}, ValueError, r"was \[2, 3, 5\]"),
+        ({"memory": torch.zeros(2, 0, D)}, ValueError, "S must be at least 1, was 0"),
+        ({"memory": torch.zeros(2, 3, D, dtype=torch.int64)}, TypeError, "memory must be floating point"),
+        (
+            {"memory": torch.zeros(2, 3, D), "memory_lengths": torch.tensor([3, 4])},
+            ValueError,
+            r"memory_lengths\[1\] must be between 0 and S \(3\), was 4",
+        ),
+        (
+            {"memory": torch.zeros(2, 3, D), "memory_mask": torch.ones(2, 3, 3, dtype=torch.bool)},
+            ValueError,
+            "memory_mask must have the shape",
+        ),
+        (
+            {"memory": torch.zeros(2, 3, D), "mask": torch.ones(2, 4, 4, dtype=torch.bool)},
+            ValueError,
+            "mask must be None: this encoder attends to the memory alone",
+        ),
+    ],
+)
+def test_a_memory_that_does_not_fit_is_rejected(
+    inputs: dict[str, Tensor], error: type[Exception], message: str
+) -> None:
+    mine = Encoder(EncoderConfig(d_model=D, heads=H, layers=1, cross_attention="alone"))
+    with pytest.raises(error, match=message):
+        mine(torch.zeros(2, 4, D), **inputs)
+
+
+def test_other_encoders_take_no_memory() -> None:
+    mine = Encoder(EncoderConfig(d_model=D, heads=H, layers=1))
+    with pytest.raises(ValueError, match="memory must be None: this encoder has no cross_attention"):
+        mine(torch.zeros(2, 4, D), memory=torch.zeros(2, 4, D))

@@ -1,0 +1,90 @@
+"""Measure how far the outputs of a model move when one of its heads is silenced.
+
+Shape letters: H heads, L layers, T tokens, D d_model.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client import Client, InvalidRequest, ModelInfo
+from polyhead_proto.names import HEAD_MASK, POOLED
+
+
+def check_head_mask(info: ModelInfo) -> None:
+    """Check that a family takes a head mask.
+
+    Raises:
+        InvalidRequest: It does not.
+    """
+    if HEAD_MASK not in info.inputs or info.layers is None or info.heads is None:
+        raise InvalidRequest(
+            f"ablation silences heads, but {info.family} takes no head mask: export it with --head-mask"
+        )
+
+
+def ablate_heads(
+    client: Client,
+    corpus: Sequence[str],
+    *,
+    model: str | None = None,
+    truncate: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> NDArray[np.float64]:
+    """Silence one head at a time: the mean over the texts of ‖y − y without the head‖.
+
+    y is the pooled vector; where a model does not pool, the tokens' vectors / √T, so that texts of all
+    lengths count the same. A call has one text many times, once for each head.
+
+    Args:
+        client: A client of the server.
+        corpus: The texts.
+        model: The family; None means the only one that takes texts.
+        truncate: Whether to truncate texts that are too long, instead of raising an error.
+        progress: Called with the number of texts that are done, and of all.
+
+    Returns:
+        [L, H]; NaN for heads that were pruned.
+
+    Raises:
+        InvalidRequest: There is no text, a text is too long, or the family takes no head mask.
+        PolyheadError: The call failed.
+    """
+    if not corpus:
+        raise InvalidRequest("corpus must have a text, was empty")
+    info = client.model(client.encode(corpus[0], model=model, truncate=truncate).model)
+    check_head_mask(info)
+    layers, heads = info.layers or 0, info.heads or 0
+    kept = info.kept_heads or (tuple(range(heads)),) * layers
+    silenced = [(layer, head) for layer, numbers in enumerate(kept) for head in numbers]
+    head_mask = np.ones((len(silenced) + 1, layers, heads), np.float32)  # the last one silences none
+    for row, head in enumerate(silenced):
+        head_mask[row, *head] = 0
+    moved = np.zeros(len(silenced))
+    for done, text in enumerate(corpus):
+        try:
+            encoding = client.encode(
+                [text] * len(head_mask),
+                model=model,
+                output=POOLED not in info.outputs,
+                tokens=False,
+                head_mask=head_mask,
+                truncate=truncate,
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error).replace("text[0]", f"text[{done}]")) from error
+        *without, whole = _vectors(encoding.output if encoding.pooled is None else encoding.pooled)
+        moved += [np.linalg.norm(each - whole) for each in without]
+        if progress is not None:
+            progress(done + 1, len(corpus))
+    drift = np.full((layers, heads), np.nan)
+    drift[tuple(np.transpose(silenced))] = moved / len(corpus)
+    return drift
+
+
+def _vectors(outputs: Any) -> list[NDArray[np.float64]]:
+    """Return one vector of each sequence, or its tokens' vectors / √T."""
+    arrays = [np.asarray(each, np.float64) for each in outputs]
+    return [array / np.sqrt(max(len(array), 1)) if array.ndim == 2 else array for array in arrays]
