@@ -16,7 +16,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost int8 peers agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,9 @@ int8: $(VENV)/dev  ## Measure what int8 gains over fp32, and what it changes
 
 attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
 	$(BIN)/python benchmarks/attention_cost.py
+
+bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
+	$(BIN)/python benchmarks/head_costs.py
 
 peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measure polyhead beside Triton and KServe, each in an environment of its own
 	PYTHONPATH=benchmarks $(BIN)/python -m peers \

@@ -29,11 +29,11 @@ def page(result: Mapping[str, Any]) -> str:
         "# What heads cost",
         "",
         f"Made by `make bench-heads`: {made_with(result['fingerprint'])}; {threads} "
-        f"thread{'s' * (threads > 1)} a run.",
+        f"{'threads' if threads > 1 else 'thread, CPU time'} a run.",
         "",
         "One layer of attention, D = 768, B = 1, in process. What is compared runs in turn; a ratio is the "
-        "median over pairs of runs of the same turn, with quartiles. First, every output is compared with that "
-        "of heads that are computed one after the other.",
+        "median over pairs of runs of the same turn, with quartiles. First, every output is compared with "
+        "that of heads that are computed one after the other.",
         "",
         "![What heads cost](head-costs.png)",
         "",
@@ -55,62 +55,50 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 9), layout="constrained")
-    (ratios, each), (narrower, more) = figure.subplots(2, 2)
-    lengths = result["by_length"]
+    (ratios, times), (narrower, more) = figure.subplots(2, 2)
+    lengths, by_heads = result["by_length"], result["by_heads"]
     tokens = [one["tokens"] for one in lengths]
     for name, colour in _COLOURS.items():
-        values = [one["compared"][name] for one in lengths if name in one["compared"]]
-        if not values:
-            continue
-        style = "--" if name == "projections alone" else "-"
-        each.plot(
-            tokens, [1e3 * v["ms"] / t for v, t in zip(values, tokens, strict=True)], style, color=colour
-        )
-        _band(ratios, tokens, values, colour, style, name)
+        if values := [one["compared"][name] for one in lengths if name in one["compared"]]:
+            style = {"color": colour, "linestyle": "--" if name == "projections alone" else "-"}
+            times.plot(tokens, [1e3 * v["ms"] / t for v, t in zip(values, tokens, strict=True)], **style)
+            _plot_ratios(ratios, tokens, values, label=name, **style)
     ratios.set(title="Implementations, 12 heads of width 64", ylabel="time, × onnxruntime fast")
-    each.set(title="A token's time grows once attention outweighs projections", ylabel="µs a token")
-    for axes in (ratios, each):
-        axes.set(xscale="log", yscale="log", xlabel="tokens (T)", xticks=tokens, xticklabels=tokens)
-        axes.minorticks_off()
-    ratios.set(yticks=(0.5, 1, 2, 3, 4), yticklabels=(0.5, 1, 2, 3, 4))
-    for axes, title, is_drawn in (
-        (narrower, "More heads of the same D: K = 768 / H", lambda heads, width: heads * width == 768),
-        (more, "More heads of the same width: K = 64", lambda heads, width: width == 64),
+    times.set(title="The time of a token, 12 heads of width 64", ylabel="µs a token")
+    for axes in (ratios, times):
+        axes.set(xscale="log", xlabel="tokens (T)", xticks=tokens, xticklabels=tokens)
+    heads = sorted({int(shape.split()[0]) for shape in by_heads[0]["compared"]})
+    for axes, title, width in (
+        (narrower, "More heads of the same D: K = 768 / H", lambda count: 768 // count),
+        (more, "More heads of the same width: K = 64", lambda count: 64),
     ):
-        for one in result["by_heads"]:
-            chosen = {
-                shape[0]: values
-                for key, values in one["compared"].items()
-                if is_drawn(*(shape := tuple(map(int, key.split(" × ")))))
-            }
-            name = one["implementation"]
-            style = "-" if one["tokens"] == result["by_heads"][0]["tokens"] else "--"
-            _band(
+        for one in by_heads:
+            values = [one["compared"][f"{count} × {width(count)}"] for count in heads]
+            _plot_ratios(
                 axes,
-                list(chosen),
-                list(chosen.values()),
-                _COLOURS[name],
-                style,
-                f"{name}, T = {one['tokens']}",
+                heads,
+                values,
+                label=f"{one['implementation']}, T = {one['tokens']}",
+                color=_COLOURS[one["implementation"]],
+                linestyle="-" if one["tokens"] == by_heads[0]["tokens"] else "--",
             )
-        axes.set(xscale="log", title=title, xlabel="heads (H)", ylabel="time, × 12 heads of width 64")
-        axes.set(xticks=list(chosen), xticklabels=list(chosen))
+        axes.set(title=title, ylabel="time, × 12 heads of width 64")
+        axes.set(xscale="log", xlabel="heads (H)", xticks=heads, xticklabels=heads)
+    for axes in (ratios, times, narrower, more):
         axes.minorticks_off()
-    for axes in (ratios, each, narrower, more):
+        axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    ratios.legend(fontsize=8, frameon=False)
-    narrower.legend(fontsize=8, frameon=False, ncols=2)
-    figure.savefig(path, dpi=120)
+    ratios.legend(fontsize=8, frameon=False, ncols=2)
+    more.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=100)
 
 
-def _band(
-    axes: "Axes", x: Sequence[int], values: Sequence[Mapping[str, float]], colour: str, style: str, name: str
-) -> None:
+def _plot_ratios(axes: "Axes", x: Sequence[int], values: Sequence[Mapping[str, float]], **style: str) -> None:
     """Draw ratios with their quartiles."""
-    axes.plot(x, [each["ratio"] for each in values], style, color=colour, label=name, linewidth=1.5)
+    axes.plot(x, [each["ratio"] for each in values], linewidth=1.5, **style)  # type: ignore[arg-type]
     low, high = ([each[end] for each in values] for end in ("low", "high"))
-    axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _lengths(lengths: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, str]]:

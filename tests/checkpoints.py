@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
 # One layer: what differs between checkpoint types is in each, and exports take longer with more.
 SIZES = {
@@ -170,27 +170,80 @@ def random_model(dialect: str, head: str = "Model", **changes: Any) -> Any:
     return model
 
 
-def write_checkpoint(folder: Path, dialect: str, *, head: str = "Model", activation: str = "gelu") -> None:
-    """Write a folder as transformers has it: configuration, weights, tokenizer."""
+def write_checkpoint(
+    folder: Path,
+    dialect: str,
+    *,
+    head: str = "Model",
+    activation: str = "gelu",
+    inputs: Sequence[str] | None = None,
+    **config: Any,
+) -> None:
+    """Write a folder as transformers has it: configuration, weights, tokenizer.
+
+    `inputs` are what the tokenizer says that it gives, beside ids and mask.
+    """
     tokenizer = roberta_tokenizer() if dialect in ROBERTA else bert_tokenizer()
     name = "activation" if dialect == "distilbert" else "hidden_act"
-    changes = {"vocab_size": tokenizer.get_vocab_size(), name: activation}
+    changes = {"vocab_size": tokenizer.get_vocab_size(), name: activation, **config}
     random_model(dialect, head, **changes).save_pretrained(folder)
     # The dialects' own classes would take tokenizers of their own kind only.
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
-    write_tokenizer_files(folder, dialect, tokenizer, config)
+    files: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 50}
+    if inputs is not None:
+        files["model_input_names"] = ["input_ids", *inputs, "attention_mask"]
+    write_tokenizer_files(folder, dialect, tokenizer, files)
+
+
+POOLINGS: Mapping[str, Any] = {
+    "last": "lasttoken",
+    "weighted_mean": "weightedmean",
+    "mean_sqrt_len": "mean_sqrt_len_tokens",
+}
+"""Our names → those of sentence-transformers, where they differ."""
+
+OTHER_PROMPTS = {"passage": "a passage: ", "none": ""}
 
 
 def sentence_transformer(
-    checkpoint: Path | Any, *, pooling: str | None, normalise: bool, prompt: str | None = None
+    checkpoint: Path | Any,
+    *,
+    pooling: str | None,
+    normalise: bool,
+    prompt: str | None = None,
+    dense: Sequence[Any] = (),
 ) -> Any:
-    """What sentence-transformers makes of a folder or of a `Transformer`; a prompt is applied by default."""
+    """What sentence-transformers makes of a folder or of a `Transformer`.
+
+    A prompt is applied by default, and there are others. Activations of `dense` are those of layers of other
+    widths, which follow the pooling; None in their place normalises.
+    """
     modules: list[Any] = [Transformer(str(checkpoint)) if isinstance(checkpoint, Path) else checkpoint]
     if pooling is not None:
-        modules.append(Pooling(16, pooling))
+        modules.append(Pooling(16, POOLINGS.get(pooling, pooling)))
+    width = 16
+    for number, activation in enumerate(dense):
+        if activation is None:
+            modules.append(Normalize())
+            continue
+        modules.append(random_dense(width, width - 3, activation, bias=number % 2 == 0))
+        width -= 3
     if normalise:
         modules.append(Normalize())
     prompts: dict[str, Any] = (
-        {} if prompt is None else {"prompts": {"mine": prompt}, "default_prompt_name": "mine"}
+        {}
+        if prompt is None
+        else {"prompts": {"mine": prompt, **OTHER_PROMPTS}, "default_prompt_name": "mine"}
     )
     return SentenceTransformer(modules=modules, device="cpu", **prompts)
+
+
+def random_dense(width: int, out: int, activation: Any, *, bias: bool) -> Any:
+    """A dense layer of sentence-transformers."""
+    with torch.random.fork_rng():
+        torch.manual_seed(width)
+        return Dense(width, out, bias=bias, activation_function=activation)
+
+
+def cross_encoder(checkpoint: Path) -> Any:
+    """What sentence-transformers makes of a classifier's folder; scores are the logits."""
+    return CrossEncoder(str(checkpoint), device="cpu", activation_fn=torch.nn.Identity())

@@ -49,6 +49,9 @@ FAMILIES = {
 TEXT_MAX_TOKENS = 16
 """At which `tiny-tokens` refuses text, or cuts it."""
 
+PROMPTS = {"query": "the big ", "passage": "a "}
+"""What requests may have put before texts of `tiny-tokens`; none is by default."""
+
 
 def build_encoder(name: str) -> Encoder:
     """The encoder that the family `name` was exported from."""
@@ -85,7 +88,7 @@ def _one_operator_registry() -> Iterator[None]:
         yield
 
 
-def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """A folder that the first process of a run makes, and that all of them read."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -112,7 +115,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 build_encoder(name),
                 name,
                 folder,
-                tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+                tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS, prompts=PROMPTS)
                 if config.vocabulary
                 else None,
             )
@@ -130,12 +133,13 @@ def minilm_checkpoint() -> Path:
 def minilm_address(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `polyhead serve`, as a process of its own, serves what `polyhead export` made of it."""
     polyhead = Path(sys.executable).with_name("polyhead")
-    export = [polyhead, "export", "--checkpoint", minilm_checkpoint, "--name", "minilm", "--models"]
-    models = made_once(
-        tmp_path_factory,
-        "minilm",
-        lambda folder: subprocess.run([*export, folder], check=True, capture_output=True),
-    )
+    source = ["--checkpoint", str(minilm_checkpoint), "--name", "minilm"]
+
+    def export(folder: Path) -> None:
+        command = [str(polyhead), "export", *source, "--models", str(folder)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    models = made_once(tmp_path_factory, "minilm", export)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

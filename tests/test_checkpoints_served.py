@@ -1,12 +1,13 @@
 """Checkpoints through export and a real server, against sentence-transformers and transformers.
 
-An export takes seconds, so not every combination is exported: every pooling of each kind of graph is, with
-dialects, activations, normalisation and prompts spread over them. tests/model/test_sentence_transformers.py
-has all combinations without an export, and tests/test_configurations.py what no checkpoint can say.
+An export takes seconds, so not every combination is exported: every pooling is, with dialects, activations,
+dense layers, normalisation and prompts spread over them, and classifiers of two kinds.
+tests/model/test_sentence_transformers.py and tests/model/test_checkpoint.py have all combinations without an
+export, and tests/test_configurations.py what no checkpoint can say.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +15,14 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from tests.checkpoints import ROBERTA, sentence_transformer, tokens_of, write_checkpoint
+from tests.checkpoints import (
+    OTHER_PROMPTS,
+    ROBERTA,
+    cross_encoder,
+    sentence_transformer,
+    tokens_of,
+    write_checkpoint,
+)
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client
@@ -23,7 +31,11 @@ from polyhead_model.config import Activation, Pooling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-POOLINGS = (None, *get_args(Pooling))
+POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
+    (None, "mean", "last", "cls"),
+    (None, "max", "weighted_mean", "mean_sqrt_len"),
+)
+DENSE = (torch.nn.Tanh(), None, torch.nn.GELU())
 ACTIVATIONS = get_args(Activation)
 THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
 PROMPT = "query: "
@@ -42,6 +54,7 @@ class Trained:
     activation: Activation
     normalise: bool
     prompt: str | None
+    dense: tuple[Any, ...]
 
 
 def trained() -> list[Trained]:
@@ -53,9 +66,10 @@ def trained() -> list[Trained]:
             activation=ACTIVATIONS[(row + group) % len(ACTIVATIONS)],
             normalise=pooling is not None and (row + group) % 2 == 0,
             prompt=PROMPT if pooling is not None and (row // 2 + group) % 2 == 0 else None,
+            dense=DENSE[: 3 * group + row] if pooling is not None and row != 2 else (),
         )
         for group in range(len(DIALECTS))
-        for row, pooling in enumerate(POOLINGS)
+        for row, pooling in enumerate(POOLINGS[group])
     ]
 
 
@@ -63,11 +77,13 @@ def test_the_rows_are_spread() -> None:
     """What is spread over the rows is spread: nothing is bound to one pooling."""
     rows = trained()
     assert {row.dialect for row in rows} == {name for group in DIALECTS for name in group}
-    for field in ("activation", "normalise", "prompt"):
+    assert {row.pooling for row in rows} == {None, *get_args(Pooling)}
+    for field in ("activation", "normalise", "prompt", "dense"):
         poolings = {getattr(row, field): set[str | None]() for row in rows}
         for row in rows:
             poolings[getattr(row, field)].add(row.pooling)
-        assert all(len(found) >= 2 for found in poolings.values())
+        assert len(poolings) >= 2
+        assert sum(len(found) >= 2 for found in poolings.values()) >= 2
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +93,9 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for row in trained():
         bare = tmp_path_factory.mktemp("bare")
         write_checkpoint(bare, row.dialect, activation=THEIR_ACTIVATIONS[row.activation])
-        model = sentence_transformer(bare, pooling=row.pooling, normalise=row.normalise, prompt=row.prompt)
+        model = sentence_transformer(
+            bare, pooling=row.pooling, normalise=row.normalise, prompt=row.prompt, dense=row.dense
+        )
         model.save_pretrained(str(bare / "saved"), create_model_card=False)
         found[row.name] = type(model)(str(bare / "saved"), device="cpu") if row.pooling else model
     return found
@@ -95,8 +113,32 @@ def models(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory)
     return repository
 
 
+CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
+    "bert": {"inputs": ["token_type_ids"], "num_labels": 1},
+    "electra": {"inputs": [], "id2label": {0: "no", 1: "yes"}},
+    "roberta": {"num_labels": 3},
+}
+"""Dialects of classifiers, which differ in whether pairs have token types, and what they are made with."""
+
+
 @pytest.fixture(scope="module")
-def client(models: Path) -> Iterator[Client]:
+def rerankers(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """What sentence-transformers loads from the classifiers that are exported, one of them its own folder."""
+    found = {}
+    for dialect, options in CLASSIFIERS.items():
+        folder = tmp_path_factory.mktemp("classifier")
+        write_checkpoint(folder, dialect, head="ForSequenceClassification", **options)
+        found[dialect] = cross_encoder(folder)
+        if dialect == "bert":
+            found[dialect].save_pretrained(str(folder / "saved"))
+            folder = folder / "saved"
+        built = from_checkpoint(folder, dialect, pooling="last", strict=True).build()
+        export_family(built.encoder, f"classifier-{dialect}", models, tokenizer=built.tokenizer)
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(models: Path, rerankers: Any) -> Iterator[Client]:
     with serving(quick_settings(models)) as server, Client(server.address) as one:
         yield one
 
@@ -149,6 +191,55 @@ def test_checkpoints(row: Trained, references: dict[str, Any], client: Client) -
 
 
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)
+def test_a_request_may_name_another_prompt(row: Trained, references: dict[str, Any], client: Client) -> None:
+    model, sentences = references[row.name], texts(row.dialect)
+    assert client.model(row.name).prompts == model.prompts
+    assert OTHER_PROMPTS.items() <= model.prompts.items()
+
+    for name in ("mine", "passage", "none"):
+        pooled: Any = client.encode(sentences, model=row.name, prompt_name=name).pooled
+        np.testing.assert_allclose(pooled, model.encode(sentences, prompt_name=name), rtol=1e-5, atol=1e-5)
+    without: Any = client.encode(sentences, model=row.name, prompt_name="").pooled
+    np.testing.assert_allclose(without, model.encode(sentences, prompt=""), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dialect", CLASSIFIERS)
+def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client) -> None:
+    model = rerankers[dialect]
+    first = texts(dialect)
+    second = [*first[1:], "a b c d e f g h " * 30]
+    labels = tuple(model.model.config.id2label.values())
+    expected = model.predict(list(zip(first, second, strict=True))).reshape(len(first), len(labels))
+    scale = np.abs(expected).max()
+
+    pairs: Any = client.encode(first, text_pair=second, model=f"classifier-{dialect}", truncate=True)
+    alone: Any = client.encode(first[0], text_pair=second[0], model=f"classifier-{dialect}", attention=True)
+
+    assert scale > 0.1
+    np.testing.assert_allclose(pairs.logits, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(alone.logits, expected[0], rtol=0, atol=1e-5)
+    assert pairs.labels == alone.labels == labels
+    assert alone.attention[0].shape[1] == len(alone.tokens) == len(pairs.tokens[0])
+    assert alone.pooled.shape == (16,)  # as asked for, beside the logits
+    types = client.model(f"classifier-{dialect}").inputs.keys() & {"token_type_ids"}
+    batch = model.tokenizer(first[:2], second[:2], padding=True, return_tensors="np")
+    by_ids: Any = client.encode(
+        batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        token_type_ids=batch["token_type_ids"] if types and "token_type_ids" in batch else None,
+        model=f"classifier-{dialect}",
+        pooled=False,
+        output=False,
+    )
+    np.testing.assert_allclose(by_ids.logits, expected[:2], rtol=0, atol=1e-5)
+    # A single text.
+    with torch.inference_mode():
+        one = model.model(**model.tokenizer(first[0], return_tensors="pt")).logits
+    single: Any = client.encode(first[0], model=f"classifier-{dialect}").logits
+    np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)
 def test_long_text_is_cut_with_its_prompt(row: Trained, references: dict[str, Any], client: Client) -> None:
     long = ["a b c d e f g h " * 30]
 
@@ -170,10 +261,12 @@ def test_prompts_may_be_left_to_the_callers(tmp_path: Path) -> None:
     model = sentence_transformer(tmp_path / "bare", pooling="mean", normalise=True, prompt=PROMPT)
     model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
 
-    def tokenizer_prompt(**options: bool) -> str:
-        built: Built = from_checkpoint(tmp_path / "saved", "any", **options).build()
+    def tokenizer_prompt(name: str | None) -> str:
+        built: Built = from_checkpoint(tmp_path / "saved", "any", prompt_name=name).build()
         assert built.tokenizer is not None
+        assert built.tokenizer.prompts == model.prompts
         return built.tokenizer.prompt
 
-    assert tokenizer_prompt() == PROMPT
-    assert not tokenizer_prompt(prompt=False)
+    assert tokenizer_prompt(None) == PROMPT
+    assert not tokenizer_prompt("")
+    assert tokenizer_prompt("passage") == OTHER_PROMPTS["passage"]

@@ -14,12 +14,19 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import Client
 from polyhead_export import export_family
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import Classifier, Dense, Encoder, EncoderConfig
 from polyhead_model.config import Activation, Norm, Pooling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-POOLINGS = (None, *get_args(Pooling))
+POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
+    (None, "mean", "cls", "max"),
+    (None, "last", "weighted_mean", "mean_sqrt_len"),
+    (None, "last", "mean", "max"),
+)
+"""By kind of layers."""
+DENSE = (Dense(width=6, activation="mish", bias=False), Dense(width=9, activation="elu", norm=True))
+CLASSIFIER = Classifier(labels=("no", "maybe", "yes"), pooling="weighted_mean", dense=DENSE, bias=False)
 ACTIVATIONS = get_args(Activation)
 LAYERS: tuple[dict[str, Any], ...] = (
     *({"feed_forward": 24, "norm": norm, "final_norm": norm == "pre"} for norm in get_args(Norm)),
@@ -38,6 +45,8 @@ def configurations() -> dict[str, EncoderConfig]:
             activation=ACTIVATIONS[(row + kind + 1) % len(ACTIVATIONS)],
             pooling=pooling,
             normalise=pooling is not None and (row + kind) % 2 == 1,
+            dense=DENSE[: row - 1] if row > 1 else (),
+            classifier=CLASSIFIER if (row + kind) % 3 == 0 else None,
             bias=row % 2 == 0,
             fused=(row + kind) % 2 == 0,
             causal=row == kind,
@@ -49,7 +58,7 @@ def configurations() -> dict[str, EncoderConfig]:
             padding_id=7 if row == 1 else None,
         )
         for kind in range(len(LAYERS))
-        for row, pooling in enumerate(POOLINGS)
+        for row, pooling in enumerate(POOLINGS[kind])
     }
 
 
@@ -63,11 +72,13 @@ def build(name: str, config: EncoderConfig) -> Encoder:
     return encoder
 
 
-def test_every_pair_is_there() -> None:
-    """Every pooling meets every kind of layer and, in blocks, every activation but one."""
+def test_what_there_is_to_test_is_spread() -> None:
+    """Every pooling is there, dense layers and a classifier are, and in blocks every activation."""
     all_ = configurations().values()
-    assert len({(one.pooling, one.norm, one.feed_forward is None) for one in all_}) == 4 * 3
-    assert len({(one.pooling, one.activation) for one in all_ if one.feed_forward}) == 4 * 2
+    assert {one.pooling for one in all_} == {None, *get_args(Pooling)}
+    kinds = {(len(one.dense), one.norm, one.feed_forward is None) for one in all_}
+    assert len(kinds) == len(LAYERS) * (1 + len(DENSE))
+    assert len({one.pooling is None for one in all_ if one.classifier}) == 2
     assert {one.activation for one in all_ if one.feed_forward} == set(ACTIVATIONS)
 
 
@@ -101,6 +112,12 @@ def test_served_as_in_pytorch(name: str, config: EncoderConfig, client: Client) 
         np.testing.assert_allclose(encoding.output[index], expected.output[0].numpy(), rtol=1e-5, atol=1e-5)
         for layer, theirs in enumerate(expected.attention):
             np.testing.assert_allclose(encoding.attention[layer][index], theirs[0].numpy(), atol=1e-5)
+        assert (encoding.logits is None) == (expected.logits is None)
+        if encoding.logits is not None:
+            assert encoding.labels == CLASSIFIER.labels
+            np.testing.assert_allclose(
+                encoding.logits[index], expected.logits[0].numpy(), rtol=1e-5, atol=1e-5
+            )
         if encoding.pooled is not None:
             np.testing.assert_allclose(
                 encoding.pooled[index], expected.pooled[0].numpy(), rtol=1e-5, atol=1e-5

@@ -37,6 +37,7 @@ def attend_sdpa(
     heads: int,
     mask: Tensor | None,
     /,
+    *,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, None]:
     """Compute attention by PyTorch's fused operator."""

@@ -84,6 +84,18 @@ def check_name(value: str | None) -> str | None:
     return value
 
 
+def check_prompt_name(value: object, *, is_text: bool) -> None:
+    """Check the name of a prompt, or None for the model's default.
+
+    Raises:
+        InvalidRequest: It is neither, or there is no text to put a prompt before.
+    """
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"prompt_name must be a name, such as 'query', or None, was {value!r}")
+    if value is not None and not is_text:
+        raise InvalidRequest("prompt_name goes with texts; put a prompt's tokens before token ids")
+
+
 def check_version(value: Any) -> str:
     """Return a version's number as the wire has it; empty for the newest.
 

@@ -217,7 +217,7 @@ class _Part:
         self.deadline = deadline
         self.size = batch.size
         tokens = batch.tokens
-        self.width = max(map(len, batch.fields[0].rows)) if tokens is None else tokens
+        self.width = batch.text_bytes if tokens is None else tokens
         self.units = self.size * self.width
         self.has_slot = False
         self.is_waiting = False
@@ -242,8 +242,8 @@ class _Part:
         if not self.width or (requested.queries is not None and self.batch.tokens is None):
             return 0  # padding would make an empty sequence, or an invalid query, a valid one
         tokens = width
-        if self.batch.tokens is None:  # a text has at most a token for each byte, and two around them
-            tokens = min(width + 2, info.max_tokens or width + 2)
+        if self.batch.tokens is None:  # at most a token for each byte, and up to four around texts
+            tokens = min(width + 4, info.max_tokens or width + 4)
         request = self.batch.row_bytes * width // self.width
         reply = requested.sequence_bytes(tokens)
         rest = reply_bytes(requested, size=0, tokens=tokens)

@@ -1,6 +1,6 @@
 """The result of `encode`.
 
-Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers.
+Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers, C labels.
 """
 
 from collections.abc import Mapping
@@ -70,6 +70,10 @@ class Encoding:
     """"" is padding."""
     lengths: int | NDArray[Any]
     timings: Timings
+    logits: NDArray[Any] | None = None
+    """A classifier's number for each of `labels`, [C]; a reranker has one."""
+    labels: tuple[str, ...] | None = None
+    """The names of the `logits`, in order."""
     cross_attention: Mapping[int, Arrays] | None = None
     """Layer → the weights to the memory, [head, query, key of the memory], of decoder blocks, whose
     `attention` is to their own sequence."""

@@ -44,9 +44,9 @@ def as_json(
     """Return a JSON object: format, model, version, sequences, timings_ns.
 
     Each sequence has text (or null), length, tokens (or null), output_shape [T, D], pooled (numbers, or
-    null), attention and cross_attention (null, or layer → edges with head, query, key, query_token,
-    key_token, weight), and scores (null, or name → layer → a number for each head). Infinite numbers and NaN
-    are null.
+    null), logits (null, or label → number), attention and cross_attention (null, or layer → edges with head,
+    query, key, query_token, key_token, weight), and scores (null, or name → layer → a number for each head).
+    Infinite numbers and NaN are null.
     """
     sequences = []
     for index, text in enumerate(texts):
@@ -82,6 +82,12 @@ def as_json(
                 "pooled": None
                 if encoding.pooled is None
                 else [_number(value) for value in encoding.pooled[index]],
+                "logits": None
+                if encoding.logits is None or encoding.labels is None
+                else {
+                    label: _number(value)
+                    for label, value in zip(encoding.labels, encoding.logits[index], strict=True)
+                },
                 "attention": attention,
                 "cross_attention": cross_attention,
                 "scores": {
@@ -110,13 +116,15 @@ def as_json(
 
 
 def write_npz(path: Path, encoding: Encoding) -> None:
-    """Write lengths, pooled, and for each sequence N: output.N, tokens.N, (cross_)attention.LAYER.N.
+    """Write lengths, pooled, logits, and for each sequence N: output.N, tokens.N, (cross_)attention.LAYER.N.
 
     Scores are scores.NAME and weighted_scores.NAME, [B, L, H].
     """
     arrays: dict[str, NDArray[Any]] = {"lengths": np.asarray(encoding.lengths)}
     if encoding.pooled is not None:
         arrays["pooled"] = encoding.pooled
+    if encoding.logits is not None:
+        arrays["logits"] = encoding.logits
     for index, output in enumerate(encoding.output):
         arrays[f"output.{index}"] = output
         if encoding.tokens is not None:

@@ -36,6 +36,7 @@ def infer(
     scores: str | None = None,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
     special: bool = False,
+    prompt_name: str | None = None,
     truncate: bool = False,
     json: bool = False,
     npz: Path | None = None,
@@ -65,12 +66,14 @@ def infer(
         The number of strongest edges to show for each head.
     special
         Also show edges from and to special tokens such as [CLS] and [SEP].
+    prompt_name
+        The prompt that the server puts before the sentences, such as query. Default: the model's own.
     truncate
         Truncate sentences that are too long, instead of rejecting them.
     json
         Write JSON: pooled vectors, the strongest edges, and the scores.
     npz
-        Also write all arrays to this file: output.N, pooled, lengths, tokens.N, attention.LAYER.N,
+        Also write all arrays to this file: output.N, pooled, logits, lengths, tokens.N, attention.LAYER.N,
         cross_attention.LAYER.N for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME,
         [B, L, H].
     """
@@ -89,6 +92,7 @@ def infer(
             cross_attention=_layers("--cross-attention", cross_attention),
             heads=None if heads is None else parse_indices("--heads", heads),
             scores=scores is not None,
+            prompt_name=prompt_name,
             truncate=truncate,
         )
     labels = [item if isinstance(item, str) else None for item in inputs]

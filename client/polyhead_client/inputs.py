@@ -28,6 +28,7 @@ from polyhead_proto.names import (
     QUERY,
     ROWS,
     TEXT,
+    TEXT_PAIR,
     TOKEN_TYPE_IDS,
     X,
 )
@@ -72,11 +73,15 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """The input `text`: UTF-8 for each sequence."""
+    """The input `text` or `text_pair`: UTF-8 for each sequence."""
 
+    name: str
     rows: list[bytes]
-    name = TEXT
-    signature = TEXT
+
+    @property
+    def signature(self) -> Hashable:
+        """What texts must have in common to be joined."""
+        return self.name
 
     @property
     def row_bytes(self) -> int:
@@ -85,7 +90,7 @@ class Texts:
 
     def part(self, chosen: slice) -> "Texts":
         """Return some of the texts."""
-        return Texts(rows=self.rows[chosen])
+        return Texts(name=self.name, rows=self.rows[chosen])
 
     def tensor(self) -> InputTensor:
         """Encode the texts for the wire."""
@@ -123,6 +128,12 @@ class Batch:
             return None
         rows = self.fields[0].rows
         return rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
+
+    @cached_property
+    def text_bytes(self) -> int:
+        """The bytes of the longest text, or pair of texts; 0 for token ids and vectors."""
+        columns = [field.rows for field in self.fields if isinstance(field, Texts)]
+        return max((sum(map(len, texts)) for texts in zip(*columns, strict=True)), default=0)
 
     @cached_property
     def memory_tokens(self) -> int | None:
@@ -167,6 +178,7 @@ class Batch:
 def prepare(
     inputs: Inputs,
     *,
+    text_pair: Any = None,
     lengths: Any = None,
     attention_mask: Any = None,
     mask: Any = None,
@@ -194,8 +206,14 @@ def prepare(
                 )
         _check_no_memory("texts", memory, memory_lengths, memory_mask)
         form = InputForm.SINGLE if isinstance(inputs, str) else InputForm.RAGGED
-        return Batch(fields=(Texts(rows=encode_texts(TEXT, texts)),), form=form, lengths=None)
+        fields_of_text = [Texts(name=TEXT, rows=encode_texts(TEXT, texts))]
+        if text_pair is not None:
+            pairs = _as_pairs(text_pair, texts, form)
+            fields_of_text.append(Texts(name=TEXT_PAIR, rows=encode_texts(TEXT_PAIR, pairs)))
+        return Batch(fields=tuple(fields_of_text), form=form, lengths=None)
 
+    if text_pair is not None:
+        raise InvalidRequest("text_pair goes with texts; with token ids, give token_type_ids")
     rows, form = _as_rows(inputs)
     sequences = Sequences(rows, form)
     if lengths is not None and attention_mask is not None:
@@ -310,15 +328,15 @@ def rows_field(queries: Sequence[int], batch: Batch) -> Field:
 def join(batches: Sequence[Batch]) -> Batch:
     """Join batches of the same signature into one array, padded to the longest sequence."""
     columns: dict[str, list[Field]] = {}
-    texts: list[bytes] = []
+    texts: dict[str, list[bytes]] = {}
     for batch in batches:
         for field in batch.fields:
             if isinstance(field, Texts):
-                texts += field.rows
+                texts.setdefault(field.name, []).extend(field.rows)
             else:
                 columns.setdefault(field.name, []).append(field)
     counted = columns.pop(LENGTHS, None) is not None or len({batch.tokens for batch in batches}) > 1
-    fields: list[Field | Texts] = [Texts(rows=texts)] if texts else []
+    fields: list[Field | Texts] = [Texts(name=name, rows=rows) for name, rows in texts.items()]
     fields += [replace(parts[0], rows=_joined([part.rows for part in parts])) for parts in columns.values()]
     if texts:
         return Batch(fields=tuple(fields), form=InputForm.ARRAY, lengths=None)
@@ -365,6 +383,16 @@ def _as_texts(inputs: Any) -> list[str] | None:
         if not isinstance(item, str):
             raise InvalidRequest(f"inputs[{index}] must be a text as others are, was {type(item).__name__}")
     return list(inputs)
+
+
+def _as_pairs(text_pair: Any, texts: Sequence[str], form: InputForm) -> list[str]:
+    """Return the second texts of pairs, in the form of the first."""
+    pairs = _as_texts(text_pair)
+    if pairs is None or isinstance(text_pair, str) != (form is InputForm.SINGLE) or len(pairs) != len(texts):
+        must = "a text" if form is InputForm.SINGLE else f"a list of {len(texts)} texts"
+        was = f"{len(pairs)} texts" if pairs and not isinstance(text_pair, str) else type(text_pair).__name__
+        raise InvalidRequest(f"text_pair must be {must}, as the inputs are, was {was}")
+    return pairs
 
 
 def _as_rows(inputs: Any) -> tuple[Rows, InputForm]:

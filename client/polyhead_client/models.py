@@ -137,6 +137,17 @@ class ModelInfo:
         return TEXT in self.inputs
 
     @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts that the server can put before texts, by name."""
+        try:
+            prompts = json.loads(self.properties.get(Property.TEXT_PROMPTS) or "{}")
+        except ValueError:
+            prompts = None
+        if not isinstance(prompts, dict):
+            raise ServerError(f"malformed reply: what {self.name} says of its prompts")
+        return MappingProxyType({str(name): str(text) for name, text in prompts.items()})
+
+    @cached_property
     def layers(self) -> int | None:
         """L."""
         return self._number(Property.LAYERS)

@@ -10,7 +10,14 @@ from types import EllipsisType
 from typing import Any, TypeAlias
 
 from polyhead_client import request
-from polyhead_client.arguments import check_count, check_flag, check_name, check_timeout, check_version
+from polyhead_client.arguments import (
+    check_count,
+    check_flag,
+    check_name,
+    check_prompt_name,
+    check_timeout,
+    check_version,
+)
 from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, Stream, call
 from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
@@ -66,6 +73,8 @@ class Operations:
         self,
         inputs: Inputs,
         *,
+        text_pair: str | Sequence[str] | None = None,
+        prompt_name: str | None = None,
         model: str | None = None,
         version: int | str | None = None,
         lengths: Any = None,
@@ -77,6 +86,7 @@ class Operations:
         memory_mask: Any = None,
         output: bool = True,
         pooled: bool | None = None,
+        logits: bool | None = None,
         tokens: bool | None = None,
         attention: bool | int | Sequence[int] | None = None,
         cross_attention: bool | int | Sequence[int] | None = None,
@@ -105,6 +115,10 @@ class Operations:
             inputs: One sequence: a text, floats [T, D], or token ids [T]. A batch: a list of these, each of
                 its own length, or one array: floats [B, T, D] or token ids [B, T]. Results have the same
                 form; see `Encoding`.
+            text_pair: The second texts of pairs, in the form of the inputs, which are the first: a reranker's
+                passages, with its queries as inputs.
+            prompt_name: The prompt that the server puts before each text, such as `query`: one of
+                `ModelInfo.prompts`. None means the model's default, an empty string no prompt.
             model: The family, such as `minilm`; None means the only one that takes such inputs.
             version: The version; None means the newest.
             lengths: Integers [B], 0..T, for an array that is padded on the right; None means all T.
@@ -119,6 +133,7 @@ class Operations:
                 may attend; as `mask`, but for the attention to the memory.
             output: Whether to fetch the encoder's output.
             pooled: Whether to fetch the pooled output; None means if the model pools.
+            logits: Whether to fetch a classifier's logits; None means if the model has one.
             tokens: Whether to fetch the tokens as strings; None means for texts.
             attention: True for the weights of every layer, or layer numbers (-1 is the last).
             cross_attention: Likewise the weights to the memory, of decoder blocks, which attend to both.
@@ -160,6 +175,7 @@ class Operations:
             raise InvalidRequest(f"progress must be a function of two numbers, or None, was {progress!r}")
         batch = prepare(
             inputs,
+            text_pair=text_pair,
             lengths=lengths,
             attention_mask=attention_mask,
             mask=mask,
@@ -168,10 +184,12 @@ class Operations:
             memory_lengths=memory_lengths,
             memory_mask=memory_mask,
         )
+        check_prompt_name(prompt_name, is_text=batch.kind == TEXT)
         options = read_options(
             text=batch.kind == TEXT,
             output=output,
             pooled=pooled,
+            logits=logits,
             tokens=tokens,
             attention=read_layers("attention", attention),
             cross_attention=read_layers("cross_attention", cross_attention),
@@ -192,7 +210,7 @@ class Operations:
         if options.roles:
             info = yield from self._models.with_outputs(info, options, version, deadline)
         _check_inputs(info, batch)
-        template = template_of(info, options, wanted_version, truncate)
+        template = template_of(info, options, wanted_version, truncate, prompt_name)
         requested = template.requested
         if requested.rows and requested.queries is not None:
             batch = batch.with_fields(rows_field(requested.queries, batch))

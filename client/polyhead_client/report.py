@@ -62,6 +62,10 @@ def _facts(encoding: Encoding, index: int) -> Table:
             "  ..." if len(vector) > _SHOWN else ""
         )
         table.add_row("pooled", str(list(vector.shape)), numbers)
+    if encoding.logits is not None and encoding.labels is not None:
+        named = zip(encoding.labels, encoding.logits[index], strict=True)
+        numbers = "  ".join(f"{label} {value:.4f}" for label, value in named)
+        table.add_row("logits", str(list(encoding.logits[index].shape)), Text(numbers))
     for layer, weights in (encoding.attention or {}).items():
         table.add_row(f"attention.{layer}", str(list(weights[index].shape)), "")
     for layer, weights in (encoding.cross_attention or {}).items():

@@ -10,7 +10,7 @@ from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, RequestedOutputs, select
 from polyhead_proto import messages as pb
-from polyhead_proto.names import PARTS, TRUNCATE
+from polyhead_proto.names import PARTS, PROMPT_NAME, TRUNCATE
 
 # Names, shapes and timings. An estimate that is too small only costs a rejected call.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
@@ -26,16 +26,26 @@ class RequestTemplate:
     """Empty means the newest."""
     truncate: bool
     """Whether to truncate texts that are too long."""
+    prompt_name: str | None
+    """The prompt to put before texts; None means the model's default, empty none."""
 
 
 @lru_cache(MOST_SELECTIONS)
-def template_of(info: ModelInfo, options: OutputOptions, version: str, truncate: bool) -> RequestTemplate:
+def template_of(
+    info: ModelInfo, options: OutputOptions, version: str, truncate: bool, prompt_name: str | None
+) -> RequestTemplate:
     """Return the template of requests for these outputs: the same for the same arguments.
 
     Raises:
         InvalidRequest: The model does not have such an output.
     """
-    return RequestTemplate(info=info, requested=select(info, options), version=version, truncate=truncate)
+    return RequestTemplate(
+        info=info,
+        requested=select(info, options),
+        version=version,
+        truncate=truncate,
+        prompt_name=prompt_name,
+    )
 
 
 def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> bytes:
@@ -50,14 +60,17 @@ def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> by
         TooLarge: The request exceeds the server's limit.
     """
     info, requested = template.info, template.requested
+    parameters = {
+        name: pb.InferParameter(bool_param=True)
+        for name, wanted in ((TRUNCATE, template.truncate), (PARTS, parts))
+        if wanted
+    }
+    if template.prompt_name is not None:
+        parameters[PROMPT_NAME] = pb.InferParameter(string_param=template.prompt_name)
     message = pb.ModelInferRequest(
         model_name=info.name,
         model_version=template.version,
-        parameters={
-            name: pb.InferParameter(bool_param=True)
-            for name, wanted in ((TRUNCATE, template.truncate), (PARTS, parts))
-            if wanted
-        },
+        parameters=parameters,
         inputs=[
             pb.ModelInferRequest.InferInputTensor(
                 name=tensor.name, datatype=tensor.datatype, shape=tensor.shape

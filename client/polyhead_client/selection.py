@@ -26,6 +26,7 @@ from polyhead_proto.names import (
     HEADS,
     LAYERS,
     LENGTHS,
+    LOGITS,
     MEMORY,
     MIXED,
     OUTPUT,
@@ -166,6 +167,7 @@ class OutputOptions:
     text: bool
     output: bool = True
     pooled: bool | None = None
+    logits: bool | None = None
     tokens: bool | None = None
     attention: tuple[int, ...] | bool = False
     """Layers; True means all."""
@@ -187,7 +189,7 @@ class OutputOptions:
     def __post_init__(self) -> None:
         for name in ("output", "weighted", "value_norms", "scores", "rollout", "thumbnails"):
             check_flag(name, getattr(self, name))
-        for name in ("pooled", "tokens"):
+        for name in ("pooled", "logits", "tokens"):
             check_flag(name, getattr(self, name), optional=True)
         wanted = {
             ATTENTION: self.attention is not False,
@@ -258,16 +260,21 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
     wanted = {
         OUTPUT: options.output,
         POOLED: POOLED in info.outputs if options.pooled is None else options.pooled,
+        LOGITS: LOGITS in info.outputs if options.logits is None else options.logits,
         TOKENS: options.text if options.tokens is None else options.tokens,
         LENGTHS: options.text,
     }
     names = [name for name, is_wanted in wanted.items() if is_wanted]
     for name in names:
         if name not in info.outputs:
-            why = {POOLED: "does not pool", TOKENS: "has no tokeniser"}.get(name, "has no such output")
+            why = {
+                POOLED: "does not pool",
+                LOGITS: "has no classifier",
+                TOKENS: "has no tokeniser",
+            }.get(name, "has no such output")
             raise InvalidRequest(f"{name} cannot be had: {info.name} {why}")
     if not roles and names in ([], [LENGTHS]):
-        raise InvalidRequest("nothing was asked for: output, pooled, tokens and all others are off")
+        raise InvalidRequest("nothing was asked for: output, pooled, logits, tokens and all others are off")
     outputs = [_selected(info, info.outputs[name], options) for name in names]
     if HEAD_SCORES in roles:
         roles |= {WEIGHTED_SCORES}

@@ -25,8 +25,8 @@ MAX_IN_FLIGHT = 4
 """The requests of one `encode` in flight: enough to keep a server busy, few enough for its queue."""
 
 _INDEX = re.compile(
-    r"\b(inputs|text|x|query|memory|input_ids|token_type_ids|lengths|memory_lengths|mask|memory_mask|rows"
-    r"|head_mask|head_mix)\[(\d+)"
+    r"\b(inputs|text|text_pair|x|query|memory|input_ids|token_type_ids|lengths|memory_lengths|mask|memory_mask"
+    r"|rows|head_mask|head_mix)\[(\d+)"
 )
 
 

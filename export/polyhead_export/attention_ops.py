@@ -36,11 +36,13 @@ def fused_attention(
         v: Tensor,
         heads: int,
         mask: Tensor | None,
+        /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         if window is not None and not made:
-            # Finite with a score added, and far above a masked key: a query in padding, which may see none but
-            # masked keys, must give numbers too, as the next layer multiplies its value by 0.
+            # Finite with a score added, and far above a masked key: a query in padding, which may see none
+            # but masked keys, must give numbers too, as the next layer multiplies its value by 0.
             outside = max(_MASKED_SCORE / 10, torch.finfo(q.dtype).min / 2)
             made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
         if made:
@@ -56,8 +58,7 @@ def fused_attention(
 def fused_masked_attention() -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by an added bias.
 
-    A mask that is one value for all queries and keys, [B, 1, 1], costs what lengths cost, as the operator
-    itself turns those into a bias.
+    On CPUs that costs about what lengths cost, as the operator turns those into a bias itself.
     """
     made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
 
@@ -67,6 +68,8 @@ def fused_masked_attention() -> Attend:
         v: Tensor,
         heads: int,
         mask: Tensor | None,
+        /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         if mask is None:
@@ -74,11 +77,12 @@ def fused_masked_attention() -> Attend:
         if id(mask) not in made:
             lowest = max(_MASKED_SCORE, torch.finfo(q.dtype).min)
             hidden = torch.where(mask, 0.0, lowest).to(q.dtype)[:, None]
-            made[id(mask)] = mask, hidden, hidden[:, 0].amax(dim=-1, keepdim=True) == 0
+            sees = hidden[:, 0].amax(dim=-1, keepdim=True) == 0
+            made[id(mask)] = mask, hidden, sees.to(q.dtype)
         _, hidden, sees = made[id(mask)]
         # Half of the lowest score, as the sum of two must not overflow.
         context = _fused(q, k, v, heads, bias=hidden if bias is None else hidden / 2 + bias)
-        return torch.where(sees, context, 0), None
+        return context * sees, None  # for a query that sees nothing, the operator gives a mean of all
 
     return attend
 
@@ -140,6 +144,7 @@ def biased_attention(
         heads: int,
         mask: Tensor | None,
         /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         logits.append(_scores(query, key, heads, bias) + hidden)
@@ -150,7 +155,7 @@ def biased_attention(
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, heads: int, mask: Tensor | None, bias: Tensor | None = None
+    query: Tensor, key: Tensor, heads: int, mask: Tensor | None, *, bias: Tensor | None = None
 ) -> Tensor:
     """Compute attention weights [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision.
 
@@ -183,7 +188,8 @@ def _attend_in_half_precision(
     heads: int,
     mask: Tensor | None,
     /,
+    *,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    weights = attention_weights(query, key, heads, mask, bias)
+    weights = attention_weights(query, key, heads, mask, bias=bias)
     return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights

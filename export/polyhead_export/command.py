@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter, Token
 from cyclopts.validators import Number
 
+from polyhead_model.config import Pooling
+
 if TYPE_CHECKING:
     from polyhead_export.family import ExportedFamily
     from polyhead_export.parity import Drift
@@ -47,10 +49,13 @@ def export(
     head_mask: bool = False,
     graphs: Names = (),
     attention_layers: Numbers | None = None,
-    prompt: bool = True,
+    pooling: Pooling | None = None,
+    normalise: Annotated[bool, Parameter(negative=())] = False,
+    prompt: str | None = None,
+    no_prompt: Annotated[bool, Parameter(negative=())] = False,
     strict: Annotated[bool, Parameter(negative=())] = False,
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32",
-    texts: Path | None = None,
+    sentences: Path | None = None,
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
     models: Path = Path("models"),
     version: AtLeastOne = 1,
@@ -65,7 +70,8 @@ def export(
     preset
         A named configuration; `polyhead describe` lists them.
     checkpoint
-        A Hugging Face folder of a BERT-family encoder (safetensors).
+        A Hugging Face folder of an encoder (safetensors); or its name on the Hugging Face hub, ORG/NAME or
+        ORG/NAME@REVISION, to be downloaded.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     name
@@ -82,17 +88,23 @@ def export(
         More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory.
     attention_layers
         The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all.
+    pooling
+        How to pool a checkpoint that does not say how (one without modules.json).
+    normalise
+        With --pooling: scale pooled vectors to length 1.
     prompt
-        Put the default prompt of a sentence-transformers checkpoint before each text; --no-prompt leaves
-        prompts to the callers.
+        The prompt of a sentence-transformers checkpoint to put before each text, by its name. Default: the
+        checkpoint's own choice. Requests may name another one.
+    no_prompt
+        Put no prompt before texts of requests that name none.
     strict
         Reject a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json.
     precision
         The precision of the computation; inputs and outputs stay the same. fp16 and bf16 are for CUDA only,
         int8 is for CPUs.
-    texts
-        A text on each line, in UTF-8, such as the encoder will be used for: how far int8 is from fp32 is
-        measured on them. Default: some English sentences.
+    sentences
+        A text file with a sentence on each line, to measure on how far int8 is from fp32. Default: some
+        English sentences.
     seed
         The seed of the random weights.
     models
@@ -115,8 +127,12 @@ def export(
         return
 
     from polyhead_export.family import count_steps, export_family
-    from polyhead_export.texts import read_texts
 
+    if if_exists == "fail" and (there := [one for one in names if is_there(models, one, version)]):
+        raise ExportError(
+            f"version {version} of {', '.join(there)} exists already in {models}: "
+            "give another --version, or --if-exists skip or replace"
+        )
     sources = sources_of(
         preset,
         checkpoint,
@@ -127,16 +143,12 @@ def export(
         mask=mask,
         head_mask=head_mask,
         seed=seed,
+        pooling=pooling,
+        normalise=normalise,
         prompt=prompt,
+        no_prompt=no_prompt,
         strict=strict,
     )
-    if if_exists == "fail" and (
-        there := [source.name for source in sources if is_there(models, source.name, version)]
-    ):
-        raise ExportError(
-            f"version {version} of {', '.join(there)} exists already in {models}: "
-            "give another --version, or --if-exists skip or replace"
-        )
     wanted = [
         source for source in sources if if_exists != "skip" or not _is_complete(models, source.name, version)
     ]
@@ -147,7 +159,7 @@ def export(
             f"version {version} of {', '.join(partial)} in {models} has no manifest.json, so it is not "
             "complete: give --if-exists replace"
         )
-    lines = () if texts is None else read_texts(texts)
+    texts = () if sentences is None else lines_of(sentences)
     exported: list[ExportedFamily] = []
     console = Console(stderr=True)
     with Progress(
@@ -177,13 +189,26 @@ def export(
                     graphs=graphs,
                     attention_layers=attention_layers,
                     tokenizer=built.tokenizer,
-                    texts=lines,
+                    sentences=texts,
                     left_out=built.left_out,
                     if_exists="replace" if if_exists == "replace" else "fail",
                     on_step=step,
                 )
             )
     print_exported(exported, [source.name for source in sources if source not in wanted])
+
+
+def lines_of(file: Path) -> tuple[str, ...]:
+    """Return the lines of a text file that are not empty."""
+    from polyhead_export.errors import ExportError
+
+    try:
+        lines = tuple(line for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"--sentences {file} must be a text file in UTF-8: {error}") from error
+    if not lines:
+        raise ExportError(f"--sentences {file} must hold at least one sentence, one on each line")
+    return lines
 
 
 def _names(preset: str | None, name: str | None, heads: tuple[int, ...]) -> list[str]:
@@ -215,7 +240,10 @@ def sources_of(
     mask: bool,
     head_mask: bool,
     seed: int,
-    prompt: bool,
+    pooling: Pooling | None,
+    normalise: bool,
+    prompt: str | None,
+    no_prompt: bool,
     strict: bool,
 ) -> "list[Source]":
     """Return what the options of `export` select.
@@ -225,9 +253,14 @@ def sources_of(
     """
     from polyhead_export.errors import ExportError
     from polyhead_export.sources import from_checkpoint, from_description, from_preset
+    from polyhead_model.hub import local_checkpoint
 
     if sum(given is not None for given in (preset, checkpoint, encoder)) != 1:
         raise ExportError("give either --preset, --checkpoint or --encoder")
+    if checkpoint is None and (pooling or normalise or prompt is not None or no_prompt):
+        raise ExportError("--pooling, --normalise, --prompt and --no-prompt are for a checkpoint")
+    if prompt is not None and no_prompt:
+        raise ExportError("give --prompt or --no-prompt, not both")
     if preset is not None:
         return from_preset(
             preset, name=name, heads=heads, layers=layers, mask=mask, head_mask=head_mask, seed=seed
@@ -240,15 +273,39 @@ def sources_of(
         flag = "--checkpoint" if encoder is None else "--encoder"
         raise ExportError(f"{flag} needs a --name for the family")
     if checkpoint is not None:
-        return [from_checkpoint(checkpoint, name, prompt=prompt, strict=strict, head_mask=head_mask)]
+        return [
+            from_checkpoint(
+                local_checkpoint(checkpoint),
+                name,
+                prompt_name="" if no_prompt else prompt,
+                pooling=pooling,
+                normalise=normalise,
+                strict=strict,
+                head_mask=head_mask,
+            )
+        ]
     return [] if encoder is None else [from_description(encoder, name, head_mask=head_mask, seed=seed)]
 
 
 def remarks(built: "Built") -> list[str]:
     """Return what the user of a checkpoint may not expect, in words."""
+    from polyhead_export.family import takes_pairs
+
     sentences = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
-        sentences.append(f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}")
+        sentences.append(
+            f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}, unless a request "
+            "says otherwise (prompt_name)"
+        )
+    config = built.encoder.config
+    if built.tokenizer is not None and config.classifier and not takes_pairs(built.tokenizer, config):
+        why = "its template puts nothing between them"
+        if built.tokenizer.gives_token_types is None:
+            why = (
+                "tokenizer_config.json must say in model_input_names whether there are token_type_ids, as "
+                "releases of transformers differ"
+            )
+        sentences.append(f"single texts are served, not pairs: {why}")
     return sentences
 
 

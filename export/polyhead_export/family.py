@@ -3,12 +3,13 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
+import torch
 
 from polyhead_export.errors import ExportError, FamilyExistsError
 from polyhead_export.fusion import fuse
@@ -23,15 +24,14 @@ from polyhead_export.precision import DTYPES, IN_16_BITS, Precision, in_precisio
 from polyhead_export.pruning import Pruning
 from polyhead_export.quantisation import check_products, quantise
 from polyhead_export.quantised_parity import measure_quantised
-from polyhead_export.sentences import SENTENCES
+from polyhead_export.sentences import SENTENCES, token_ids
 from polyhead_export.signature import GraphKind
-from polyhead_export.texts import batches_of_texts
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.checkpoint_files import read_object
 from polyhead_model.insight.token_classes import token_classes
-from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id
+from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id, largest_token_type
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -45,7 +45,12 @@ class TokenizerFile:
     max_tokens: int
     """The longest text; a longer one is rejected, or truncated where the request asks for it."""
     prompt: str = ""
-    """Put before each text by the server."""
+    """Put before each text by the server, unless a request names one of `prompts`."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """What requests may have put before their texts instead, by name."""
+    gives_token_types: bool | None = True
+    """Whether the encoder gets the token types of the file's template; None if that is not known, so that
+    pairs of texts, which alone have several, are not served."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +82,7 @@ def check_name(name: str) -> None:
 
 
 def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
-    """Check that the encoder has an embedding for every token id of the tokenizer.
+    """Check that the encoder has an embedding for every token id and every token type of the tokenizer.
 
     Raises:
         ExportError: It does not, or it takes no token ids.
@@ -85,12 +90,47 @@ def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
     """
     if config.vocabulary is None:
         raise ExportError(f"{tokenizer.path}: an encoder of vectors takes no tokenizer")
-    largest = largest_token_id(read_object(tokenizer.path))
+    contents = read_object(tokenizer.path)
+    largest = largest_token_id(contents)
     if largest >= config.vocabulary:
         raise ExportError(
             f"{tokenizer.path}: token ids must be at most {config.vocabulary - 1}, as the encoder has "
             f"{config.vocabulary} token embeddings, but the largest is {largest}"
         )
+    largest_type = largest_token_type(contents, pair=False) or 0
+    if config.types and largest_type >= config.types:
+        raise ExportError(
+            f"{tokenizer.path}: token types must be at most {config.types - 1}, as the encoder has "
+            f"{config.types}, but the template gives a text the type {largest_type}"
+        )
+
+
+def takes_pairs(tokenizer: TokenizerFile, config: EncoderConfig) -> bool:
+    """Return whether the tokenizer joins two texts in a way that the encoder can have been trained with.
+
+    Raises:
+        CheckpointError: The file is not JSON.
+    """
+    largest_type = largest_token_type(read_object(tokenizer.path), pair=True)
+    if not largest_type or not config.types or tokenizer.gives_token_types is False:
+        return largest_type is not None
+    return tokenizer.gives_token_types is True and largest_type < config.types
+
+
+def check_weights(encoder: Encoder) -> None:
+    """Check that an encoder's weights can be exported.
+
+    Raises:
+        ExportError: A parameter is not finite, or not in fp32 on the CPU.
+    """
+    for name, parameter in encoder.named_parameters():
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise ExportError(
+                f"{name} must be float32 on the CPU, was {parameter.dtype} on {parameter.device}: "
+                "call encoder.float().cpu()"
+            )
+        if not parameter.sum(dtype=torch.float64).isfinite():
+            raise ExportError(f"{name} must be finite, holds NaN or infinity: these weights compute nothing")
 
 
 def export_family(
@@ -103,7 +143,7 @@ def export_family(
     graphs: Collection[str] = (),
     attention_layers: Sequence[int] | None = None,
     tokenizer: TokenizerFile | None = None,
-    texts: Sequence[str] = (),
+    sentences: Sequence[str] = (),
     left_out: Sequence[str] = (),
     pruning: Pruning | None = None,
     if_exists: Literal["fail", "replace"] = "fail",
@@ -122,7 +162,7 @@ def export_family(
         graphs: The kinds of graphs beside `fast` and `attention`, or `all`; see `polyhead_export.kinds`.
         attention_layers: The layers whose attention the graphs return; None = all.
         tokenizer: For an encoder of token ids, to serve text too.
-        texts: Those on which the drift of int8 is measured; by default some English sentences. An encoder
+        sentences: Those on which the drift of int8 is measured; by default some English ones. An encoder
             without a tokenizer is measured on random inputs.
         left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
         pruning: What was pruned from the encoder; recorded in the manifest.
@@ -130,8 +170,8 @@ def export_family(
         on_step: Called before each step (see `count_steps`), with a description.
 
     Raises:
-        ExportError: The name, the version, the precision, a graph, a layer or the tokenizer is not valid,
-            or a fusion was lost.
+        ExportError: The name, the version, the precision, a graph, a layer, the tokenizer or a weight is not
+            valid, or a fusion was lost.
         FamilyExistsError: The version exists already, and `if_exists` is "fail".
         ParityError: A graph deviates from PyTorch, or 16 or 8 bits are not enough; the repository is
             unchanged.
@@ -141,8 +181,8 @@ def export_family(
         raise ExportError(f"the version must be 1 or more, was {version}")
     if precision not in DTYPES:
         raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
-    if texts and (precision != "int8" or tokenizer is None):
-        raise ExportError("texts are for the drift of int8, of an encoder with a tokenizer")
+    if sentences and (precision != "int8" or tokenizer is None):
+        raise ExportError("sentences are for the drift of int8, of an encoder with a tokenizer")
     classes = () if tokenizer is None else token_classes(read_object(tokenizer.path))
     kinds = kinds_of(encoder.config, graphs, attention_layers, classes)
     target = repository / name / str(version)
@@ -152,6 +192,7 @@ def export_family(
         )
     if tokenizer is not None:
         check_tokenizer(tokenizer, encoder.config)
+    check_weights(encoder)
     encoder.eval()
     repository.mkdir(parents=True, exist_ok=True)
     # Next to the target, so that the final move is a rename; the leading dot hides it from a server.
@@ -166,7 +207,7 @@ def export_family(
             kinds=kinds,
             precision=precision,
             tokenizer=tokenizer,
-            texts=texts or SENTENCES,
+            sentences=sentences or SENTENCES,
             left_out=left_out,
             pruning=pruning,
             on_step=on_step,
@@ -187,7 +228,7 @@ def _write_version(
     kinds: Collection[GraphKind],
     precision: Precision,
     tokenizer: TokenizerFile | None,
-    texts: Sequence[str],
+    sentences: Sequence[str],
     left_out: Sequence[str],
     pruning: Pruning | None,
     on_step: Callable[[str], None],
@@ -220,10 +261,10 @@ def _write_version(
         on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
 
     if precision in IN_16_BITS:
-        parity = measure_drift(encoder, served, folder, traced, precision, comparing)
+        parity = measure_drift(encoder, folder, traced, precision, rounded=served, on_graph=comparing)
     elif precision == "int8":
-        batches = None if tokenizer is None else batches_of_texts(tokenizer, encoder.config, texts)
-        parity = measure_quantised(encoder, folder, traced, batches, comparing)
+        texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
+        parity = measure_quantised(encoder, folder, traced, texts, comparing)
     else:
         parity = measure_parity(encoder, folder, kinds, comparing)
     on_step(f"{name}: comparing sequences with and without neighbours")
@@ -241,7 +282,14 @@ def _write_version(
         neighbours=neighbours,
         tokenizer=None
         if tokenizer is None
-        else {"file": TOKENIZER, "max_tokens": tokenizer.max_tokens, "prompt": tokenizer.prompt},
+        else {
+            "file": TOKENIZER,
+            "max_tokens": tokenizer.max_tokens,
+            "prompt": tokenizer.prompt,
+            "prompts": dict(tokenizer.prompts),
+            "types": tokenizer.gives_token_types is not False,
+            "pairs": takes_pairs(tokenizer, encoder.config),
+        },
         left_out=left_out,
         pruning=pruning,
     )

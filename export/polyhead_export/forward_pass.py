@@ -79,7 +79,9 @@ class ForwardPass(AttentionPass):
     output: Tensor
     """[B, T, D] in fp32."""
     pooled: Tensor | None
-    """[B, D] in fp32, or None where the encoder does not pool."""
+    """[B, P] in fp32, or None where the encoder does not pool."""
+    class_logits: Tensor | None
+    """[B, C] in fp32, or None where there is no classifier."""
     lengths: Tensor
     """Integers [B]."""
     cross: AttentionPass | None
@@ -90,7 +92,7 @@ class ForwardPass(AttentionPass):
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """The outputs that every kind of graph has."""
-        return (self.output,) if self.pooled is None else (self.output, self.pooled)
+        return tuple(one for one in (self.output, self.pooled, self.class_logits) if one is not None)
 
     @property
     def valid(self) -> Tensor:
@@ -154,9 +156,10 @@ def run_forward(
         heads: int,
         visible: Tensor | None,
         /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        return next(turns)(query, key, value, heads, visible, bias)
+        return next(turns)(query, key, value, heads, visible, bias=bias)
 
     result = encoder(
         x if config.vocabulary is not None else x.to(dtype),
@@ -169,11 +172,11 @@ def run_forward(
         head_mask=inputs.get("head_mask"),
         attend=attend,
     )
-    output, pooled = result.output, result.pooled
+    output, pooled, class_logits = result.output, result.pooled, result.logits
     if dtype != torch.float32:
         # Pool in fp32: it sums rounded values, and costs little.
         output = output.float()
-        pooled = encoder.pool(output, lengths)
+        pooled, class_logits = encoder.of_sequences(output, lengths)
     first, *others = (
         recorder.recorded(norm_maps[place :: len(recorders)]) for place, recorder in enumerate(recorders)
     )
@@ -181,6 +184,7 @@ def run_forward(
         **{each.name: getattr(first, each.name) for each in fields(first)},
         output=output,
         pooled=pooled,
+        class_logits=class_logits,
         lengths=lengths,
         cross=others[0] if others else None,
         kept_heads=encoder.config.kept_heads,
@@ -252,13 +256,15 @@ class _Recorder:
         value: Tensor,
         heads: int,
         visible: Tensor | None,
+        /,
+        *,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(self._seen)
         self._seen.append((query, key, value))
         self._biases.append(bias)
         attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
-        context, weights = attend(query, key, value, heads, visible, bias)
+        context, weights = attend(query, key, value, heads, visible, bias=bias)
         if weights is not None:
             self._weights[layer] = weights
         return context, weights

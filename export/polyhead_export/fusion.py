@@ -90,11 +90,11 @@ def _complete_norms(model: ir.Model) -> None:
             scale = node.inputs[1]
             if scale is None or scale.const_value is None:
                 continue
-            zeros = ir.Tensor(np.zeros_like(scale.const_value.numpy()), name=f"{scale.name}_no_bias")
-            value = ir.Value(name=zeros.name, shape=scale.shape, type=scale.type, const_value=zeros)
-            model.graph.initializers.setdefault(value.name, value)
+            name = f"{scale.name}_no_bias"
+            zeros = ir.Tensor(np.zeros_like(scale.const_value.numpy()), name=name)
+            value = ir.Value(name=name, shape=scale.shape, type=scale.type, const_value=zeros)
             node.resize_inputs(3)
-            node.replace_input_with(2, model.graph.initializers[value.name])
+            node.replace_input_with(2, model.graph.initializers.setdefault(name, value))
 
 
 def _drop_unused_outputs(model: ir.Model) -> None:

@@ -47,20 +47,21 @@ _HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 def measure_drift(
     encoder: Encoder,
-    rounded: Encoder,
     folder: Path,
     traced: dict[GraphKind, ir.Model],
     precision: Precision,
+    *,
+    rounded: Encoder,
     on_graph: Callable[[GraphKind], None] = lambda _: None,
 ) -> Parity:
     """Compare 16-bit graphs with PyTorch, by emulation.
 
     Args:
         encoder: The original encoder, in fp32.
-        rounded: The encoder in this precision; afterwards it computes in fp32, with rounded weights.
         folder: Holds the graphs as they will be served, and their weights.
         traced: The graphs before operator fusion; empty afterwards, as they may hold much memory.
         precision: The precision of the graphs.
+        rounded: The encoder in this precision; afterwards it computes in fp32, with rounded weights.
         on_graph: Called before each graph is measured.
 
     Raises:
@@ -102,7 +103,7 @@ def widen(model: ir.Model, *, rounding: bool) -> ir.Model:
             value.const_value = ir.LazyTensor(
                 partial(_in_fp32, value.const_value),
                 dtype=ir.DataType.FLOAT,
-                shape=value.const_value.shape,
+                shape=ir.Shape(value.const_value.shape.numpy()),
                 name=value.name,
             )
             value.type = ir.TensorType(ir.DataType.FLOAT)
@@ -118,7 +119,7 @@ def widen(model: ir.Model, *, rounding: bool) -> ir.Model:
     return wide
 
 
-def _in_fp32(tensor: ir.TensorProtocol) -> ir.Tensor:
+def _in_fp32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     array: NDArray[Any] = tensor.numpy().astype(np.float32)
     return ir.Tensor(array)
 

@@ -61,8 +61,8 @@ def write_manifest(
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
         neighbours: What a sequence's neighbours in a batch change.
-        tokenizer: The tokenizer's file, the longest text in tokens, and the prompt; None if the family has no
-            tokenizer.
+        tokenizer: The tokenizer's file, the longest text in tokens, the prompts, whether its token types
+            count, and whether it takes pairs of texts; None if the family has no tokenizer.
         left_out: The parts of the checkpoint that are not served, in words.
         pruning: What was pruned; None if nothing was.
     """

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from polyhead_export.command import AtLeastOne, Names, Numbers, is_there, print_exported, remarks, sources_of
+from polyhead_model.config import Pooling
 
 if TYPE_CHECKING:
     from polyhead_export.pruning import Pruning
@@ -25,11 +26,14 @@ def prune(
     fraction: float | None = None,
     heads: str | None = None,
     scores: Path | None = None,
-    texts: Path | None = None,
+    sentences: Path | None = None,
     head_mask: bool = False,
     graphs: Names = (),
     attention_layers: Numbers | None = None,
-    prompt: bool = True,
+    pooling: Pooling | None = None,
+    normalise: Annotated[bool, Parameter(negative=())] = False,
+    prompt: str | None = None,
+    no_prompt: Annotated[bool, Parameter(negative=())] = False,
     strict: Annotated[bool, Parameter(negative=())] = False,
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32",
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
@@ -39,9 +43,9 @@ def prune(
 ) -> None:
     """Export an encoder without some of its attention heads: its projections become smaller.
 
-    Heads go by name, or the least important fraction of them: by gradient over the texts, or by scores from a
+    Heads go by name, or the least important fraction of them: by gradient over sentences, or by scores from a
     server (polyhead heads --ablate). One head of each layer always stays. The manifest records what was
-    removed, and how far the vectors of the texts drift.
+    removed, and how far the vectors of the sentences drift.
 
     Parameters
     ----------
@@ -59,18 +63,24 @@ def prune(
         The heads to remove instead, as layer:head, such as 0:3,0:7,2:1.
     scores
         How important each head is: a file that `polyhead heads --ablate --json` wrote. Default: by gradient.
-    texts
-        A text on each line, in UTF-8, such as the encoder will be used for. Importance by gradient and drift
-        are measured on them. An encoder without a tokenizer.json is measured on random inputs.
+    sentences
+        A text file with a sentence on each line, such as the encoder will be used for: importance by gradient
+        and drift are measured on them. Default: some English sentences; random inputs without a tokenizer.
     head_mask
         Accept a factor for each head in requests: 0 silences a head.
     graphs
         More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory.
     attention_layers
         The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all.
+    pooling
+        How to pool a checkpoint that does not say how (one without modules.json).
+    normalise
+        With --pooling: scale pooled vectors to length 1.
     prompt
-        Put the default prompt of a sentence-transformers checkpoint before each text; --no-prompt leaves
-        prompts to the callers.
+        The prompt of a sentence-transformers checkpoint to put before each text, by its name. Default: the
+        checkpoint's own choice. Requests may name another one.
+    no_prompt
+        Put no prompt before texts of requests that name none.
     strict
         Reject a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json.
     precision
@@ -87,13 +97,17 @@ def prune(
     """
     from rich.console import Console
 
+    from polyhead_export.batches import batches_of_sentences, random_batches
     from polyhead_export.errors import ExportError
     from polyhead_export.family import export_family
+    from polyhead_export.parity import RANDOM_INPUTS
     from polyhead_export.pruning import parse_heads, prune_encoder
-    from polyhead_export.texts import batches_of_texts, random_batches, read_texts
+    from polyhead_export.sentences import SENTENCES
 
     if (fraction is None) == (heads is None):
         raise ExportError("give either --fraction or --heads")
+    if prompt is not None and no_prompt:
+        raise ExportError("give --prompt or --no-prompt, not both")
     if scores is not None and fraction is None:
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
     named = () if heads is None else parse_heads(heads)
@@ -107,7 +121,10 @@ def prune(
         mask=False,
         head_mask=head_mask,
         seed=seed,
+        pooling=pooling,
+        normalise=normalise,
         prompt=prompt,
+        no_prompt=no_prompt,
         strict=strict,
     )
     if if_exists == "fail" and is_there(models, source.name, version):
@@ -124,19 +141,13 @@ def prune(
     for sentence in remarks(built):
         say(sentence)
     config = built.encoder.config
-    if built.tokenizer is None:
-        if texts is not None:
-            raise ExportError("--texts needs a tokenizer.json, this encoder has none")
-        lines = []
-        batches, inputs = random_batches(config, seed=seed), "random inputs"
-    elif texts is None:
-        raise ExportError(
-            "give --texts, a file with a text on each line: what a head matters, and how far vectors drift, "
-            "depends on the texts"
-        )
+    if built.tokenizer is not None:
+        lines = SENTENCES if sentences is None else lines_of(sentences)
+        batches, inputs = batches_of_sentences(built.tokenizer, config, lines), f"{len(lines)} sentences"
+    elif sentences is not None:
+        raise ExportError("--sentences need a tokenizer.json, this encoder has none")
     else:
-        lines = read_texts(texts)
-        batches, inputs = batches_of_texts(built.tokenizer, config, lines), f"{len(lines)} texts"
+        batches, inputs = random_batches(config, seed=seed), RANDOM_INPUTS
     say(f"measuring heads on {inputs}" if fraction is not None and scores is None else "removing heads")
     pruned, pruning, spared = prune_encoder(
         built.encoder, batches, inputs, fraction=fraction, heads=named, scores=scores, seed=seed
@@ -152,7 +163,7 @@ def prune(
         graphs=graphs,
         attention_layers=attention_layers,
         tokenizer=built.tokenizer,
-        texts=lines if precision == "int8" else (),
+        sentences=lines_of(sentences) if sentences is not None and precision == "int8" else (),
         left_out=built.left_out,
         pruning=pruning,
         if_exists=if_exists,
@@ -167,7 +178,7 @@ def _sentences(pruning: "Pruning", spared: "tuple[Head, ...]", heads: int) -> li
     sentences = [f"removes {len(removed)} of {heads} heads: {_spelled(sorted(removed))}"]
     if spared:
         sentences.append(f"keeps {_spelled(spared)}, though to be removed: each layer keeps one head")
-    vectors = "pooled vectors" if drift.output == "pooled" else "token vectors"
+    vectors = {"logits": "logits", "pooled": "pooled vectors", "output": "token vectors"}[drift.output]
     sentences.append(
         f"on {pruning.inputs}, the {vectors} have a cosine with those before of at least "
         f"{drift.least_cosine:.4f}, {drift.mean_cosine:.4f} in the mean; single numbers differ by up to "

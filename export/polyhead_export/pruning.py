@@ -21,8 +21,8 @@ from polyhead_model.pruning import Head, choose_heads, gradient_importance, rank
 class PruningDrift:
     """How far the vectors of a pruned encoder are from those that it gave before."""
 
-    output: Literal["pooled", "output"]
-    """The output: the pooled vectors of the sequences, or else the vectors of all tokens."""
+    output: Literal["logits", "pooled", "output"]
+    """The output: the logits of the sequences, or else their pooled vectors, or else all tokens' vectors."""
     least_cosine: float
     mean_cosine: float
     largest_difference: float
@@ -160,7 +160,7 @@ def measure_pruning_drift(
     """Compare the vectors of an encoder with those of its pruned copy, without sequences of no tokens."""
     cosines: list[Tensor] = []
     largest = 0.0
-    pools = encoder.config.pooling is not None
+    config = encoder.config
     for inputs in batches:
         with torch.inference_mode():
             before, after = (
@@ -170,7 +170,7 @@ def measure_pruning_drift(
         largest = max(largest, float((before - after).abs().max()) if before.numel() else 0.0)
     every = torch.cat(cosines)
     return PruningDrift(
-        output="pooled" if pools else "output",
+        output="logits" if config.classifier else "pooled" if config.pooling else "output",
         least_cosine=float(every.min()),
         mean_cosine=float(every.mean()),
         largest_difference=largest,
@@ -178,9 +178,10 @@ def measure_pruning_drift(
 
 
 def _vectors(result: EncoderOutput, lengths: Tensor) -> Tensor:
-    """Return the pooled vectors, or else those of all tokens, [N, D]."""
-    if result.pooled is not None:
-        return result.pooled[lengths > 0]
+    """Return the logits [N, C], or else the pooled vectors, or else those of all tokens, [N, D]."""
+    of_sequences = result.pooled if result.logits is None else result.logits
+    if of_sequences is not None:
+        return of_sequences[lengths > 0]
     return result.output[torch.arange(result.output.shape[1]) < lengths[:, None]]
 
 

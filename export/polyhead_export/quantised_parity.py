@@ -11,7 +11,7 @@ separately:
 * Is everything between the products as traced? The traced graph computes it again, from the graph's own
   products.
 
-What 8 bits change is measured from end to end, on texts if there is a tokenizer.
+What 8 bits change is measured from end to end, on sentences if there is a tokenizer.
 """
 
 import tempfile
@@ -52,6 +52,7 @@ Vectors = NDArray[np.float32]
 LEAST_MEAN_COSINE = 0.99
 """The lowest mean cosine with fp32 that is accepted: of pooled vectors, otherwise of those of tokens."""
 
+_BATCH = 16
 _RANDOM_SIZES = ((8, 16), (8, 64))
 
 
@@ -59,7 +60,7 @@ def measure_quantised(
     encoder: Encoder,
     folder: Path,
     traced: Mapping[GraphKind, ir.Model],
-    batches: Sequence[Mapping[str, Tensor]] | None,
+    texts: Sequence[Sequence[int]] | None,
     on_graph: Callable[[GraphKind], None] = lambda _: None,
 ) -> Parity:
     """Compare int8 graphs with PyTorch.
@@ -68,7 +69,7 @@ def measure_quantised(
         encoder: The encoder, in fp32.
         folder: Holds the graphs as they will be served, and their weights.
         traced: The graphs before quantisation.
-        batches: Texts to measure drift on, see `polyhead_export.texts`; None for random inputs.
+        texts: The token ids of sentences to measure drift on; None for random inputs.
         on_graph: Called before each graph is measured.
 
     Raises:
@@ -89,11 +90,11 @@ def measure_quantised(
             deviations[kind.name] = measure_deviations(encoder, open_session(file), kind)
             check_parity(deviations[kind.name], kind, sizes)
         _check_products(served, plain, config, kind)
-        drift[kind.name], cosines[kind.name] = _measure_drift(encoder, open_session(served), kind, batches)
+        drift[kind.name], cosines[kind.name] = _measure_drift(encoder, open_session(served), kind, texts)
     measured = Drift(
         deviations=drift,
         emulated=False,
-        inputs=RANDOM_INPUTS if batches is None else f"{sum(len(each['lengths']) for each in batches)} texts",
+        inputs=RANDOM_INPUTS if texts is None else f"{len(texts)} sentences",
         cosines=cosines,
         least_mean_cosine=LEAST_MEAN_COSINE,
     )
@@ -214,14 +215,14 @@ def _measure_drift(
     encoder: Encoder,
     session: ort.InferenceSession,
     kind: GraphKind,
-    batches: Sequence[Mapping[str, Tensor]] | None,
+    texts: Sequence[Sequence[int]] | None,
 ) -> tuple[dict[str, float], dict[str, Cosine]]:
     """Return the largest deviation of each output from fp32, and the cosines of vectors."""
     config = encoder.config
     specs = outputs_of(config, kind)
     worst = {spec.name: 0.0 for spec in specs}
     cosines: dict[str, list[Vectors]] = {spec.name: [] for spec in specs if _holds_vectors(spec)}
-    for inputs in _drift_inputs(config, kind, batches):
+    for inputs in _drift_inputs(config, kind, texts):
         actual = _run(session, {name: value.numpy() for name, value in inputs.items()}, list(worst))
         reference, expected = run_reference(encoder, kind, inputs)
         ours, theirs = kind.align(actual, expected, reference)
@@ -236,15 +237,22 @@ def _measure_drift(
 
 
 def _drift_inputs(
-    config: EncoderConfig, kind: GraphKind, batches: Sequence[Mapping[str, Tensor]] | None
+    config: EncoderConfig, kind: GraphKind, texts: Sequence[Sequence[int]] | None
 ) -> Iterable[dict[str, Tensor]]:
-    if batches is None:
+    if texts is None:
         for seed, (sequences, tokens) in enumerate(_RANDOM_SIZES):
             yield sample_inputs(config, kind, sequences, min(tokens, config.positions or tokens), seed=seed)
         return
-    for seed, batch in enumerate(batches):
-        inputs = sample_inputs(config, kind, *batch[config.main_input].shape, seed=seed) | dict(batch)
-        inputs["lengths"] = inputs["lengths"].to(torch.int32)
+    ordered = sorted(texts, key=len)
+    for start in range(0, len(ordered), _BATCH):
+        batch = ordered[start : start + _BATCH]
+        inputs = sample_inputs(config, kind, len(batch), len(batch[-1]), seed=start)
+        for name in ("input_ids", "token_type_ids"):
+            if name in inputs:
+                inputs[name] = torch.zeros_like(inputs[name])
+        for row, ids in zip(inputs["input_ids"], batch, strict=True):
+            row[: len(ids)] = torch.tensor(ids)
+        inputs["lengths"] = torch.tensor([len(ids) for ids in batch], dtype=torch.int32)
         for name in ("mask", "head_mask"):
             if name in inputs:
                 inputs[name] = torch.ones_like(inputs[name])
@@ -270,7 +278,7 @@ def _check_drift(drift: Drift, config: EncoderConfig) -> None:
                 f"the {graph} graph's {what!r} in int8 must have a mean cosine of at least "
                 f"{LEAST_MEAN_COSINE} with that of fp32, has {outputs[what].mean:.4f} on "
                 f"{drift.inputs}: export this encoder in "
-                "fp32, or, if other text is sent to it, give texts of that kind"
+                "fp32, or, if other text is sent to it, give sentences of that kind"
             )
 
 

@@ -1,4 +1,9 @@
-"""Sentences on which the drift of int8 is measured where the user brings no texts."""
+"""Sentences on which the drift of a precision is measured where the user brings none."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
 
 SENTENCES = (
     "Yes.",
@@ -54,3 +59,17 @@ SENTENCES = (
     "First the glacier carved the valley; then the ice melted, the sea rose and filled it, and what had been "
     "a river bed became a fjord, deep in the middle and shallow at its mouth, where the moraine lies.",
 )
+
+
+def token_ids(tokenizer: Path, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
+    """Return the token ids of each sentence, cut at `max_tokens`.
+
+    Args:
+        tokenizer: A `tokenizer.json`.
+        sentences: Those that give no token are left out.
+        max_tokens: T of the longest.
+    """
+    encode = Tokenizer.from_file(str(tokenizer))
+    encode.no_padding()
+    encode.enable_truncation(max_tokens)
+    return [ids for text in sentences if (ids := encode.encode(text).ids)]

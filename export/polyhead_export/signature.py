@@ -1,7 +1,7 @@
 """The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
 Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers, A chosen layers,
-R rows asked for.
+R rows asked for, P width of pooled vectors behind dense layers, C labels.
 """
 
 from collections.abc import Collection, Mapping
@@ -123,6 +123,10 @@ def bias_maps(config: EncoderConfig) -> int:
 def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict[str, int]:
     """Return the sizes of the fixed axes, by letter, of graphs of these kinds."""
     sizes = {"D": config.d_model, "H": config.heads, "L": config.layers}
+    if config.dense:
+        sizes["P"] = config.pooled_size
+    if config.classifier is not None:
+        sizes["C"] = len(config.classifier.labels)
     for kind in kinds:
         sizes |= kind.sizes(config)
     return sizes
@@ -198,5 +202,16 @@ def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, 
     """Return the outputs of the family's graph of this kind, in order."""
     outputs = [ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D"))]
     if config.pooling is not None:
-        outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=("B", "D"), role="pooled"))
+        axes = ("B", "P" if config.dense else "D")
+        outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=axes, role="pooled"))
+    if config.classifier is not None:
+        outputs.append(
+            ManifestTensor(
+                name="logits",
+                datatype="FP32",
+                axes=("B", "C"),
+                role="logits",
+                labels=config.classifier.labels,
+            )
+        )
     return (*outputs, *kind.outputs(config))

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from polyhead_model import (
     read_checkpoint_info,
     read_description,
 )
+from polyhead_model.config import Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,14 @@ def from_description(file: Path, name: str, *, head_mask: bool = False, seed: in
 
 
 def from_checkpoint(
-    folder: Path, name: str, *, prompt: bool = True, strict: bool = False, head_mask: bool = False
+    folder: Path,
+    name: str,
+    *,
+    prompt_name: str | None = None,
+    pooling: Pooling | None = None,
+    normalise: bool = False,
+    strict: bool = False,
+    head_mask: bool = False,
 ) -> Source:
     """Return the source for a trained encoder from a Hugging Face folder.
 
@@ -123,14 +132,18 @@ def from_checkpoint(
     Args:
         folder: The checkpoint.
         name: The family's name.
-        prompt: Whether to put sentence-transformers' default prompt before each text.
+        prompt_name: The prompt to put before each text, among those of sentence-transformers; None means the
+            checkpoint's own default, and empty no prompt.
+        pooling: The pooling of a checkpoint that does not say how to pool.
+        normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
         strict: Whether to reject a checkpoint if a part of it cannot be served.
         head_mask: Whether the graphs take a factor for each head.
     """
 
     def build() -> Built:
-        check_memory(read_checkpoint_info(folder, prompt=prompt).encoder)
-        checkpoint = load_checkpoint(folder, prompt=prompt)
+        options: Any = {"prompt_name": prompt_name, "pooling": pooling, "normalise": normalise}
+        check_memory(read_checkpoint_info(folder, **options).encoder)
+        checkpoint = load_checkpoint(folder, **options)
         if strict and checkpoint.left_out:
             missing = "; ".join(checkpoint.left_out)
             raise ExportError(f"{folder}: with --strict, all of a checkpoint must be served, but {missing}")
@@ -139,7 +152,11 @@ def from_checkpoint(
         tokenizer = None
         if checkpoint.tokenizer is not None:
             tokenizer = TokenizerFile(
-                path=checkpoint.tokenizer, max_tokens=checkpoint.max_tokens, prompt=checkpoint.prompt
+                path=checkpoint.tokenizer,
+                max_tokens=checkpoint.max_tokens,
+                prompt=checkpoint.prompts.default,
+                prompts=checkpoint.prompts.texts,
+                gives_token_types=checkpoint.gives_token_types,
             )
         return Built(encoder=checkpoint.encoder, tokenizer=tokenizer, left_out=checkpoint.left_out)
 

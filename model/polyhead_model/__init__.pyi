@@ -7,6 +7,8 @@ from .block import Block as Block
 from .checkpoint import Checkpoint as Checkpoint
 from .checkpoint import load_checkpoint as load_checkpoint
 from .checkpoint_files import CheckpointError as CheckpointError
+from .config import Classifier as Classifier
+from .config import Dense as Dense
 from .config import EncoderConfig as EncoderConfig
 from .describe import attention_bytes as attention_bytes
 from .describe import flop_counts as flop_counts

@@ -72,6 +72,7 @@ class Attend(Protocol):
         heads: int,
         mask: Tensor | None,
         /,
+        *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend with all heads at once.
@@ -96,8 +97,8 @@ def attend_explicitly(
     heads: int,
     mask: Tensor | None,
     /,
-    bias: Tensor | None = None,
     *,
+    bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attend with explicit operations, and return the weights; an `Attend`."""
@@ -220,7 +221,7 @@ class MultiHeadAttention(FusibleModule):
         q, k, v = self._project(query, key, value)
         if rotation is not None:
             q, k = rotate(q, self.heads, rotation), rotate(k, self.heads, rotation)
-        context, weights = attend(q, k, v, self.heads, mask, bias)
+        context, weights = attend(q, k, v, self.heads, mask, bias=bias)
         if head_mask is not None:
             by_head = context.reshape(*context.shape[:2], self.heads, -1)
             context = (by_head * head_mask[:, None, :, None].to(context.dtype)).flatten(2)

@@ -1,5 +1,6 @@
 """Load trained weights from a local Hugging Face folder. Only safetensors: unpickling can run any code."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
+from polyhead_model.config import Pooling
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
-from polyhead_model.hf_tensors import convert, some, with_frequencies
+from polyhead_model.hf_tensors import check_tensors, convert, some, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
+from polyhead_model.sentence_modules import Prompts
+from polyhead_model.tokenizer_files import gives_token_types
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -32,39 +36,51 @@ class Checkpoint:
     """The model_type of config.json: "bert", "roberta", …"""
     tokenizer: Path | None
     """Its tokenizer.json, if there is one."""
+    gives_token_types: bool | None
+    """Whether the encoder gets the tokenizer's token types; None if releases of transformers differ."""
     max_tokens: int
     """The longest text, in tokens; at most the model's positions."""
-    prompt: str
-    """Put before every text by sentence-transformers by default; may be empty."""
+    prompts: Prompts
+    """What sentence-transformers may put before texts."""
     left_out: tuple[str, ...]
     """The parts of the checkpoint that cannot be served, in words, such as a task head."""
 
 
-def load_checkpoint(folder: Path | str, *, prompt: bool = True) -> Checkpoint:
+def load_checkpoint(
+    folder: Path | str,
+    *,
+    prompt_name: str | None = None,
+    pooling: Pooling | None = None,
+    normalise: bool = False,
+) -> Checkpoint:
     """Load an encoder from a local Hugging Face or sentence-transformers folder.
 
     Args:
         folder: A folder with config.json and either model.safetensors, or model.safetensors.index.json and
             its shards. The modules.json of sentence-transformers is read where there is one.
-        prompt: Whether to use the default prompt of sentence-transformers.
+        prompt_name: The name of the prompt to use by default, among those of sentence-transformers; None
+            means the checkpoint's own choice, and empty no prompt.
+        pooling: The pooling of a checkpoint that does not say how to pool.
+        normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
 
     Raises:
         CheckpointError: A file is missing, damaged, not supported, or a pickle.
     """
-    info = read_checkpoint_info(Path(folder), prompt=prompt)
+    info = read_checkpoint_info(Path(folder), prompt_name=prompt_name, pooling=pooling, normalise=normalise)
     tensors = _read_tensors(info.folder)
     source = _encoder_tensors(info, tensors)
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(with_frequencies(info, source))
-    encoder.load_state_dict(convert(info, encoder, source), assign=True)
+    encoder.load_state_dict(convert(info, encoder, source) | _read_dense(info), assign=True)
     return Checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
         tokenizer=info.tokenizer,
+        gives_token_types=gives_token_types(info.folder, info.model_type),
         max_tokens=info.max_tokens,
-        prompt=info.prompt,
-        left_out=(*_head(info, tensors), *_other_tokenizer(info)),
+        prompts=info.prompts,
+        left_out=(*_head(info, tensors), *info.left_out, *_other_tokenizer(info)),
     )
 
 
@@ -100,10 +116,13 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 
 def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the encoder's own tensors, under the names that they have without a task head."""
+    """Select the tensors of encoder and classifier, under the names without the encoder's prefix."""
     prefix = info.dialect.prefix
     if any(name.startswith(prefix) for name in tensors):
-        tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        served = info.encoder.classifier is not None
+        tensors = {
+            name.removeprefix(prefix): t for name, t in tensors.items() if served or name.startswith(prefix)
+        }
     return {
         # Early BERT checkpoints call a norm's weight and bias gamma and beta.
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): t
@@ -112,7 +131,9 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
 
 
 def _head(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Name the tensors that belong to a task head."""
+    """Name the tensors that belong to a task head that is not served."""
+    if info.encoder.classifier is not None:
+        return []
     prefix = info.dialect.prefix
     head = [name for name in tensors if not name.startswith(prefix)]
     if not head or len(head) == len(tensors):
@@ -135,9 +156,33 @@ def _other_tokenizer(info: CheckpointInfo) -> list[str]:
 
 def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
     """Reject a configuration much larger than the weights, before modules are built for it."""
-    described, held = parameters(info.encoder), sum(tensor.numel() for tensor in source.values())
+    # Dense layers have files of their own.
+    encoder = dataclasses.replace(info.encoder, dense=())
+    described, held = parameters(encoder), sum(tensor.numel() for tensor in source.values())
     if described > 2 * held:
         raise CheckpointError(
             f"{info.folder}: config.json describes an encoder of {described:,} parameters, "
             f"but the weights hold {held:,}"
         )
+
+
+def _read_dense(info: CheckpointInfo) -> dict[str, Tensor]:
+    """Read the dense layers of sentence-transformers."""
+    state: dict[str, Tensor] = {}
+    width = info.encoder.d_model
+    for number, file in enumerate(info.dense):
+        folder, layer = file.folder, file.layer
+        if file.in_features != width:
+            raise CheckpointError(
+                f"{folder / 'config.json'}: in_features must be {width}, the width of what it gets, "
+                f"was {file.in_features}"
+            )
+        expected = {"linear.weight": torch.Size((layer.width, width))}
+        if layer.bias:
+            expected["linear.bias"] = torch.Size((layer.width,))
+        tensors = _read_tensors(folder)
+        check_tensors(folder, expected, tensors)
+        for name, tensor in tensors.items():
+            state[f"pooler.dense.{number}.{name}"] = tensor.to(torch.float32, copy=True)
+        width = layer.width
+    return state

@@ -50,6 +50,18 @@ def integer(path: Path, config: Mapping[str, object], name: str) -> int:
     return value
 
 
+def flag(path: Path, config: Mapping[str, object], name: str, *, default: bool) -> bool:
+    """Return a flag from the object that was read from `path`.
+
+    Raises:
+        CheckpointError: The value is not a boolean.
+    """
+    value = config.get(name, default)
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{path}: {name} must be true or false, was {value!r}")
+    return value
+
+
 def inside(path: Path, name: object) -> Path:
     """Resolve a file name that occurs in the file `path`, relative to its folder.
 

@@ -106,11 +106,12 @@ def _preset_table(presets: Sequence[Mapping[str, Any]]) -> "Table":
 
 def _tables(numbers: Mapping[str, Any]) -> "list[Table]":
     """Return the tables of an encoder, from its `summary`."""
-    every = numbers["sizes"]["L"]
+    last = numbers["sizes"]["L"] - 1
+    words = {None: None, "0": "layer 0", f"0-{last}" if last else "0": "each layer"}
     sizes = ", ".join(f"{letter} = {size:,}" for letter, size in numbers["sizes"].items())
     steps = [
         (
-            section["stage"] if section["layers"] is None else _layers_in_words(section["layers"], every),
+            words.get(section["layers"], f"layers {section['layers']}") or section["stage"],
             step["tensor"],
             " × ".join(step["axes"]),
             " × ".join(f"{size:,}" for size in step["shape"]),
@@ -122,19 +123,19 @@ def _tables(numbers: Mapping[str, Any]) -> "list[Table]":
         _table(
             f"{numbers['name']}: {sizes}", ("", "tensor", "shape", "sizes"), _without_repeats(steps), left=3
         ),
-        _parameter_table(numbers["parameters"], every),
+        _parameter_table(numbers["parameters"]),
         _flop_table(numbers["flops"]),
         _attention_table(numbers["attention"]),
     ]
 
 
-def _parameter_table(parameters: Mapping[str, Any], every: int) -> "Table":
+def _parameter_table(parameters: Mapping[str, Any]) -> "Table":
     rows = [
         (
             part["part"],
             part["formula"],
             f"{part['each']:,}",
-            "" if part["layers"] is None else f"{len(part['layers'])}",
+            "" if part["layers"] is None else f"{part['times']}",
             f"{part['total']:,}",
         )
         for part in parameters["parts"]
@@ -142,7 +143,7 @@ def _parameter_table(parameters: Mapping[str, Any], every: int) -> "Table":
     layer = [part for part in parameters["parts"] if part["layers"] is not None]
     if all(part["layers"] == layer[0]["layers"] for part in layer):  # otherwise there is no such layer
         each, total = sum(part["each"] for part in layer), sum(part["total"] for part in layer)
-        rows.append(("a layer", "", f"{each:,}", f"{len(layer[0]['layers'])}", f"{total:,}"))
+        rows.append(("a layer", "", f"{each:,}", f"{layer[0]['times']}", f"{total:,}"))
     rows.append(("in all", "", "", "", f"{parameters['total']:,}"))
     return _table("parameters", ("part", "formula", "each", "layers", "in all"), rows, left=2)
 
@@ -152,7 +153,7 @@ def _flop_table(flops: Mapping[str, Any]) -> "Table":
         (
             part["part"],
             part["formula"],
-            "" if part["layers"] is None else f"{len(part['layers'])}",
+            "" if part["layers"] is None else f"{part['times']}",
             _scaled(part["total"]),
             f"{part['share']:.1%}",
             f"{part['flops_per_byte']:.1f}",
@@ -201,12 +202,6 @@ def _without_repeats(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
         shown.append(("" if first == previous else first, *rest))
         previous = first
     return shown
-
-
-def _layers_in_words(layers: Sequence[int], every: int) -> str:
-    if len(layers) == every:
-        return "each layer"
-    return f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
 
 
 def _scaled(number: int) -> str:

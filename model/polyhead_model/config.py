@@ -2,16 +2,76 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Literal, Self, TypeVar, get_args
+
+T = TypeVar("T")
 
 Norm = Literal["post", "pre"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
+DenseActivation = Literal[
+    "identity", "tanh", "relu", "gelu", "silu", "sigmoid", "elu", "leaky_relu", "mish", "softplus"
+]
 CrossAttention = Literal["alone", "after_self"]
 
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A layer on a pooled vector: activation(x W + b).
+
+    Raises:
+        ValueError: A field is out of range.
+        TypeError: A field has the wrong type.
+    """
+
+    width: int
+    """The width of its result."""
+    activation: DenseActivation = "identity"
+    bias: bool = True
+    normalise: bool = False
+    """Whether x is scaled to length 1 before."""
+    norm: bool = False
+    """Whether a layer norm follows, like those of the encoder."""
+
+    def __post_init__(self) -> None:
+        _require_positive("width", self.width)
+        _require_choice("activation", self.activation, get_args(DenseActivation))
+        for name in ("bias", "normalise", "norm"):
+            _require_flag(name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A classifier of sequences: pooling, dense layers, and a logit for each label.
+
+    Raises:
+        ValueError: A field is out of range.
+        TypeError: A field has the wrong type.
+    """
+
+    labels: tuple[str, ...]
+    """The names of its C logits, in order."""
+    pooling: Pooling = "cls"
+    """How the token vectors are pooled that it reads."""
+    dense: tuple[Dense, ...] = ()
+    bias: bool = True
+    """Whether the last layer, which gives the logits, has a bias."""
+
+    def __post_init__(self) -> None:
+        labels = self.labels
+        if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
+            raise TypeError(f"labels must be strings, were {labels!r}")
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"labels must be at least one, each once, were {', '.join(labels) or 'none'}")
+        object.__setattr__(self, "labels", tuple(labels))
+        _require_choice("pooling", self.pooling, get_args(Pooling))
+        object.__setattr__(self, "dense", _read_dense(self.dense))
+        _require_flag("bias", self.bias)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +186,12 @@ class EncoderConfig:
     """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
     pooling: Pooling | None = None
     """How token vectors are pooled into one vector per sequence; None gives no pooled output."""
+    dense: tuple[Dense, ...] = ()
+    """The dense layers that pooled vectors go through, in order."""
     normalise: bool = False
-    """Whether to scale pooled vectors to length 1."""
+    """Whether to scale pooled vectors to length 1, after the dense layers."""
+    classifier: Classifier | None = None
+    """The classifier that gives logits for each sequence."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):
@@ -145,11 +209,9 @@ class EncoderConfig:
             "embedding_width",
             "positions",
         ):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
+            _require_positive(name, getattr(self, name), optional=True)
         for name in ("padding_id", "token_dropout_id"):
-            if getattr(self, name) is not None:
-                _require_integer(name, getattr(self, name))
+            _require_integer(name, getattr(self, name), optional=True)
         _require_integer("types", self.types)
         if self.types < 0:
             raise ValueError(f"types must be 0 or more, was {self.types}")
@@ -167,28 +229,26 @@ class EncoderConfig:
             "final_norm",
             "normalise",
         ):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be true or false, was {getattr(self, name)!r}")
+            _require_flag(name, getattr(self, name))
         _require_choice("norm", self.norm, get_args(Norm))
         _require_choice("activation", self.activation, get_args(Activation))
         if self.cross_attention is not None:
             _require_choice("cross_attention", self.cross_attention, get_args(CrossAttention))
         if self.pooling is not None:
             _require_choice("pooling", self.pooling, get_args(Pooling))
+        object.__setattr__(self, "dense", _read_dense(self.dense))
+        if self.classifier is not None:
+            object.__setattr__(self, "classifier", _as("classifier", self.classifier, Classifier))
         _require_number("dropout", self.dropout)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
         _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
         if not 0.0 < self.layer_norm_epsilon < 1.0:
             raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
-        for name in ("rotary_base", "local_rotary_base"):
-            if (base := getattr(self, name)) is not None:
-                _require_number(name, base)
-                if not 1.0 < base < math.inf:
-                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         self._check_combinations()
         self._check_layers()
-        self._check_positions()
+        self._check_rotations()
+        self._check_relative_positions()
         self._check_embeddings()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
@@ -219,8 +279,8 @@ class EncoderConfig:
         for name in ("rotary_base", "local_window", "relative_buckets"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} must be None where there is cross_attention: the tokens of two sequences have no "
-                    f"distance, was {getattr(self, name)!r}"
+                    f"{name} must be None where there is cross_attention: the tokens of two sequences "
+                    f"have no distance, was {getattr(self, name)!r}"
                 )
         if kind == "alone":
             for name, why in (
@@ -262,8 +322,13 @@ class EncoderConfig:
         if self.global_every == 1:
             raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
 
-    def _check_positions(self) -> None:
-        """Check the fields of rotations and of relative positions against each other."""
+    def _check_rotations(self) -> None:
+        """Check the fields of rotations, and against each other."""
+        for name in ("rotary_base", "local_rotary_base"):
+            if (base := getattr(self, name)) is not None:
+                _require_number(name, base)
+                if not 1.0 < base < math.inf:
+                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
         for name in ("local_rotary_base", "rotary_frequencies"):
             if getattr(self, name) is not None and self.rotary_base is None:
                 raise ValueError(f"{name} needs rotary_base ({name} was {getattr(self, name)!r})")
@@ -280,10 +345,14 @@ class EncoderConfig:
                     f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
                     f"local_rotary_base, were {len(self.rotary_frequencies)}"
                 )
+
+    def _check_relative_positions(self) -> None:
+        """Check the fields of relative positions against each other."""
         buckets, distance = self.relative_buckets, self.relative_distance
         if (buckets is None) != (distance is None):
             raise ValueError(
-                f"relative_buckets and relative_distance must be given together, were {buckets} and {distance}"
+                "relative_buckets and relative_distance must be given together, "
+                f"were {buckets} and {distance}"
             )
         if buckets is not None and distance is not None:
             if buckets % 2 or buckets < 4:
@@ -322,6 +391,11 @@ class EncoderConfig:
                 raise ValueError(
                     f"{name} must be between 0 and vocabulary - 1 ({self.vocabulary - 1}), was {number}"
                 )
+        if self.pooling is None:
+            if self.normalise:
+                raise ValueError("normalise needs pooling: it is pooled vectors that are scaled to length 1")
+            if self.dense:
+                raise ValueError("dense needs pooling: it is pooled vectors that go through dense layers")
 
     def is_local(self, layer: int) -> bool:
         """Return whether a layer's tokens see only those within `local_window`."""
@@ -352,13 +426,18 @@ class EncoderConfig:
         return "x" if self.cross_attention is None else "query"
 
     @property
+    def pooled_size(self) -> int:
+        """P, the width of pooled vectors: D unless there are dense layers."""
+        return self.dense[-1].width if self.dense else self.d_model
+
+    @property
     def inner_size(self) -> int:
         """H·K, the width of the concatenated heads; D unless `head_width` is given."""
         return self.heads * self.head_size
 
-    def heads_of(self, layer: int) -> tuple[int, ...]:
+    def heads_of(self, layer: int) -> Sequence[int]:
         """Return the numbers of the heads of a layer: all H, or those that pruning left."""
-        return tuple(range(self.heads)) if self.kept_heads is None else self.kept_heads[layer]
+        return range(self.heads) if self.kept_heads is None else self.kept_heads[layer]
 
     def of_layer(self, layer: int) -> Self:
         """Return the configuration whose H is the number of heads of one layer."""
@@ -395,14 +474,39 @@ class EncoderConfig:
             )
 
 
-def _require_integer(name: str, value: object) -> None:
+def _as(name: str, value: object, kind: type[T]) -> T:
+    """Return a part of a configuration, which may be a JSON object."""
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be an object, was {value!r}")
+    try:
+        return kind(**value)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _read_dense(layers: object) -> tuple[Dense, ...]:
+    if not isinstance(layers, list | tuple):
+        raise TypeError(f"dense must be a list of layers, was {layers!r}")
+    return tuple(_as(f"dense[{number}]", layer, Dense) for number, layer in enumerate(layers))
+
+
+def _require_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, was {value!r}")
+
+
+def _require_integer(name: str, value: object, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, was {value!r}")
 
 
-def _require_positive(name: str, value: int) -> None:
-    _require_integer(name, value)
-    if value < 1:
+def _require_positive(name: str, value: int | None, *, optional: bool = False) -> None:
+    _require_integer(name, value, optional=optional)
+    if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, was {value}")
 
 

@@ -6,7 +6,7 @@ Everything is counted from the steps of `polyhead_model.steps`.
 import dataclasses
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ class Count:
     name: str
     formula: str
     each: int
-    layers: tuple[int, ...] | None = None
+    layers: Sequence[int] | None = None
     """The layers with this part; None = it occurs once, outside the layers."""
 
     @property
@@ -192,7 +192,8 @@ def summary(
     total_flops = sum(count.total for count in flop_parts)
     total_bytes = sum(count.total_bytes for count in flop_parts)
     # Layers differ where heads are pruned: the one that sends most must fit.
-    widest = [max(range(config.layers), key=lambda layer: attention_bytes(config, 1, 1, layers=[layer]))]
+    firsts = [section.layers[0] for section in sections if section.layers is not None]
+    widest = [max(firsts, key=lambda layer: attention_bytes(config, 1, 1, layers=[layer]))]
     return {
         "name": name,
         "encoder": dataclasses.asdict(config),
@@ -200,7 +201,7 @@ def summary(
         "sections": [
             {
                 "stage": section.stage,
-                "layers": section.layers,
+                "layers": _numbered(section.layers),
                 "steps": [
                     {"tensor": step.name, "axes": step.axes.split(), "shape": section.shape(step.axes)}
                     for step in section.steps
@@ -258,23 +259,37 @@ def _counted(
             part = count(section, name, section.steps)
             merged[name, part.each, part.layers is None].append(part)
     return tuple(
-        dataclasses.replace(
-            same[0],
-            layers=None if same[0].layers is None else tuple(sorted(i for c in same for i in c.layers or ())),
-        )
-        for same in merged.values()
+        first
+        if not others
+        else dataclasses.replace(first, layers=sorted(i for c in (first, *others) for i in c.layers or ()))
+        for first, *others in merged.values()
     )
 
 
 def _numbers_sent(sections: Iterable[Section], layers: Collection[int] | None, *, attention: bool) -> int:
     """Return how many numbers the attention of these layers has in a reply, or all other outputs."""
-    return sum(
-        section.count(step.axes)
-        * (1 if section.layers is None else sum(layers is None or i in layers for i in section.layers))
-        for section in sections
-        for step in section.steps
-        if step.role is not None and (step.role in ATTENTION) is attention
-    )
+    total = 0
+    for section in sections:
+        times = 1
+        if section.layers is not None:
+            times = len(section.layers) if layers is None else sum(i in section.layers for i in set(layers))
+        sent = [step for step in section.steps if step.role and (step.role in ATTENTION) is attention]
+        total += times * sum(section.count(step.axes) for step in sent)
+    return total
+
+
+def _numbered(layers: Sequence[int] | None) -> str | None:
+    """Write the numbers of layers briefly, such as 0-3, 5."""
+    if layers is None:
+        return None
+    runs = []
+    if isinstance(layers, range):  # there may be very many
+        runs = [(layers[0], layers[-1])]
+    else:
+        for layer in layers:
+            first = runs.pop()[0] if runs and runs[-1][1] == layer - 1 else layer
+            runs.append((first, layer))
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _numbers_moved(section: Section, step: Step) -> int:
@@ -297,7 +312,7 @@ def _formula(shapes: Iterable[str]) -> str:
                 coefficient *= int(factor)
             else:
                 letters[factor] += 1
-        ordered = sorted(letters.items(), key=lambda item: "BTSDFHKC".find(item[0]))
+        ordered = sorted(letters.items(), key=lambda item: "BTSEDFHKPC".find(item[0]))
         terms["·".join(letter + {1: "", 2: "²"}[power] for letter, power in ordered)] += coefficient
     return " + ".join(
         letters if times == 1 else f"{times:,}" + (f"·{letters}" if letters else "")
@@ -310,7 +325,8 @@ def _count_values(count: Count) -> dict[str, Any]:
         "part": count.name,
         "formula": count.formula,
         "each": count.each,
-        "layers": count.layers,
+        "layers": _numbered(count.layers),
+        "times": count.times,
         "total": count.total,
     }
 

@@ -4,13 +4,13 @@ import dataclasses
 from typing import NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import DecoderBlock, layer_of, norm_of
-from polyhead_model.config import EncoderConfig, Pooling
+from polyhead_model.config import EncoderConfig
+from polyhead_model.pooling import ClassifierHead, Pooler
 from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
 
@@ -24,7 +24,7 @@ class EncoderOutput(NamedTuple):
     output: Tensor
     """[B, T, D], zero in padding."""
     pooled: Tensor | None
-    """[B, D], or None where the encoder does not pool."""
+    """[B, P], or None where the encoder does not pool; P is D unless there are dense layers."""
     attention: tuple[Tensor, ...] | None
     """L tensors [B, H, T, T], zero in the rows and columns of padding; None unless asked for.
 
@@ -32,10 +32,12 @@ class EncoderOutput(NamedTuple):
     """
     cross_attention: tuple[Tensor, ...] | None = None
     """Of decoder blocks, which attend to both: L tensors [B, H, T, S], likewise."""
+    logits: Tensor | None = None
+    """[B, C], a number for each label, or None where there is no classifier."""
 
 
 class Embeddings(nn.Module):
-    """The sum of token, position and type embeddings, with a norm and a projection where the model has one."""
+    """The sum of token, position and type embeddings, with a norm and a projection where there are any."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -101,7 +103,7 @@ class Encoder(FusibleModule):
 
     Sequences are padded on the right. The contents of padding, NaN included, do not affect the result: they
     are zeroed in the input, hidden from attention, and zeroed in the output. A sequence of length 0 gives
-    zeros.
+    zeros, and what dense layers and a classifier make of them.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -118,6 +120,12 @@ class Encoder(FusibleModule):
                 config.heads, buckets=config.relative_buckets, distance=config.relative_distance
             )
         )
+        self.pooler = (
+            None
+            if config.pooling is None
+            else Pooler(config, config.pooling, config.dense, normalise=config.normalise)
+        )
+        self.classifier = None if config.classifier is None else ClassifierHead(config, config.classifier)
 
     def layer(self, number: int) -> nn.Module:
         """Return layer `number`, which may be all of them."""
@@ -217,11 +225,13 @@ class Encoder(FusibleModule):
         if self.final_norm is not None:
             x = self.final_norm(x)
         output = _zero_padding(x, valid)
+        pooled, logits = self._of_sequences(output, valid)
         return EncoderOutput(
             output,
-            self._pool(output, valid),
+            pooled,
             tuple(attention) if need_weights else None,
             tuple(cross_attention) or None,
+            logits,
         )
 
     def _heads_of(self, layer: int, values: Tensor) -> Tensor:
@@ -229,17 +239,27 @@ class Encoder(FusibleModule):
         kept = self.config.kept_heads
         return values if kept is None else values[:, list(kept[layer])]
 
-    def pool(self, output: Tensor, lengths: Tensor | None = None) -> Tensor | None:
-        """Pool an output as `forward` does, in the output's own precision.
+    def of_sequences(
+        self, output: Tensor, lengths: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Compute what there is one of for each sequence, as `forward` does, in the output's own precision.
 
         Args:
             output: [B, T, D], zero in padding.
             lengths: Integers [B]; None = all T.
 
         Returns:
-            [B, D], or None where the encoder does not pool.
+            The pooled vectors [B, P] and the logits [B, C]; None for those that the encoder does not have.
         """
-        return self._pool(output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1]))
+        return self._of_sequences(
+            output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1])
+        )
+
+    def _of_sequences(self, output: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        return (
+            None if self.pooler is None else self.pooler(output, valid),
+            None if self.classifier is None else self.classifier(output, valid),
+        )
 
     def _rotations(self, tokens: int, device: torch.device) -> tuple[Rotation | None, Rotation | None]:
         """Return the rotations of layers that see everything, and of local ones."""
@@ -252,12 +272,6 @@ class Encoder(FusibleModule):
             return rotation, rotation
         local = rotary_frequencies(config.local_rotary_base, config.head_size)
         return rotation, rotation_of(local, tokens, device=device)
-
-    def _pool(self, output: Tensor, valid: Tensor | None) -> Tensor | None:
-        if self.config.pooling is None:
-            return None
-        pooled = pool(output, valid, self.config.pooling)
-        return F.normalize(pooled, dim=-1) if self.config.normalise else pooled
 
     def _check(
         self,
@@ -352,28 +366,6 @@ class Encoder(FusibleModule):
 
     def _like(self, *, fused: bool) -> Self:
         return type(self)(dataclasses.replace(self.config, fused=fused))
-
-
-def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
-    """Pool each sequence into one vector, ignoring padding.
-
-    Args:
-        output: [B, T, D], zero in padding.
-        valid: Boolean [B, T], True = token; None = no padding.
-        pooling: The mean or maximum over the tokens, or the first token's vector.
-
-    Returns:
-        [B, D]; zeros where a sequence has no tokens.
-    """
-    if pooling == "cls":
-        return output[:, 0]
-    if pooling == "mean":
-        # Padding is zero, so it does not change the sum; an empty sequence gives 0/1.
-        return output.mean(1) if valid is None else output.sum(1) / valid.sum(1, keepdim=True).clamp(min=1)
-    if valid is None:
-        return output.amax(1)
-    highest = output.masked_fill(~valid[..., None], -torch.inf).amax(1)
-    return torch.where(valid.any(1, keepdim=True), highest, 0)
 
 
 def _zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:

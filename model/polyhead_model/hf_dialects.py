@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from polyhead_model import hf_fields
+from polyhead_model.config import DenseActivation, Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,38 @@ _BERT_EMBEDDINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassifierDialect:
+    """How a model type's `…ForSequenceClassification` turns a pooled vector into logits.
+
+    Names of tensors are without the prefix of the encoder's.
+    """
+
+    dense: str | None
+    """The name of a dense layer as wide as the encoder; None if there is none."""
+    out: str
+    """The name of the layer that gives the logits."""
+    activation: DenseActivation = "tanh"
+    """Of the dense layer."""
+    norm: str | None = None
+    """The name of a layer norm that follows it; None if there is none."""
+    bias: bool = True
+    """Whether the layer that gives the logits has a bias."""
+    pooling: Pooling = "cls"
+    fields: Callable[[Path, hf_fields.Config], hf_fields.Fields] | None = None
+    """Reads what config.json says: `pooling`, and `activation` and `bias` of the dense layer."""
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        """Our module → theirs."""
+        modules = {
+            "classifier.pooler.dense.0.linear": self.dense,
+            "classifier.pooler.dense.0.norm": self.norm,
+            "classifier.out": self.out,
+        }
+        return {ours: theirs for ours, theirs in modules.items() if theirs is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dialect:
     """The dialect of one `model_type`."""
 
@@ -77,15 +110,20 @@ class Dialect:
     """The prefix of a layer's tensors, before its number."""
     layer_modules: Places
     """Our module within a layer → theirs."""
+    classifier: ClassifierDialect
     transposed: bool = False
     """Whether the matrices of layers are stored as [inputs, outputs], not as [outputs, inputs]."""
     frequencies: str | None = None
     """The name, or its end, of tensors with the angles of rotations."""
     unused: tuple[str, ...] = ()
-    """Patterns of names of the encoder's tensors that do not affect its outputs, beside those of all types."""
+    """Patterns of names of tensors of the encoder that do not affect its outputs, beside those of all."""
 
 
-_ROBERTA = Dialect(prefix="roberta.", layer_modules=_BERT_LAYER, fields=hf_fields.roberta)
+_DENSE_AND_OUT = ClassifierDialect(dense="classifier.dense", out="classifier.out_proj")
+
+_ROBERTA = Dialect(
+    prefix="roberta.", layer_modules=_BERT_LAYER, fields=hf_fields.roberta, classifier=_DENSE_AND_OUT
+)
 
 DIALECTS: Mapping[str, Dialect] = {
     "albert": Dialect(
@@ -103,8 +141,13 @@ DIALECTS: Mapping[str, Dialect] = {
             "feed_forward.down": "ffn_output",
             "feed_forward_norm": "full_layer_layer_norm",
         },
+        classifier=ClassifierDialect(dense="pooler", out="classifier"),
     ),
-    "bert": Dialect(prefix="bert.", layer_modules=_BERT_LAYER),
+    "bert": Dialect(
+        prefix="bert.",
+        layer_modules=_BERT_LAYER,
+        classifier=ClassifierDialect(dense="pooler.dense", out="classifier"),
+    ),
     "camembert": _ROBERTA,
     "distilbert": Dialect(
         prefix="distilbert.",
@@ -126,12 +169,14 @@ DIALECTS: Mapping[str, Dialect] = {
             "feed_forward.down": "ffn.lin2",
             "feed_forward_norm": "output_layer_norm",
         },
+        classifier=ClassifierDialect(dense="pre_classifier", activation="relu", out="classifier"),
     ),
     "electra": Dialect(
         prefix="electra.",
         fields=hf_fields.electra,
         modules={**_BERT_EMBEDDINGS, "embeddings.projection": "embeddings_project"},
         layer_modules=_BERT_LAYER,
+        classifier=ClassifierDialect(dense="classifier.dense", activation="gelu", out="classifier.out_proj"),
     ),
     "esm": Dialect(
         prefix="esm.",
@@ -149,6 +194,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "attention_norm": "attention.LayerNorm",
             "feed_forward_norm": "LayerNorm",
         },
+        classifier=_DENSE_AND_OUT,
         frequencies="rotary_embeddings.inv_freq",
         # Checkpoints with rotations may have a position table nevertheless.
         unused=(r"contact_head\.", r"embeddings\.position_embeddings\.weight", r".*\.inv_freq"),
@@ -175,6 +221,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "feed_forward.down": "mlp.c_proj",
             "feed_forward_norm": "ln_2",
         },
+        classifier=ClassifierDialect(dense=None, out="score", bias=False, pooling="last"),
         transposed=True,
         unused=(r"h\.\d+\.attn\.(masked_)?bias",),
     ),
@@ -199,6 +246,9 @@ DIALECTS: Mapping[str, Dialect] = {
             "feed_forward.down": "mlp.Wo",
             "feed_forward_norm": "mlp_norm",
         },
+        classifier=ClassifierDialect(
+            dense="head.dense", norm="head.norm", out="classifier", fields=hf_fields.modernbert_classifier
+        ),
     ),
     "mpnet": Dialect(
         prefix="mpnet.",
@@ -213,6 +263,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "attention_norm": "attention.LayerNorm",
             **_BERT_FEED_FORWARD,
         },
+        classifier=_DENSE_AND_OUT,
     ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,

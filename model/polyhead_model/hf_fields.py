@@ -112,12 +112,21 @@ def modernbert(path: Path, config: Config) -> Fields:
     }
 
 
+def modernbert_classifier(path: Path, config: Config) -> Fields:
+    """Return how ModernBERT's classifier pools, and the activation and bias of its dense layer."""
+    name, pooling = "classifier_activation", config.get("classifier_pooling", "cls")
+    _require(path, config, name, "gelu", "another activation is not supported")
+    if pooling not in ("cls", "mean"):
+        raise CheckpointError(f"{path}: classifier_pooling must be 'cls' or 'mean', was {pooling!r}")
+    return {"pooling": pooling, "activation": "gelu", "bias": config.get("classifier_bias", False)}
+
+
 def _windows(path: Path, config: Config, local_base: float) -> Fields:
     """Return the fields of ModernBERT's local layers."""
     layers = integer(path, config, "num_hidden_layers")
     types = config.get("layer_types")
     every = config.get("global_attn_every_n_layers", 3)
-    if types is not None:
+    if isinstance(types, list):
         # The first layer that sees everything, after layer 0, tells the period; the pattern must hold.
         later = [number for number in range(1, layers) if types[number : number + 1] == ["full_attention"]]
         every = later[0] if later else max(layers, 2)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,11 +47,10 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
     Raises:
         CheckpointError: A tensor is missing, has no place, or another shape or dtype.
     """
-    places = {name: _place(info.dialect, name) for name in encoder.state_dict()}
-    expected = {
-        places[name].name: places[name].shape(parameter.shape)
-        for name, parameter in encoder.state_dict().items()
-    }
+    # The dense layers of sentence-transformers have files of their own.
+    ours = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("pooler.")}
+    places = {name: _place(info.dialect, name) for name in ours}
+    expected = {places[name].name: places[name].shape(parameter.shape) for name, parameter in ours.items()}
     positions, width = "embeddings.positions.weight", info.encoder.embedding_size
     types = f"{info.dialect.modules.get('embeddings.types')}.weight"
     if positions in places:
@@ -59,7 +58,8 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
         expected[theirs] = torch.Size((expected[theirs][0] + info.position_offset, width))
     if info.folded_types:
         expected[types] = torch.Size((1, width))
-    _check_tensors(info, expected, source)
+    _check_labels(info, source)
+    check_tensors(info.folder, expected, source, unused=(*_UNUSED, *info.dialect.unused))
     state = {name: place.read(source) for name, place in places.items()}
     if positions in places:
         state[positions] = state[positions][info.position_offset :]
@@ -92,8 +92,9 @@ def with_frequencies(info: CheckpointInfo, source: Mapping[str, Tensor]) -> Enco
 def _place(dialect: Dialect, name: str) -> _Place:
     """Find one of our parameters in a checkpoint."""
     module, _, kind = name.rpartition(".")
-    if module in dialect.modules:
-        place, prefix = dialect.modules[module], ""
+    outside = {**dialect.modules, **dialect.classifier.modules}
+    if module in outside:
+        place, prefix = outside[module], ""
     else:
         _, number, inner = module.split(".", 2)  # "layers.3.attention.w_q"
         place, prefix = dialect.layer_modules[inner], f"{dialect.layer_prefix}{number}."
@@ -103,16 +104,40 @@ def _place(dialect: Dialect, name: str) -> _Place:
     return _Place(f"{prefix}{theirs}.{kind}", rows, transposed=dialect.transposed and is_matrix)
 
 
-def _check_tensors(
-    info: CheckpointInfo, expected: Mapping[str, torch.Size], source: Mapping[str, Tensor]
+def _check_labels(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
+    """Compare the labels of config.json with the weights."""
+    classifier, name = info.encoder.classifier, f"{info.dialect.classifier.out}.weight"
+    if classifier is not None and name in source and len(source[name]) != len(classifier.labels):
+        raise CheckpointError(
+            f"{info.folder}: config.json has {len(classifier.labels)} labels (id2label), but {name} is for "
+            f"{len(source[name])}"
+        )
+
+
+def check_tensors(
+    folder: Path,
+    expected: Mapping[str, torch.Size],
+    source: Mapping[str, Tensor],
+    *,
+    unused: Sequence[str] = (),
 ) -> None:
-    folder: Path = info.folder
+    """Check that tensors are exactly those that are expected.
+
+    Args:
+        folder: Where they come from, for messages.
+        expected: The shapes by name.
+        source: The tensors by name.
+        unused: Patterns of names of tensors that may be there, too.
+
+    Raises:
+        CheckpointError: A tensor is missing, has no place, or another shape or dtype.
+    """
     if missing := [name for name in expected if name not in source]:
         raise CheckpointError(
             f"{folder}: the weights must hold {some(missing)}, which {_are(missing)} missing"
         )
-    unused = re.compile("|".join((*_UNUSED, *info.dialect.unused)))
-    if unexpected := [name for name in source if name not in expected and not unused.match(name)]:
+    others = [name for name in source if name not in expected]
+    if unexpected := [name for name in others if not any(re.match(pattern, name) for pattern in unused)]:
         raise CheckpointError(
             f"{folder}: the weights hold {some(unexpected)}, for which this encoder has no place; "
             "config.json may describe another model"

@@ -3,14 +3,16 @@
 Needs no torch, so that checkpoints can be described without it.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
-from polyhead_model.config import Activation, EncoderConfig
+from polyhead_model.config import Activation, Classifier, Dense, EncoderConfig, Pooling
 from polyhead_model.hf_dialects import DIALECTS, Dialect
-from polyhead_model.sentence_modules import SentenceModules
+from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
 
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -20,6 +22,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
 }
 """Theirs → ours."""
+
+_MAX_LABELS = 2**20
+"""More labels than any weights have; the number in config.json is not trusted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +39,10 @@ class CheckpointInfo:
     """The folder of config.json and the weights."""
     tokenizer: Path | None
     """Its tokenizer.json, if there is one."""
-    prompt: str
-    """Put before every text by sentence-transformers by default."""
+    prompts: Prompts
+    """What sentence-transformers may put before texts."""
+    dense: tuple[DenseFile, ...]
+    """The dense layers behind pooling."""
     max_tokens: int
     """The longest text: sentence-transformers' max_seq_length, otherwise the tokenizer's own limit, and at
     most the model's positions."""
@@ -43,14 +50,21 @@ class CheckpointInfo:
     """The number of leading rows of the position table that no token uses."""
     folded_types: bool
     """Whether the model has a single token type, a constant that is added to the positions."""
+    left_out: tuple[str, ...]
+    """What cannot be served, in words, as far as it can be seen without the weights."""
 
 
-def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo:
+def read_checkpoint_info(
+    folder: Path, *, prompt_name: str | None = None, pooling: Pooling | None = None, normalise: bool = False
+) -> CheckpointInfo:
     """Read a local Hugging Face or sentence-transformers folder, without the weights.
 
     Args:
         folder: A folder with config.json, or with the modules.json of sentence-transformers.
-        prompt: Whether to use the default prompt of sentence-transformers.
+        prompt_name: The name of the prompt to use by default, among those of sentence-transformers; None
+            means the checkpoint's own choice, and empty no prompt.
+        pooling: The pooling of a checkpoint that does not say how to pool.
+        normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
 
     Raises:
         CheckpointError: The folder is not a checkpoint of a supported type, or needs something that
@@ -61,7 +75,7 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
         raise CheckpointError(
             f"a checkpoint must be a folder with config.json and model.safetensors, but {folder} {found}"
         )
-    modules = SentenceModules.read(folder, prompt=prompt)
+    modules = _pooled(folder, SentenceModules.read(folder, prompt_name=prompt_name), pooling, normalise)
     path = modules.transformer / "config.json"
     config = read_object(path)
     model_type = config.get("model_type")
@@ -77,24 +91,24 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
         positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
+    described: hf_fields.Fields = {
+        "d_model": integer(path, config, dialect.d_model),
+        "heads": integer(path, config, dialect.heads),
+        "layers": integer(path, config, dialect.layers),
+        "kept_heads": _kept_heads(path, config, dialect),
+        "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
+        "activation": _activation(path, config, dialect.activation),
+        "layer_norm_epsilon": default if named is None else config.get(named, default),
+        "vocabulary": integer(path, config, "vocab_size"),
+        "positions": positions,
+        "types": 0 if types == 1 else types,
+        "pooling": modules.pooling,
+        "normalise": modules.normalise,
+        "dense": tuple(file.layer for file in modules.dense),
+    }
     try:
-        encoder = EncoderConfig(
-            **{
-                "d_model": integer(path, config, dialect.d_model),
-                "heads": integer(path, config, dialect.heads),
-                "layers": integer(path, config, dialect.layers),
-                "kept_heads": _kept_heads(path, config, dialect),
-                "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
-                "activation": _activation(path, config, dialect.activation),
-                "layer_norm_epsilon": default if named is None else config.get(named, default),
-                "vocabulary": integer(path, config, "vocab_size"),
-                "positions": positions,
-                "types": 0 if types == 1 else types,
-                "pooling": modules.pooling,
-                "normalise": modules.normalise,
-            }
-            | fields
-        )
+        described["classifier"] = _classifier(path, config, modules, dialect)
+        encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     tokenizer = modules.transformer / TOKENIZER
@@ -106,11 +120,68 @@ def read_checkpoint_info(folder: Path, *, prompt: bool = True) -> CheckpointInfo
         encoder=encoder,
         folder=modules.transformer,
         tokenizer=tokenizer if tokenizer.is_file() else None,
-        prompt=modules.prompt,
+        prompts=modules.prompts,
+        dense=modules.dense,
         max_tokens=min(positions, modules.max_tokens or tokenizer_limit(modules.transformer) or positions),
         position_offset=padding_id or 0,
         folded_types=types == 1,
+        left_out=modules.left_out,
     )
+
+
+def _pooled(
+    folder: Path, modules: SentenceModules, pooling: Pooling | None, normalise: bool
+) -> SentenceModules:
+    """Add a pooling to modules that have none."""
+    if normalise and pooling is None and modules.pooling is None:
+        raise CheckpointError(f"{folder}: normalise needs a pooling, and the checkpoint has none")
+    if modules.pooling is None:
+        return dataclasses.replace(modules, pooling=pooling, normalise=normalise)
+    if pooling not in (None, modules.pooling) or (normalise and not modules.normalise):
+        said = f"{modules.pooling}, {'' if modules.normalise else 'not '}normalised"
+        raise CheckpointError(
+            f"{folder}: modules.json says how to pool ({said}): leave pooling and normalise out, or change it"
+        )
+    return modules
+
+
+def _classifier(
+    path: Path, config: Mapping[str, object], modules: SentenceModules, dialect: Dialect
+) -> Classifier | None:
+    """Return the classifier of a `…ForSequenceClassification`; None if it is anything else.
+
+    Only config.json tells: the heads of other tasks may have the same tensors. Regression is another task.
+    """
+    architectures = config.get("architectures")
+    names = architectures if isinstance(architectures, list) else []
+    classifies = any(isinstance(name, str) and name.endswith("ForSequenceClassification") for name in names)
+    if modules.task == "sequence-classification" and not classifies:
+        raise CheckpointError(
+            f"{path}: architectures must name a …ForSequenceClassification, as transformer_task is "
+            f"{modules.task!r}, were {architectures!r}"
+        )
+    if not classifies or modules.task == "feature-extraction" or config.get("problem_type") == "regression":
+        return None
+    head = dialect.classifier
+    settings = {} if head.fields is None else dict(head.fields(path, config))
+    pooling = settings.pop("pooling", head.pooling)
+    dense: tuple[Dense, ...] = ()
+    if head.dense is not None:
+        width = integer(path, config, dialect.d_model)
+        layer = {"activation": head.activation, "norm": head.norm is not None} | settings
+        dense = (Dense(width=width, **layer),)
+    return Classifier(labels=_labels(path, config), pooling=pooling, dense=dense, bias=head.bias)
+
+
+def _labels(path: Path, config: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the names of the labels, which config.json leaves out if they are the default: two."""
+    named = config.get("id2label")
+    if named is None:
+        count = 2 if config.get("num_labels") is None else integer(path, config, "num_labels")
+        named = {str(number): f"LABEL_{number}" for number in range(min(count, _MAX_LABELS))}
+    if not isinstance(named, dict) or set(named) != {str(number) for number in range(len(named))}:
+        raise CheckpointError(f"{path}: id2label must name the labels 0, 1, …, was {named!r}")
+    return tuple(named[str(number)] for number in range(len(named)))
 
 
 def _activation(path: Path, config: Mapping[str, object], name: str | None) -> Activation:

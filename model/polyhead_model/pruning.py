@@ -197,9 +197,10 @@ def random_projection(
 ) -> Tensor:
     """Project the vector, or the tokens, of each sequence onto a random direction: a loss without labels.
 
-    y being the pooled vector and v standard normal, E |∂(v·y)/∂ξ| = √(2/π) ‖∂y/∂ξ‖: to first order, how far y
-    moves if the head is silenced. The drift ‖y(ξ) − y(1)‖² itself has no gradient at ξ = 1, its minimum. An
-    encoder that does not pool has y = its tokens / √length, so that sequences of all lengths count the same.
+    y being the logits, or else the pooled vector, and v standard normal, E |∂(v·y)/∂ξ| = √(2/π) ‖∂y/∂ξ‖: to
+    first order, how far y moves if the head is silenced. The drift ‖y(ξ) − y(1)‖² itself has no gradient at
+    ξ = 1, its minimum. An encoder with neither has y = its tokens / √length, so that sequences of all lengths
+    count the same.
 
     Args:
         result: The encoder's output.
@@ -209,7 +210,7 @@ def random_projection(
     Returns:
         [B].
     """
-    y = result.pooled
+    y = result.pooled if result.logits is None else result.logits
     if y is None:
         y = result.output / inputs["lengths"].clamp(min=1)[:, None, None].sqrt()
     return (y * torch.randn(y.shape, generator=generator)).flatten(1).sum(1)

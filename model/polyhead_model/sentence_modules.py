@@ -1,12 +1,26 @@
-"""Read what sentence-transformers adds to a checkpoint: pooling, normalisation, prompts, length limits."""
+"""Read what sentence-transformers adds to a checkpoint: pooling, dense layers, prompts, length limits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self, get_args
 
-from polyhead_model.checkpoint_files import CheckpointError, inside, integer, read_json, read_object
-from polyhead_model.config import Pooling
+from polyhead_model.checkpoint_files import CheckpointError, flag, inside, integer, read_json, read_object
+from polyhead_model.config import Dense, DenseActivation, Pooling
 from polyhead_model.tokenizer_files import TOKENIZER, lowercases
+
+Task = Literal["feature-extraction", "sequence-classification"]
+"""What the transformer is loaded for; a CrossEncoder's has a classifier."""
+
+_POOLINGS: Mapping[str, Pooling] = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
+"""Theirs → ours, in the order in which they concatenate several."""
 
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -17,9 +31,43 @@ _POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
+_ACTIVATIONS: Mapping[str, DenseActivation] = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+    "ELU": "elu",
+    "LeakyReLU": "leaky_relu",
+    "Mish": "mish",
+    "Softplus": "softplus",
+}
+"""Classes of torch.nn, which sentence-transformers makes without arguments → ours."""
 
 _CALLS = ("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args")
 """The keys under which sentence-transformers stores extra arguments for tokenizers and configurations."""
+
+_AFTER_POOLING = ("Dense", "Normalize", "Dropout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseFile:
+    """A dense layer, and the folder of its weights."""
+
+    folder: Path
+    in_features: int
+    layer: Dense
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """What may be put before texts."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """By name."""
+    default: str = ""
+    """The text that is put before every text unless a request says otherwise; may be empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,98 +76,173 @@ class SentenceModules:
 
     transformer: Path
     """The folder of config.json and the weights."""
+    task: Task | None = None
+    """None if there is no modules.json."""
     pooling: Pooling | None = None
+    dense: tuple[DenseFile, ...] = ()
     normalise: bool = False
     max_tokens: int | None = None
     """The length, in tokens, at which sentence-transformers truncates text, if given."""
-    prompt: str = ""
-    """Put before every text by default."""
+    prompts: Prompts = field(default_factory=Prompts)
+    left_out: tuple[str, ...] = ()
+    """What cannot be served, in words."""
 
     @classmethod
-    def read(cls, folder: Path, *, prompt: bool = True) -> Self:
+    def read(cls, folder: Path, *, prompt_name: str | None = None) -> Self:
         """Read modules.json and the files that it names.
 
         Args:
             folder: A folder with modules.json, or a transformer alone.
-            prompt: Whether to use the default prompt.
+            prompt_name: The name of the default prompt; None = the checkpoint's own, empty = none.
 
         Raises:
-            CheckpointError: The modules are not ones that polyhead supports.
+            CheckpointError: The modules are not ones that polyhead supports, or there is no such prompt.
         """
+        prompts = _read_prompts(folder / "config_sentence_transformers.json", prompt_name)
         path = folder / "modules.json"
         if not path.is_file():
-            return cls(transformer=folder)
+            return cls(transformer=folder, prompts=prompts)
         modules = read_json(path)
         if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
             raise CheckpointError(f"{path}: must be a list of modules")
         # Releases of sentence-transformers moved these classes between modules, under the same names.
         kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
-        if not kinds or kinds != ["Transformer", "Pooling", "Normalize"][: len(kinds)]:
+        if kinds[:2] not in (["Transformer"], ["Transformer", "Pooling"]) or not all(
+            kind in _AFTER_POOLING for kind in kinds[2:]
+        ):
             raise CheckpointError(
-                f"{path}: modules must be Transformer, then (if wanted) Pooling, then Normalize, "
-                f"were {', '.join(kinds) or 'none'}"
+                f"{path}: modules must be Transformer, then (if wanted) Pooling, and after it any of "
+                f"{', '.join(_AFTER_POOLING)}, were {', '.join(kinds) or 'none'}"
             )
         folders = [inside(path, module.get("path", "")) for module in modules]
-        default_prompt = _read_prompt(folder / "config_sentence_transformers.json") if prompt else ""
-        if len(kinds) > 2:
-            _check_normalize(folders[2] / "config.json")
+        task, max_tokens = _read_transformer(folders[0])
+        if len(kinds) == 1:
+            return cls(transformer=folders[0], task=task, max_tokens=max_tokens, prompts=prompts)
+        if task != "feature-extraction":
+            raise CheckpointError(
+                f"{path}: a transformer with the task {task!r} must be the only module, "
+                f"were {', '.join(kinds)}"
+            )
+        config_path = folders[1] / "config.json"
+        config = read_object(config_path)
+        left_out: tuple[str, ...] = ()
+        if not flag(config_path, config, "include_prompt", default=True):
+            prompts, left_out = _without_pooled_prompts(config_path, prompts)
+        dense, normalise = _read_after_pooling(list(zip(kinds, folders, strict=True))[2:])
         return cls(
             transformer=folders[0],
-            pooling=_read_pooling(folders[1] / "config.json", default_prompt) if len(kinds) > 1 else None,
-            normalise=len(kinds) > 2,
-            max_tokens=_read_max_tokens(folders[0]),
-            prompt=default_prompt,
+            task=task,
+            pooling=_read_pooling(config_path, config),
+            dense=dense,
+            normalise=normalise,
+            max_tokens=max_tokens,
+            prompts=prompts,
+            left_out=left_out,
         )
 
 
-def _read_prompt(path: Path) -> str:
+def _read_prompts(path: Path, name: str | None) -> Prompts:
+    """Read the prompts, and choose the default one."""
     config = read_object(path) if path.is_file() else {}
-    prompts, name = config.get("prompts") or {}, config.get("default_prompt_name")
-    if name is None:
-        return ""
-    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
-    if not isinstance(prompt, str):
-        known = ", ".join(map(repr, prompts)) if isinstance(prompts, dict) else repr(prompts)
-        raise CheckpointError(f"{path}: default_prompt_name must be one of prompts ({known}), was {name!r}")
-    return prompt
+    given = config.get("prompts") or {}
+    if not isinstance(given, dict) or not all(isinstance(text, str | None) for text in given.values()):
+        raise CheckpointError(f"{path}: prompts must be texts by name, were {given!r}")
+    prompts = {name: text or "" for name, text in given.items()}
+    if "" in prompts:
+        raise CheckpointError(f"{path}: a prompt's name must not be empty: that stands for no prompt")
+    known = ", ".join(map(repr, prompts)) or "none"
+    wanted = config.get("default_prompt_name") if name is None else name
+    default = prompts.get(wanted) if isinstance(wanted, str) else None
+    if default is None and wanted not in (None, ""):
+        what = "default_prompt_name" if name is None else "the prompt"
+        raise CheckpointError(f"{path}: {what} must be one of prompts ({known}), was {wanted!r}")
+    return Prompts(texts=prompts, default=default or "")
 
 
-def _check_normalize(path: Path) -> None:
-    config = read_object(path) if path.is_file() else {}
-    scaled = config.get("module_input_name", "sentence_embedding")
-    if scaled != "sentence_embedding" or config.get("module_output_name", scaled) not in (scaled, None):
+def _without_pooled_prompts(path: Path, prompts: Prompts) -> tuple[Prompts, tuple[str, ...]]:
+    """Leave out the prompts whose tokens would have to be left out of pooling; say which."""
+    if prompts.default:
         raise CheckpointError(
-            f"{path}: module_input_name and module_output_name must be 'sentence_embedding', were {scaled!r} "
-            f"and {config.get('module_output_name')!r}: only pooled vectors are scaled to length 1"
+            f"{path}: include_prompt must be true where there is a default prompt ({prompts.default!r}), was "
+            "false: pooling without the prompt's tokens is not supported; leave the prompt out (--no-prompt)"
         )
+    empty = {name: text for name, text in prompts.texts.items() if not text}
+    others = ", ".join(name for name in prompts.texts if name not in empty)
+    left_out = f"the prompts {others} are not served: pooling would have to leave their tokens out"
+    return Prompts(texts=empty), (left_out,) if others else ()
 
 
-def _read_pooling(path: Path, prompt: str) -> Pooling:
+def _read_after_pooling(modules: list[tuple[str, Path]]) -> tuple[tuple[DenseFile, ...], bool]:
+    """Read the modules on pooled vectors; return the dense layers, and whether the result is normalised."""
+    dense: list[DenseFile] = []
+    normalise = False
+    for kind, folder in modules:
+        path = folder / "config.json"
+        if kind == "Normalize":
+            config = read_object(path) if path.is_file() else {}
+            _check_names(path, config)
+            normalise = True
+        elif kind == "Dense":
+            dense.append(_read_dense(folder, normalise=normalise))
+            normalise = False
+        # Dropout is for training only.
+    return tuple(dense), normalise
+
+
+def _read_dense(folder: Path, *, normalise: bool) -> DenseFile:
+    path = folder / "config.json"
     config = read_object(path)
-    if prompt and not config.get("include_prompt", True):
+    _check_names(path, config)
+    if flag(path, config, "use_residual", default=False):
+        raise CheckpointError(f"{path}: use_residual must be false, was true: it is not supported")
+    name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    module, _, activation = str(name).rpartition(".")
+    if not f"{module}.".startswith("torch.nn.") or activation not in _ACTIVATIONS:
         raise CheckpointError(
-            f"{path}: include_prompt must be true where there is a default prompt ({prompt!r}), was false: "
-            "pooling without the prompt's tokens is not supported; leave the prompt out (--no-prompt)"
+            f"{path}: activation_function must be one of torch.nn's {', '.join(_ACTIVATIONS)}, was {name!r}"
         )
+    try:
+        layer = Dense(
+            width=integer(path, config, "out_features"),
+            activation=_ACTIVATIONS[activation],
+            bias=flag(path, config, "bias", default=True),
+            normalise=normalise,
+        )
+    except ValueError as error:
+        raise CheckpointError(f"{path}: out_features: {error}") from error
+    return DenseFile(folder=folder, in_features=integer(path, config, "in_features"), layer=layer)
+
+
+def _check_names(path: Path, config: Mapping[str, object]) -> None:
+    """Reject a module that reads or writes something other than pooled vectors."""
+    read = config.get("module_input_name", "sentence_embedding")
+    written = config.get("module_output_name") or read
+    if not read == written == "sentence_embedding":
+        raise CheckpointError(
+            f"{path}: module_input_name and module_output_name must be 'sentence_embedding', were {read!r} "
+            f"and {config.get('module_output_name')!r}: only pooled vectors go through such modules"
+        )
+
+
+def _read_pooling(path: Path, config: Mapping[str, object]) -> Pooling:
     modes = config.get("pooling_mode")
     if modes is None:  # older releases wrote one flag for each mode
-        modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
+        modes = [mode for name, mode in _POOLING_FLAGS.items() if config.get(name)] or ["mean"]
     wanted = modes if isinstance(modes, list) else [modes]
-    for pooling in ("mean", "cls", "max"):
-        if wanted == [pooling]:
-            return pooling
+    if len(wanted) == 1 and isinstance(wanted[0], str) and wanted[0] in _POOLINGS:
+        return _POOLINGS[wanted[0]]
     raise CheckpointError(
-        f"{path}: pooling must be one of mean, cls, max, was {' + '.join(map(str, wanted))}"
+        f"{path}: pooling must be one of {', '.join(_POOLINGS)}, was {' + '.join(map(str, wanted))}"
     )
 
 
-def _read_max_tokens(folder: Path) -> int | None:
+def _read_transformer(folder: Path) -> tuple[Task, int | None]:
+    """Read the task of the transformer, and the length at which text is truncated."""
+    task: Task = "feature-extraction"
     max_tokens = None
     for path in sorted(folder.glob("sentence_*_config.json")):  # sentence_bert_…, sentence_roberta_…
         config = read_object(path)
-        task = config.get("transformer_task", "feature-extraction")
-        if task != "feature-extraction":
-            raise CheckpointError(f"{path}: transformer_task must be 'feature-extraction', was {task!r}")
+        task = _read_task(path, config)
         for name in _CALLS:
             given = config.get(name) or {}
             if not isinstance(given, dict) or given.keys() - {"trust_remote_code"}:
@@ -133,4 +256,14 @@ def _read_max_tokens(folder: Path) -> int | None:
             max_tokens = integer(path, config, "max_seq_length")
             if max_tokens < 1:
                 raise CheckpointError(f"{path}: max_seq_length must be at least 1, was {max_tokens}")
-    return max_tokens
+    return task, max_tokens
+
+
+def _read_task(path: Path, config: Mapping[str, object]) -> Task:
+    given = config.get("transformer_task", "feature-extraction")
+    task = next((task for task in get_args(Task) if task == given), None)
+    if task is None:
+        raise CheckpointError(
+            f"{path}: transformer_task must be one of {', '.join(get_args(Task))}, was {given!r}"
+        )
+    return task  # type: ignore[no-any-return]  # get_args has no better type

@@ -6,11 +6,11 @@ F feed-forward width, E embedding width.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyhead_model.config import EncoderConfig
+from polyhead_model.config import Dense, EncoderConfig
 
 ATTENTION = ("attention", "cross_attention")
 """The roles of attention weights."""
@@ -41,7 +41,7 @@ class Section:
     steps: tuple[Step, ...]
     sizes: Mapping[str, int]
     """The size of every letter."""
-    layers: tuple[int, ...] | None = None
+    layers: Sequence[int] | None = None
     """The numbers of the layers that take these steps; None = they are not in a layer."""
 
     def shape(self, axes: str) -> tuple[int, ...]:
@@ -89,24 +89,44 @@ def forward_sections(
         sizes["F"] = config.feed_forward
     if config.embedding_width is not None:
         sizes["E"] = config.embedding_width
-    # Pruned layers may have fewer heads than others.
-    kinds: dict[tuple[tuple[Step, ...], int], list[int]] = {}
-    for layer in range(config.layers):
-        kinds.setdefault((_layer_steps(config, layer), len(config.heads_of(layer))), []).append(layer)
     return (
         Section(stage="input", steps=_input_steps(config), sizes=sizes),
         *(
-            Section(stage="layers", steps=steps, sizes={**sizes, "H": heads}, layers=tuple(layers))
-            for (steps, heads), layers in kinds.items()
+            Section(
+                stage="layers",
+                steps=_layer_steps(config, layers[0]),
+                sizes={**sizes, "H": len(config.heads_of(layers[0]))},
+                layers=layers,
+            )
+            for layers in _equal_layers(config)
         ),
         Section(stage="output", steps=_output_steps(config), sizes=sizes),
     )
 
 
+def _equal_layers(config: EncoderConfig) -> Iterable[Sequence[int]]:
+    """Divide the layers into those with the same steps and sizes, of which there may be very many."""
+    if config.kept_heads is not None:
+        kinds: dict[tuple[bool, int], list[int]] = {}
+        for layer, heads in enumerate(config.kept_heads):
+            kinds.setdefault((_has_attention_norm(config, layer), len(heads)), []).append(layer)
+        return kinds.values()
+    first = 0 if _has_attention_norm(config, 0) else 1
+    return filter(None, (range(first), range(first, config.layers)))
+
+
+def _has_attention_norm(config: EncoderConfig, layer: int) -> bool:
+    return layer > 0 or config.first_attention_norm
+
+
 def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
+    distances: tuple[Step, ...] = ()
+    if config.relative_buckets is not None:
+        table = ("relative positions", f"{config.relative_buckets} H")
+        distances = (Step(name="bias by distance", axes="H T T", weights=(table,)),)
     if config.vocabulary is None:
-        inputs = [Step(name=config.main_input, axes="B T D")]
-        return (*inputs, Step(name="memory", axes="B S D")) if config.cross_attention else (*inputs,)
+        memory = (Step(name="memory", axes="B S D"),) if config.cross_attention else ()
+        return (Step(name=config.main_input, axes="B T D"), *memory, *distances)
     width = "D" if config.embedding_width is None else "E"
     tables = (("token", config.vocabulary), ("position", config.position_rows), ("type", config.types))
     weights = [(f"{name} embeddings", f"{rows} {width}") for name, rows in tables if rows]
@@ -119,10 +139,7 @@ def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
     ]
     if width == "E":
         steps.append(_linear("x = e W_E", "B T D", over="E", part="embedding projection"))
-    if config.relative_buckets is not None:
-        table = ("relative positions", f"{config.relative_buckets} H")
-        steps.append(Step(name="bias by distance", axes="H T T", weights=(table,)))
-    return tuple(steps)
+    return (*steps, *distances)
 
 
 def _layer_steps(config: EncoderConfig, layer: int) -> tuple[Step, ...]:
@@ -141,7 +158,7 @@ def _layer_steps(config: EncoderConfig, layer: int) -> tuple[Step, ...]:
         residual = replace(last, name=last.name.replace("x = ", "x = x + "))
         if config.norm == "post":
             steps += [*inner, residual, norm]
-        elif number == layer == 0 and not config.first_attention_norm:
+        elif number == 0 and not _has_attention_norm(config, layer):
             steps += [*inner, residual]
         else:
             steps += [replace(norm, name="norm(x)"), *inner, residual]
@@ -217,8 +234,26 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
         norm = ("final norm", _norm_shape(config, "D"))
         steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(norm,)))
     if config.pooling is not None:
-        steps.append(Step(name=f"pooled ({config.pooling})", axes="B D", role="pooled"))
+        pooled = [Step(name=f"pooled ({config.pooling})", axes="B D")]
+        pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")
+        steps += [*pooled[:-1], replace(pooled[-1], role="pooled")]
+    if (head := config.classifier) is not None:
+        steps.append(Step(name=f"c = {head.pooling} of output", axes="B D"))
+        layers = (*head.dense, Dense(width=len(head.labels), bias=head.bias))
+        dense = _dense_steps(config, layers, part="classifier", name="c = act(c W)")
+        steps += [*dense[:-1], replace(dense[-1], name="logits = c W", role="logits")]
     return tuple(steps)
+
+
+def _dense_steps(config: EncoderConfig, layers: Sequence[Dense], *, part: str, name: str) -> list[Step]:
+    """Return dense layers on vectors of width D."""
+    steps, width = [], "D"
+    for layer in layers:
+        step = _linear(name, f"B {layer.width}", over=width, part=part, bias=layer.bias)
+        width = str(layer.width)
+        norm = ((part, _norm_shape(config, width)),) if layer.norm else ()
+        steps.append(replace(step, weights=(*step.weights, *norm)))
+    return steps
 
 
 def _norm_shape(config: EncoderConfig, width: str) -> str:

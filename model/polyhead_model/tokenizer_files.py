@@ -47,7 +47,7 @@ def tokenizer_limit(folder: Path) -> int | None:
         CheckpointError: The limit is below 1.
     """
     path = folder / CONFIG
-    limit = read_object(path).get("model_max_length") if path.is_file() else None  # about 10³⁰ means no limit
+    limit = _read_config(folder).get("model_max_length")  # about 10³⁰ means no limit
     if not isinstance(limit, int | float) or limit == math.inf:
         return None
     if not limit >= 1:  # also catches NaN
@@ -65,6 +65,53 @@ def largest_token_id(tokenizer: Mapping[str, object]) -> int:
     elif isinstance(words, list):  # Unigram: pairs of token and score, indexed by id
         ids.append(len(words) - 1)
     return max(ids, default=-1)
+
+
+def largest_token_type(tokenizer: Mapping[str, object], *, pair: bool) -> int | None:
+    """Return the largest token type that the contents of a `tokenizer.json` give to a text, or to a pair.
+
+    Returns:
+        The type; None for a pair if nothing would stand between its texts, so that no encoder can have been
+        trained with such pairs.
+    """
+    return _largest_type(tokenizer.get("post_processor"), "pair" if pair else "single")
+
+
+def _largest_type(processor: object, template: str) -> int | None:
+    if not isinstance(processor, dict):
+        return None if template == "pair" else 0
+    kind = processor.get("type")
+    if kind == "TemplateProcessing":
+        pieces = processor.get(template)
+        kinds = [
+            (name, piece[name])
+            for piece in (pieces if isinstance(pieces, list) else [])
+            if isinstance(piece, dict)
+            for name in piece
+        ]
+        types = [said.get("type_id", 0) for _, said in kinds if isinstance(said, dict)]
+        if template == "pair" and not any(name == "SpecialToken" for name, _ in kinds):
+            return None
+        return max((number for number in types if isinstance(number, int)), default=0)
+    if kind == "Sequence":
+        parts = processor.get("processors")
+        found = [_largest_type(part, template) for part in (parts if isinstance(parts, list) else [])]
+        return max((number for number in found if number is not None), default=None)
+    if kind == "BertProcessing" and template == "pair":
+        return 1
+    return 0 if template == "single" or kind == "RobertaProcessing" else None
+
+
+def gives_token_types(folder: Path, model_type: str) -> bool | None:
+    """Return whether transformers gives an encoder the token types of its tokenizer; None if releases differ.
+
+    Only pairs of texts have types other than 0.
+    """
+    config = _read_config(folder)
+    names = config.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    return True if _class_of(config, model_type) in ("BertTokenizer", "ElectraTokenizer") else None
 
 
 def lowercases(tokenizer: Mapping[str, object]) -> bool:
@@ -86,11 +133,9 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
         CheckpointError: tokenizer_config.json disagrees, or needs something that the server does not support.
     """
     tokenizer = read_object(folder / TOKENIZER)
-    path = folder / CONFIG
-    config = read_object(path) if path.is_file() else {}
-    # Since transformers 5, only the fast classes exist, under the names of the slow ones.
-    named = str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
-    name = _CLASSES[model_type] if model_type == "modernbert" else named  # whatever is named
+    path, config = folder / CONFIG, _read_config(folder)
+    # Whatever is named, transformers uses one class for ModernBERT.
+    name = _CLASSES[model_type] if model_type == "modernbert" else _class_of(config, model_type)
     if name in _BERT:
         _check_normalizer(path, config, tokenizer)
     elif name in _BYTE_LEVEL:
@@ -122,6 +167,16 @@ def check_tokenizer(folder: Path, model_type: str) -> None:
         raise CheckpointError(
             f"{path}: truncation_side must be 'right', was {side!r}: text is cut at its end only"
         )
+
+
+def _read_config(folder: Path) -> dict[str, object]:
+    path = folder / CONFIG
+    return read_object(path) if path.is_file() else {}
+
+
+def _class_of(config: Mapping[str, object], model_type: str) -> str:
+    # Since transformers 5, only the fast classes exist, under the names of the slow ones.
+    return str(config.get("tokenizer_class") or _CLASSES[model_type]).removesuffix("Fast")
 
 
 def _check_normalizer(path: Path, config: Mapping[str, object], tokenizer: Mapping[str, object]) -> None:
@@ -184,8 +239,8 @@ def _check_albert(path: Path, config: Mapping[str, object], tokenizer: Mapping[s
     remedy = f"{_REMEDY}, or name 'PreTrainedTokenizerFast' as tokenizer_class in {CONFIG}"
     if done != wanted:
         raise CheckpointError(
-            f"{path}: do_lower_case and keep_accents stand for the normalizers {wanted}, but tokenizer.json has "
-            f"{done}: {remedy}"
+            f"{path}: do_lower_case and keep_accents stand for the normalizers {wanted}, but tokenizer.json "
+            f"has {done}: {remedy}"
         )
     scheme = "always" if config.get("add_prefix_space", True) else "never"
     if (found := _metaspace(tokenizer)) != scheme:
@@ -217,8 +272,8 @@ def _check_templates(
     """Compare the special tokens around one text and around two with those that transformers adds."""
     if (done := _templates(tokenizer)) != (single, pair):
         raise CheckpointError(
-            f"{path}: stands for the special tokens {_shown(single)} and {_shown(pair)}, but tokenizer.json adds "
-            f"{' and '.join(map(_shown, done))}: {_REMEDY}"
+            f"{path}: stands for the special tokens {_shown(single)} and {_shown(pair)}, but tokenizer.json "
+            f"adds {' and '.join(map(_shown, done))}: {_REMEDY}"
         )
 
 

@@ -26,6 +26,9 @@ TOKEN_TYPE_IDS = "token_type_ids"  # noqa: S105 - not a password
 TEXT = "text"
 """The input of texts, [B], which the server tokenises."""
 
+TEXT_PAIR = "text_pair"
+"""The input of the second texts of pairs, [B], beside `text`."""
+
 LENGTHS = "lengths"
 """The input and output of the number of tokens in each sequence, [B]; and their role."""
 
@@ -42,7 +45,10 @@ OUTPUT = "output"
 """The output of the encoder's vectors, [B, T, D]."""
 
 POOLED = "pooled"
-"""The output of pooled vectors, [B, D]."""
+"""The output of pooled vectors, [B, D], or [B, P] behind dense layers; and its role."""
+
+LOGITS = "logits"
+"""The output of a classifier, [B, C]; and its role."""
 
 TOKENS = "tokens"
 """The output of the tokens of texts and token ids, [B, T]; and the role of inputs of token ids."""
@@ -110,6 +116,9 @@ DTYPE = "dtype"
 TRUNCATE = "truncate"
 """The parameter of a request: whether to truncate texts that are too long."""
 
+PROMPT_NAME = "prompt_name"
+"""The parameter of a request: the name of the prompt to put before its texts; empty for none."""
+
 PARTS = "parts"
 """The parameter of a request: whether to reply in parts. Of a part: the number of parts."""
 
@@ -164,6 +173,8 @@ class Property(StrEnum):
     MAX_TOKENS = "max_tokens"
     TEXT_MAX_TOKENS = "text_max_tokens"
     TEXT_PROMPT = "text_prompt"
+    TEXT_PROMPTS = "text_prompts"
+    """JSON: the prompts that requests may name."""
     MAX_REQUEST_BYTES = "max_request_bytes"
     MAX_REPLY_BYTES = "max_reply_bytes"
     """Also the value of the metadata key `LIMIT`."""

@@ -78,6 +78,7 @@ def test_json_is_complete(capsys: Captured) -> None:
         "tokens",
         "output_shape",
         "pooled",
+        "logits",
         "attention",
         "cross_attention",
         "scores",

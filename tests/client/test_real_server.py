@@ -2,11 +2,13 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.conftest import PROMPTS
 
 from polyhead_client import Client, InvalidRequest, NotFound, TooLarge
 from polyhead_client.command import main
@@ -49,6 +51,50 @@ def test_the_server_tells_of_itself(client: Client) -> None:
     assert info.max_request_bytes == 64 << 20
     assert info.parameters is not None
     assert info.parameters > 1000
+
+
+def test_pairs_and_prompts_in_one_request_in_several_and_in_joined_ones(client: Client) -> None:
+    first = [TEXTS[index % 3] for index in range(300)]
+    second = [TEXTS[(index // 3) % 3] for index in range(300)]
+    options: dict[str, Any] = {"model": "tiny-tokens", "truncate": True}
+    expected: dict[tuple[str, str], Any] = {
+        (a, b): client.encode(a, text_pair=b, prompt_name="passage", **options) for a in TEXTS for b in TEXTS
+    }
+    plain: Any = client.encode(TEXTS[0], text_pair=TEXTS[1], **options)
+    assert np.abs(plain.pooled - expected[TEXTS[0], TEXTS[1]].pooled).max() > 1e-3
+    assert expected[TEXTS[0], TEXTS[1]].tokens == [
+        "[CLS]",
+        "a",
+        *TEXTS[0].split(),
+        "[SEP]",
+        "a",
+        "dog",
+        "[SEP]",
+    ]
+
+    together: Any = client.encode(first, text_pair=second, prompt_name="passage", **options)  # more than 256
+    with ThreadPoolExecutor(8) as pool:
+        joined: list[Any] = list(
+            pool.map(
+                lambda a, b: client.encode(a, text_pair=b, prompt_name="passage", **options), first, second
+            )
+        )
+
+    for index, pair in enumerate(zip(first, second, strict=True)):
+        assert together.tokens[index] == joined[index].tokens == expected[pair].tokens
+        np.testing.assert_allclose(together.pooled[index], expected[pair].pooled, atol=1e-6)
+        np.testing.assert_allclose(joined[index].pooled, expected[pair].pooled, atol=1e-6)
+
+
+def test_prompts_are_told_and_unknown_ones_refused(client: Client) -> None:
+    assert client.model("tiny-tokens").prompts == PROMPTS
+    assert client.model("tiny").prompts == {}
+    with pytest.raises(InvalidRequest, match="prompt_name of the request must be one of passage, query; or "):
+        client.encode("a cat", prompt_name="qery", model="tiny-tokens")
+    with pytest.raises(InvalidRequest, match=r"prompt_name goes with texts; put a prompt's tokens before "):
+        client.encode([1, 2], prompt_name="", model="tiny-tokens")
+    with pytest.raises(InvalidRequest, match="prompt_name must be a name, such as 'query', or None, was 3"):
+        client.encode("a", prompt_name=3, model="tiny-tokens")  # type: ignore[arg-type]
 
 
 def test_a_ragged_batch_equals_its_sequences(client: Client, random: np.random.Generator) -> None:

@@ -114,7 +114,7 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ),
         ({"pooled": True}, "pooled cannot be had: tiny does not pool"),
         ({"tokens": True}, "tokens cannot be had: tiny has no tokeniser"),
-        ({"output": False}, "nothing was asked for: output, pooled, tokens and all others are off"),
+        ({"output": False}, "nothing was asked for: output, pooled, logits, tokens and all others are off"),
     ],
 )
 def test_wishes_that_cannot_be_met_are_refused(wishes: Mapping[str, Any], message: str) -> None:

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.checkpoints import sentence_transformer, write_checkpoint
+from tests.checkpoints import OTHER_PROMPTS, sentence_transformer, write_checkpoint
 
 from polyhead_export import ExportError
 from polyhead_export.command import app
-from polyhead_model import DescriptionError
+from polyhead_model import CheckpointError, DescriptionError
 
 
 def export(*arguments: str | Path) -> None:
@@ -51,6 +51,8 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
             ["--checkpoint", "somewhere", "--name", "x", "--heads", "2"],
             "a checkpoint or a description is exported as it is",
         ),
+        (["--preset", "teaching", "--no-prompt"], "--prompt and --no-prompt are for a checkpoint"),
+        (["--preset", "teaching", "--pooling", "cls"], "--pooling, .* are for a checkpoint"),
         (["--preset", "teaching", "--graphs", "rows,row"], "graphs must be some of fast, .*, was 'row'"),
         (["--preset", "bert-bass"], "must be one of .*, was 'bert-bass'; did you mean 'bert-base'?"),
         (["--preset", "teaching", "--heads", "3"], r"d_model \(256\) must be a multiple of heads \(3\)"),
@@ -80,8 +82,8 @@ def test_refusals_leave_nothing(
 def test_what_of_a_checkpoint_is_not_served_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, models = tmp_path / "classifier", tmp_path / "models"
-    write_checkpoint(folder, "bert", head="ForSequenceClassification")
+    folder, models = tmp_path / "tagger", tmp_path / "models"
+    write_checkpoint(folder, "bert", head="ForTokenClassification")
     (folder / "tokenizer.json").rename(folder / "vocab.txt")
     arguments = ("--checkpoint", folder, "--name", "mine", "--models", models, "--head-mask")
 
@@ -90,7 +92,7 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
     assert not models.exists()
     capsys.readouterr()
 
-    export(*arguments)
+    export(*arguments, "--pooling", "weighted_mean", "--normalise")
 
     lines = capsys.readouterr().err.splitlines()
     sentences = [
@@ -101,22 +103,79 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
     assert [f"mine: {sentence}" for sentence in sentences] == [line for line in lines if "not served" in line]
     manifest = json.loads((models / "mine" / "1" / "manifest.json").read_text())
     assert (manifest["left_out"], manifest["tokenizer"]) == (sentences, None)
-    assert manifest["encoder"]["head_mask_input"]
+    encoder = manifest["encoder"]
+    assert encoder["head_mask_input"]
+    assert (encoder["pooling"], encoder["normalise"]) == ("weighted_mean", True)
 
 
-@pytest.mark.parametrize("flag", ["--prompt", "--no-prompt"])
-def test_a_default_prompt_is_said(flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_checkpoint(tmp_path / "bare", "bert")
-    model = sentence_transformer(tmp_path / "bare", pooling="cls", normalise=True, prompt="[query] ")
-    model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+def test_a_classifier_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "classifier"
+    write_checkpoint(folder, "bert", head="ForSequenceClassification", id2label={0: "no", 1: "yes"})
+    arguments = ("--checkpoint", folder, "--name", "mine", "--models", tmp_path / "models")
+
+    export(*arguments, "--strict")
+
+    version = tmp_path / "models" / "mine" / "1"
+    manifest = json.loads((version / "manifest.json").read_text())
+    logits = {"name": "logits", "datatype": "FP32", "axes": ["B", "C"], "role": "logits"}
+    for graph in manifest["graphs"].values():
+        assert {**logits, "labels": ["no", "yes"]} in graph["outputs"]
+        assert "pooled" not in [tensor["name"] for tensor in graph["outputs"]]
+    assert manifest["sizes"]["C"] == 2
+    assert (manifest["tokenizer"]["types"], manifest["tokenizer"]["pairs"]) == (True, False)
+    assert 'name: "logits" data_type: TYPE_FP32 dims: [2]' in (version.parent / "config.pbtxt").read_text()
+    assert (
+        "mine: single texts are served, not pairs: tokenizer_config.json must say in model_input_names"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "prompt"),
+    [([], "[query] "), (["--no-prompt"], ""), (["--prompt", "passage"], "a passage: ")],
+)
+def test_a_default_prompt_is_said(
+    flags: list[str], prompt: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
 
-    export("--checkpoint", tmp_path / "saved", "--name", "mine", "--models", tmp_path / "models", flag)
+    export("--checkpoint", saved, "--name", "mine", "--models", tmp_path / "models", *flags)
 
-    said = "mine: each text gets the checkpoint's prompt before it: '[query] '" in capsys.readouterr().err
-    manifest = json.loads((tmp_path / "models" / "mine" / "1" / "manifest.json").read_text())
-    assert said == (flag == "--prompt")
-    assert manifest["tokenizer"]["prompt"] == ("[query] " if said else "")
+    said = f"mine: each text gets the checkpoint's prompt before it: {prompt!r}" in capsys.readouterr().err
+    tokenizer = json.loads((tmp_path / "models" / "mine" / "1" / "manifest.json").read_text())["tokenizer"]
+    assert said == bool(prompt)
+    assert tokenizer["prompt"] == prompt
+    assert {"mine": "[query] ", **OTHER_PROMPTS}.items() <= tokenizer["prompts"].items()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prompt", "none", "--no-prompt"], "give --prompt or --no-prompt, not both"),
+        (
+            ["--prompt", "other"],
+            r"the prompt must be one of prompts \(.*'mine'.*\), was 'other'",
+        ),
+        (["--pooling", "mean"], r"modules\.json says how to pool \(cls, normalised\)"),
+    ],
+)
+def test_what_contradicts_a_checkpoint_is_refused(
+    flags: list[str], message: str, saved: Path, tmp_path: Path
+) -> None:
+    with pytest.raises((ExportError, CheckpointError), match=message):
+        export("--checkpoint", saved, "--name", "mine", "--models", tmp_path / "models", *flags)
+
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of sentence-transformers with prompts."""
+    folder = tmp_path_factory.mktemp("saved")
+    write_checkpoint(folder / "bare", "bert")
+    model = sentence_transformer(folder / "bare", pooling="cls", normalise=True, prompt="[query] ")
+    model.save_pretrained(str(folder / "saved"), create_model_card=False)
+    return folder / "saved"
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])
@@ -144,13 +203,23 @@ def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "off fp32 by" in capsys.readouterr().out
 
 
-def test_texts_are_for_a_tokenizer(tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("Yes.\nNo.\n")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "must be a text file in UTF-8: .*No such file"),
+        (b"\xff\xfe", "must be a text file in UTF-8"),
+        (b"\n \n", "must hold at least one sentence, one on each line"),
+        (b"Yes.\nNo.\n", "sentences are for the drift of int8, of an encoder with a tokenizer"),
+    ],
+)
+def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "sentences.txt"
+    if content is not None:
+        file.write_bytes(content)
 
-    with pytest.raises(ExportError, match="texts are for the drift of int8, of an encoder with a tokenizer"):
+    with pytest.raises(ExportError, match=message):
         export(
-            *("--preset", "teaching", "--layers", "1", "--precision", "int8", "--texts", file),
+            *("--preset", "teaching", "--layers", "1", "--precision", "int8", "--sentences", file),
             *("--models", tmp_path / "models"),
         )
 

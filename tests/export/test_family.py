@@ -3,8 +3,10 @@
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,17 @@ def test_graphs_have_the_signature_of_the_manifest(repository: Path, name: str, 
     def said(tensors: list[dict[str, Any]]) -> list[tuple[str, list[int | str]]]:
         sizes = manifest["sizes"]
         return [
-            (tensor["name"], [sizes.get(letter, letter) for letter in tensor["axes"]]) for tensor in tensors
+            (
+                tensor["name"],
+                [
+                    # A mask that was left out may have size 1, so its axes have names of their own.
+                    f"{letter}_or_1"
+                    if tensor.get("broadcasts") and letter != "B"
+                    else sizes.get(letter, letter)
+                    for letter in tensor["axes"]
+                ],
+            )
+            for tensor in tensors
         ]
 
     assert shapes(session.get_inputs()) == said(manifest["graphs"][graph]["inputs"])
@@ -178,6 +190,35 @@ def test_refuses_names_that_mean_something_else(tmp_path: Path, name: str) -> No
 def test_refuses_version_zero(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="version must be 1 or more, was 0"):
         export_family(Encoder(SMALL), "small", tmp_path, version=0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda encoder: encoder.double(),
+            "must be float32 on the CPU, was torch.float64 on cpu: call",
+        ),
+        (lambda encoder: encoder.to("meta"), "must be float32 on the CPU, was torch.float32 on meta"),
+        (
+            lambda encoder: encoder.layers[0].w_v.bias.data.fill_(torch.nan),
+            "w_v.bias must be finite",
+        ),
+        (
+            lambda encoder: encoder.layers[0].w_o.weight[0, 1].data.fill_(torch.inf),
+            "w_o.weight must be finite",
+        ),
+    ],
+)
+def test_refuses_weights_that_cannot_be_exported(
+    damage: Callable[[Encoder], object], message: str, tmp_path: Path
+) -> None:
+    encoder = Encoder(SMALL)
+    damage(encoder)
+
+    with pytest.raises(ExportError, match=re.escape(message)):
+        export_family(encoder, "a", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_refuses_to_overwrite(repository: Path) -> None:

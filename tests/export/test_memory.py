@@ -1,6 +1,8 @@
 """An encoder that is too large is refused before memory is taken for it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,32 @@ def test_a_checkpoint_is_refused_before_its_weights_are_read(tmp_path: Path) -> 
 
     with pytest.raises(ExportError, match="bytes of memory"):
         from_checkpoint(tmp_path, "large").build()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+def test_an_export_takes_at_most_three_times_the_weights(tmp_path: Path) -> None:
+    """Measured in a process of its own, from after a small export, which loads all libraries."""
+    code = f"""
+import re
+from pathlib import Path
+from polyhead_export import export_family
+from polyhead_model import Encoder, EncoderConfig, parameters
+
+def memory(field):
+    return 1024 * int(re.search(field + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+def export(width):
+    config = EncoderConfig(d_model=width, heads=width // 64, layers=1)
+    export_family(Encoder(config), str(width), Path({str(tmp_path)!r}))
+    return 4 * parameters(config)
+
+export(64)
+before = memory("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+weights = export(2560)
+print((memory("VmHWM") - before) / weights)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert 2 < float(done.stdout) < 3

@@ -95,7 +95,7 @@ def test_every_graph_is_exact_and_close_to_fp32(folders: Mapping[str, Path], nam
             assert cosine["least"] <= cosine["mean"]
     assert parity["drift"]["least_mean_cosine"] == 0.99
     assert not parity["drift"]["emulated"]
-    assert parity["drift"]["inputs"] == ("48 texts" if config.vocabulary else "random inputs")
+    assert parity["drift"]["inputs"] == ("48 sentences" if config.vocabulary else "random inputs")
 
 
 def test_weights_are_stored_once_in_8_bits(folders: Mapping[str, Path]) -> None:
@@ -174,13 +174,15 @@ def test_an_encoder_that_8_bits_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_texts_are_for_int8_with_a_tokenizer(tmp_path: Path) -> None:
+def test_sentences_are_for_int8_with_a_tokenizer(tmp_path: Path) -> None:
     precisions: tuple[Precision, ...] = ("fp32", "int8")
     for precision in precisions:
         with pytest.raises(
-            ExportError, match="texts are for the drift of int8, of an encoder with a tokenizer"
+            ExportError, match="sentences are for the drift of int8, of an encoder with a token"
         ):
-            export_family(build(CONFIGS["vectors"]), "some", tmp_path, precision=precision, texts=["Yes."])
+            export_family(
+                build(CONFIGS["vectors"]), "some", tmp_path, precision=precision, sentences=["Yes."]
+            )
 
 
 @pytest.fixture(scope="module")

@@ -289,7 +289,14 @@ def test_attend_takes_the_place_of_what_is_between_the_projections() -> None:
     seen: list[tuple[object, ...]] = []
 
     def values_only(
-        query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, /
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        /,
+        *,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         seen.append((query.shape, key.shape, value.shape, heads, mask))
         return value, None

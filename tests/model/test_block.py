@@ -62,6 +62,7 @@ def test_block_is_torch_transformer_encoder_layer(norm: Norm, activation: Activa
     block = Block(config)
     with torch.no_grad():
         for norm_layer in (block.attention_norm, block.feed_forward_norm):
+            assert norm_layer is not None
             norm_layer.weight.uniform_(0.5, 2.0)
             norm_layer.bias.uniform_(-1.0, 1.0)
     x = torch.randn(2, 9, 24)

@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load, save_file
 from sentence_transformers import SentenceTransformer
+from tests.checkpoints import write_checkpoint
 from tokenizers import Tokenizer
 
 from polyhead_model import CheckpointError, load_checkpoint, masks
@@ -159,11 +160,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make(name: str, head: str) -> Any:
+def make(name: str, head: str, **changes: Any) -> Any:
     """A random model of `transformers`: every tensor is random, norms and biases too."""
     kind, sizes = FAMILIES[name]
     torch.manual_seed(7)
-    config = getattr(transformers, f"{kind}Config")(**sizes)
+    config = getattr(transformers, f"{kind}Config")(**sizes, **changes)
     model = getattr(transformers, f"{kind}{head}")(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -189,6 +190,117 @@ def test_every_family_is_transformers_own(name: str, head: str, tmp_path: Path) 
         assert left_out == ()
     else:
         assert left_out[0].startswith(f"the task head is not served ({', '.join(heads[:3])}")
+
+
+CLASSIFIERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"pad_token_id": 49},
+    "modernbert, biases": {"classifier_pooling": "mean", "classifier_bias": True, "num_labels": 1},
+}
+"""What classifiers have beyond `FAMILIES`."""
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name in CLASSIFIERS or "," not in name])
+def test_every_classifier_is_transformers_own(name: str, tmp_path: Path) -> None:
+    changes = {"num_labels": 3, **CLASSIFIERS.get(name, {})}
+    model = make(name, "ForSequenceClassification", **changes)
+    model.save_pretrained(tmp_path)
+    torch.manual_seed(11)
+    lengths = torch.tensor([9, 1, 5])
+    valid = masks.valid_tokens(lengths, 9)
+    # GPT-2's takes the last token that is no padding, wherever it is.
+    ids = torch.where(valid, torch.randint(0, 30, (3, 9)), model.config.pad_token_id)
+
+    checkpoint = load_checkpoint(tmp_path)
+
+    types = {}
+    if checkpoint.encoder.config.types:
+        types = {"token_type_ids": torch.where(valid, torch.randint(0, 2, (3, 9)), 0)}
+    with torch.no_grad():
+        theirs = model(input_ids=ids, attention_mask=valid.long(), **types).logits
+        ours = checkpoint.encoder(ids, lengths, **types)
+    torch.testing.assert_close(ours.logits, theirs, rtol=0, atol=TOLERANCE)
+    assert ours.pooled is None
+    assert len(checkpoint.left_out) == 1  # the tokenizer
+
+
+def test_other_heads_are_not_taken_for_classifiers(tmp_path: Path) -> None:
+    """A head for multiple choice, and one for regression, have the same tensors as a classifier."""
+    make("bert", "ForMultipleChoice").save_pretrained(tmp_path / "choice")
+    make("bert", "ForSequenceClassification", problem_type="regression", num_labels=1).save_pretrained(
+        tmp_path / "regression"
+    )
+    for folder in (tmp_path / "choice", tmp_path / "regression"):
+        checkpoint = load_checkpoint(folder)
+        assert checkpoint.encoder.config.classifier is None
+        assert checkpoint.left_out[0] == "the task head is not served (classifier.bias, classifier.weight)"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"id2label": {"0": "a", "1": "b"}},
+            "config.json has 2 labels (id2label), but classifier.weight is for 3",
+        ),
+        (
+            {"architectures": ["BertForSequenceClassification"], "hidden_size": 24},
+            "must have the shape",
+        ),
+    ],
+)
+def test_a_configuration_of_another_classifier_is_refused(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    make("bert", "ForSequenceClassification", num_labels=3).save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(said | config))
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_checkpoint(tmp_path)
+
+
+def test_a_classifier_without_its_head_is_refused(folder: Path) -> None:
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(said | {"architectures": ["BertForSequenceClassification"]})
+    )
+
+    with pytest.raises(
+        CheckpointError, match=r"the weights must hold classifier\.weight, classifier\.bias, "
+    ):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("in_features", "tensors", "message"),
+    [
+        (16, {"linear.weight": (4, 16), "linear.bias": (4,)}, None),
+        (12, {}, "in_features must be 16, the width of what it gets, was 12"),
+        (16, {"linear.weight": (4, 16)}, "the weights must hold linear.bias, which is missing"),
+        (
+            16,
+            {"linear.weight": (16, 4), "linear.bias": (4,)},
+            "linear.weight must have the shape [4, 16], was ",
+        ),
+        (16, {"linear.weight": (4, 16), "linear.bias": (4,), "x": (1,)}, "the weights hold x, for which"),
+    ],
+)
+def test_dense_layers_fit(
+    in_features: int, tensors: dict[str, tuple[int, ...]], message: str | None, folder: Path
+) -> None:
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1", "type": "x.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps([*modules, {"path": "2", "type": "x.Dense"}]))
+    for name, config in (("1", {}), ("2", {"in_features": in_features, "out_features": 4})):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    if tensors:
+        save_file({name: torch.ones(shape) for name, shape in tensors.items()}, folder / "2" / WEIGHTS)
+
+    if message is None:
+        assert load_checkpoint(folder).encoder.config.pooled_size == 4
+        return
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_checkpoint(folder)
 
 
 def test_text_needs_a_tokenizer_of_one_file(folder: Path) -> None:
@@ -261,6 +373,60 @@ def test_first_generation_names_of_norms(folder: Path) -> None:
     after = load_checkpoint(folder).encoder.state_dict()
 
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def set_frequencies(folder: Path, *layers: float) -> None:
+    """Store other angles in each layer, as the checkpoints of ESM-2 did."""
+    tensors = read(folder / WEIGHTS)
+    (name,) = [name for name in tensors if name.endswith("inv_freq")]
+    frequencies = tensors.pop(name)
+    for layer, factor in enumerate(layers):
+        key = f"encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
+        tensors[key] = frequencies * factor
+    tensors["embeddings.position_embeddings.weight"] = torch.zeros(40, 16)  # unused, but there
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def test_rotations_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    make("esm", "Model").save_pretrained(tmp_path)
+    assert load_checkpoint(tmp_path).encoder.config.rotary_frequencies is None
+    set_frequencies(tmp_path, 0.9, 0.9)
+
+    model = transformers.EsmModel.from_pretrained(tmp_path, attn_implementation="eager")
+    assert model.get_buffer("rotary_embeddings.inv_freq").tolist() == pytest.approx([0.9, 0.009])
+    compare(tmp_path, model, pad=1)
+    encoder = load_checkpoint(tmp_path).encoder
+    assert encoder.fuse().config.rotary_frequencies == pytest.approx((0.9, 0.009))
+
+
+def test_rotations_that_differ_between_layers_are_refused(tmp_path: Path) -> None:
+    make("esm", "Model").save_pretrained(tmp_path)
+    set_frequencies(tmp_path, 0.9, 0.8)
+
+    with pytest.raises(CheckpointError, match="inv_freq must be the same numbers in every layer"):
+        load_checkpoint(tmp_path)
+
+
+def test_layers_of_modernbert_in_the_format_of_its_release(tmp_path: Path) -> None:
+    model = make("modernbert", "Model")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("layer_types", "rope_parameters"):
+        del config[name]
+    old = {"global_attn_every_n_layers": 3, "global_rope_theta": 500.0, "local_rope_theta": 20.0}
+    (tmp_path / "config.json").write_text(json.dumps(config | old))
+
+    compare(tmp_path, model)
+
+
+def test_buffers_of_gpt2s_first_releases_are_not_weights(tmp_path: Path) -> None:
+    model = make("gpt2", "Model")
+    model.save_pretrained(tmp_path)
+    tensors = read(tmp_path / WEIGHTS)
+    tensors |= {"h.0.attn.bias": torch.ones(1, 1, 20, 20), "h.1.attn.masked_bias": torch.tensor(-1e4)}
+    save_file(tensors, tmp_path / WEIGHTS)
+
+    compare(tmp_path, model)
 
 
 def test_half_precision_weights_become_single(folder: Path) -> None:
@@ -363,7 +529,7 @@ def test_weights_must_be_those_of_the_encoder(
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"num_hidden_layers": 10**9}, {"vocab_size": 2**62}, {"max_position_embeddings": 10**20}]
+    "sizes", [{"num_hidden_layers": 10_000}, {"vocab_size": 2**62}, {"max_position_embeddings": 10**20}]
 )
 def test_sizes_far_from_the_weights_are_refused_before_anything_is_made(
     folder: Path, sizes: dict[str, int]
@@ -385,3 +551,37 @@ def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / INDEX).write_text("{}")
     with pytest.raises(CheckpointError, match="weight_map must be an object, was None"):
         load_checkpoint(folder)
+
+
+def test_heads_that_transformers_pruned_stay_pruned(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "bert", num_hidden_layers=2)
+    pruned = {"0": [1], "1": [0, 3]}
+    reference = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    heads = reference.config.num_attention_heads
+    tensors = load((tmp_path / WEIGHTS).read_bytes())
+    for layer, numbers in pruned.items():
+        kept = [head for head in range(heads) if head not in numbers]
+        attention = f"encoder.layer.{layer}.attention"
+        for part in ("query", "key", "value"):
+            for kind in ("weight", "bias"):
+                name = f"{attention}.self.{part}.{kind}"
+                tensors[name] = tensors[name].unflatten(0, (heads, -1))[kept].flatten(0, 1).contiguous()
+        name = f"{attention}.output.dense.weight"
+        tensors[name] = tensors[name].unflatten(1, (heads, -1))[:, kept].flatten(1).contiguous()
+        # Such heads add nothing.
+        silenced = reference.encoder.layer[int(layer)].attention.output.dense.weight.data
+        silenced.view(len(silenced), heads, -1)[:, numbers] = 0
+    save_file(tensors, tmp_path / WEIGHTS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pruned_heads": pruned}))
+
+    encoder = load_checkpoint(tmp_path).encoder
+
+    ids = torch.randint(0, config["vocab_size"], (2, 7), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            encoder(ids).output, reference(ids).last_hidden_state, rtol=0, atol=TOLERANCE
+        )
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pruned_heads": {"0": [1]}}))
+    with pytest.raises(CheckpointError, match=r"layer\.1\..* must have the shape"):
+        load_checkpoint(tmp_path)

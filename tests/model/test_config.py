@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from polyhead_model import PRESETS, EncoderConfig
+from polyhead_model import PRESETS, Classifier, Dense, EncoderConfig
+
+BLOCK = {"feed_forward": 8}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -23,6 +25,20 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
     assert (own.head_size, own.inner_size) == (7, 35)
 
 
+def test_a_configuration_survives_json() -> None:
+    config = EncoderConfig(
+        d_model=12,
+        heads=3,
+        layers=1,
+        pooling="last",
+        dense=(Dense(width=5, activation="tanh"), Dense(width=4, bias=False, normalise=True)),
+        classifier=Classifier(labels=("no", "yes"), dense=(Dense(width=12, norm=True),)),
+    )
+
+    assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert config.pooled_size == 4
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -36,20 +52,81 @@ def test_head_width_follows_from_the_model_or_is_given() -> None:
         ({"heads": 5}, "d_model (16) must be a multiple of heads (5); give head_width"),
         ({"norm": "both"}, "norm must be one of post, pre, was 'both'"),
         ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu, was 'swish'"),
-        ({"pooling": "sum"}, "pooling must be one of mean, cls, max, was 'sum'"),
+        (
+            {"pooling": "sum"},
+            "pooling must be one of mean, cls, max, last, weighted_mean, mean_sqrt_len, was 'sum'",
+        ),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, was 1.0"),
         ({"dropout": float("nan")}, "dropout must be at least 0 and below 1, was nan"),
         ({"layer_norm_epsilon": 0}, "layer_norm_epsilon must be above 0 and below 1, was 0"),
         ({"norm": "pre"}, "norm must be 'post' when feed_forward is None"),
+        ({"kept_heads": [[0]]}, "kept_heads must have the heads of each of 2 layers, has 1"),
+        ({"kept_heads": [[0], []]}, "kept_heads[1] must be at least one head from 0 to 3, ascending, was []"),
+        (
+            {"kept_heads": [[0], [4]]},
+            "kept_heads[1] must be at least one head from 0 to 3, ascending, was [4]",
+        ),
+        ({"kept_heads": [[0], [2, 1]]}, "kept_heads[1] must be at least one head from 0 to 3, ascending"),
+        ({"kept_heads": [[0], [1, 1]]}, "kept_heads[1] must be at least one head from 0 to 3, ascending"),
+        ({"kept_heads": [[0, 1, 2, 3]] * 2}, "kept_heads must lack a head"),
+        (
+            {"kept_heads": [[0], [1]], "cross_attention": "after_self", "feed_forward": 8},
+            "kept_heads must be None where cross_attention is 'after_self'",
+        ),
         ({"positions": 8}, "positions needs vocabulary"),
         ({"types": 2}, "types needs vocabulary"),
         ({"embedding_norm": True}, "embedding_norm needs vocabulary"),
         ({"normalise": True}, "normalise needs pooling"),
+        ({"dense": [{"width": 4}]}, "dense needs pooling"),
+        (
+            {"pooling": "cls", "dense": [{"width": 4}, {"width": 0}]},
+            "dense[1]: width must be at least 1, was 0",
+        ),
+        (
+            {"pooling": "cls", "dense": [{"width": 4, "activation": "step"}]},
+            "dense[0]: activation must be one of identity, tanh, ",
+        ),
+        ({"classifier": {"labels": []}}, "classifier: labels must be at least one, each once, were none"),
+        ({"classifier": {"labels": ["a", "a"]}}, "labels must be at least one, each once, were a, a"),
+        ({"classifier": {"labels": ["a"], "pooling": "sum"}}, "classifier: pooling must be one of mean, "),
         ({"padding_id": 1, "vocabulary": 8}, "padding_id needs vocabulary and positions"),
         ({"padding_id": 1}, "padding_id needs vocabulary and positions"),
         (
             {"padding_id": 8, "vocabulary": 8, "positions": 4},
             "padding_id must be between 0 and vocabulary - 1 (7), was 8",
+        ),
+        ({"first_attention_norm": False}, "first_attention_norm needs feed_forward"),
+        ({"gated": True}, "gated needs feed_forward"),
+        ({**BLOCK, "first_attention_norm": False}, "first_attention_norm must be true unless norm is 'pre'"),
+        ({"layers": 1, "shared_layers": True}, "shared_layers must be false for a single layer"),
+        ({"global_every": 2}, "global_every needs local_window"),
+        ({"rotary_base": 9.0, "local_rotary_base": 9.0}, "local_rotary_base needs local_window"),
+        ({"local_window": 4, "global_every": 1}, "global_every must be at least 2"),
+        ({"local_window": 4, "local_rotary_base": 9.0}, "local_rotary_base needs rotary_base"),
+        ({"rotary_base": 1}, "rotary_base must be above 1 and finite, was 1"),
+        ({"rotary_base": float("inf")}, "rotary_base must be above 1 and finite, was inf"),
+        ({"rotary_base": 9.0, "head_width": 5}, "rotary_base needs an even head width"),
+        ({"rotary_frequencies": [1.0, 0.1]}, "rotary_frequencies needs rotary_base"),
+        (
+            {"rotary_base": 9.0, "rotary_frequencies": [1.0]},
+            "rotary_frequencies must be half the head width, 2",
+        ),
+        ({"relative_buckets": 8}, "relative_buckets and relative_distance must be given together"),
+        ({"relative_buckets": 7, "relative_distance": 9}, "relative_buckets must be even and at least 4"),
+        (
+            {"relative_buckets": 8, "relative_distance": 2},
+            "relative_distance must be above relative_buckets // 4",
+        ),
+        ({"rotary_base": 9.0, "cross_attention": "alone"}, "rotary_base must be None where there is cross"),
+        ({"embedding_width": 4}, "embedding_width needs vocabulary"),
+        ({"token_dropout_id": 4}, "token_dropout_id needs vocabulary"),
+        (
+            {"token_dropout_id": 9, "vocabulary": 8},
+            "token_dropout_id must be between 0 and vocabulary - 1 (7)",
+        ),
+        (
+            {"padding_id": 1, "vocabulary": 8, "positions": 4, "rotary_base": 9.0},
+            "padding_id needs vocabulary and positions, without rotary_base",
         ),
     ],
 )
@@ -68,6 +145,12 @@ def test_bad_values_are_named(fields: dict[str, Any], message: str) -> None:
         ({"padding_id": "1"}, "padding_id must be an integer, was '1'"),
         ({"bias": 1}, "bias must be true or false, was 1"),
         ({"dropout": "0"}, "dropout must be a number, was '0'"),
+        ({"dense": 3}, "dense must be a list of layers, was 3"),
+        ({"dense": [3]}, "dense[0] must be an object, was 3"),
+        ({"dense": [{"width": 4, "bias": 1}]}, "dense[0]: bias must be true or false, was 1"),
+        ({"dense": [{"size": 4}]}, "dense[0]: "),
+        ({"classifier": "a"}, "classifier must be an object, was 'a'"),
+        ({"classifier": {"labels": "ab"}}, "classifier: labels must be strings, were 'ab'"),
     ],
 )
 def test_bad_types_are_named(fields: dict[str, Any], message: str) -> None:

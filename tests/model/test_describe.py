@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.model.test_properties import configs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -42,48 +43,8 @@ TOKENS = EncoderConfig(
 )
 
 
-@st.composite
-def configs(draw: st.DrawFn) -> EncoderConfig:
-    """Any combination of fields that changes a shape; torch computes products of width 1 differently."""
-
-    def maybe(value: st.SearchStrategy[Any], *, when: bool = True, otherwise: Any = None) -> Any:
-        return draw(value | st.just(otherwise)) if when else otherwise
-
-    some, flag = st.integers(2, 5), st.booleans()
-    blocks, tokens, pre = draw(flag), draw(flag), draw(flag)
-    cross = maybe(st.sampled_from(["alone", "after_self"] if blocks else ["alone"]), when=not tokens)
-    layers = draw(st.integers(1, 4))
-    shared = layers > 1 and draw(flag)
-    relative = maybe(st.sampled_from([4, 6]), when=cross is None)
-    positions = maybe(st.integers(7, 9), when=tokens)
-    return EncoderConfig(
-        d_model=draw(st.integers(2, 9)),
-        heads=draw(st.integers(1, 4)),
-        layers=layers,
-        head_width=2 * draw(st.integers(1, 3)),
-        feed_forward=draw(some) if blocks else None,
-        norm="pre" if blocks and pre else "post",
-        first_attention_norm=maybe(st.just(False), when=blocks and pre and not shared, otherwise=True),
-        norm_bias=draw(flag),
-        gated=blocks and draw(flag),
-        shared_layers=shared,
-        bias=draw(flag),
-        fused=cross != "alone" and draw(flag),
-        causal=cross != "alone" and draw(flag),
-        local_window=maybe(st.just(4), when=cross is None),
-        rotary_base=maybe(st.just(1e4), when=cross is None and positions is None),
-        relative_buckets=relative,
-        relative_distance=relative,
-        cross_attention=cross,
-        vocabulary=draw(some) if tokens else None,
-        embedding_width=maybe(some, when=tokens),
-        positions=positions,
-        padding_id=maybe(st.just(1), when=positions is not None),
-        types=draw(st.integers(0, 2)) if tokens else 0,
-        embedding_norm=tokens and draw(flag),
-        final_norm=draw(flag),
-        pooling=maybe(st.sampled_from(["mean", "cls", "max"])),
-    )
+sizes = st.tuples(st.integers(2, 7), st.integers(2, 5))
+"""(T, S): torch computes products of width 1 in other ways."""
 
 
 class MatrixProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -137,17 +98,22 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
     assert attention_bytes(config, batch, tokens, length, itemsize=1) == total
 
     shapes = {
-        step["tensor"]: tuple(step["shape"]) for section in numbers["sections"] for step in section["steps"]
+        step["tensor"]: tuple(step["shape"])
+        for section in reversed(numbers["sections"])  # of the first layer
+        for step in section["steps"]
     }
-    first = "cross weights = softmax" if config.cross_attention == "alone" else "weights = softmax"
-    assert shapes[first] == attended[0][0].shape
+    own = "cross weights = softmax" if config.cross_attention == "alone" else "weights = softmax"
+    assert shapes[own] == attended[0][0].shape
     if result.cross_attention is not None:
         assert shapes["cross weights = softmax"] == result.cross_attention[0].shape
     assert shapes["output"] == result.output.shape
     if result.pooled is not None:
         assert shapes[f"pooled ({config.pooling})"] == result.pooled.shape
     for section in numbers["sections"]:
-        letters = numbers["sizes"] | {"H·K": config.inner_size, "3·H·K": 3 * config.inner_size}
+        first = None if section["layers"] is None else int(section["layers"][0])
+        heads = config.heads if first is None else len(config.heads_of(first))
+        inner = heads * config.head_size
+        letters = numbers["sizes"] | {"H": heads, "H·K": inner, "3·H·K": 3 * inner}
         for step in section["steps"]:
             assert [letters[axis] for axis in step["axes"]] == list(step["shape"])
     assert json.loads(json.dumps(numbers))["encoder"]["d_model"] == config.d_model
@@ -159,9 +125,28 @@ def test_presets(name: str) -> None:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(config=configs(), batch=st.integers(1, 3), tokens=st.integers(2, 7), memory=st.integers(2, 5))
-def test_any_configuration(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
-    check(config, batch, tokens, memory)
+@given(config=configs(), width=st.integers(4, 6), batch=st.integers(1, 3), sizes=sizes)
+def test_any_configuration(config: EncoderConfig, width: int, batch: int, sizes: tuple[int, int]) -> None:
+    # Another width than the heads' together, so that no letter can be taken for another.
+    check(replace(config, d_model=3 * width + 1, head_width=2 * width), batch, *sizes)
+
+
+def test_layers_differ_where_heads_are_pruned() -> None:
+    config = replace(TOKENS, heads=3, head_width=4, kept_heads=((1,), (0, 1, 2), (2,)))
+    check(config, 3, 7, 7)
+
+    numbers = summary("pruned", config, 1, 7)
+    layers = [(section["layers"], section["steps"][0]["shape"]) for section in numbers["sections"][1:-1]]
+    assert layers == [("0, 2", (1, 7, 4)), ("1", (1, 7, 12))]
+    matrices = [part for part in numbers["parameters"]["parts"] if part["part"] == "attention matrices"]
+    assert [(part["each"], part["layers"]) for part in matrices] == [
+        (4 * 12 * 4, "0, 2"),
+        (4 * 12 * 12, "1"),
+    ]
+    norms = next(part for part in numbers["parameters"]["parts"] if part["part"] == "layer norms")
+    assert norms["layers"] == "0-2"
+    widest = numbers["attention"]["sent_as"]["FP32"]["a_layer"]["bytes"]
+    assert widest == attention_bytes(config, 1, 7, layers=[1]) == 4 * 3 * 7**2
 
 
 def test_formulas_add_up() -> None:

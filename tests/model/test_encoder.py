@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from polyhead_model import Encoder, EncoderConfig, EncoderOutput
+from polyhead_model import Encoder, EncoderConfig, EncoderOutput, masks
+from polyhead_model.config import Pooling
 
 VECTORS = {
     "attention only": EncoderConfig(d_model=12, heads=3, layers=2),
@@ -43,6 +44,39 @@ TOKENS = {
         pooling="cls",
     ),
     "bare": EncoderConfig(d_model=12, heads=2, layers=1, vocabulary=30, pooling="mean"),
+    "modernbert": EncoderConfig(
+        d_model=12,
+        heads=3,
+        layers=3,
+        feed_forward=20,
+        norm="pre",
+        first_attention_norm=False,
+        norm_bias=False,
+        bias=False,
+        gated=True,
+        vocabulary=30,
+        embedding_norm=True,
+        rotary_base=50.0,
+        local_rotary_base=9.0,
+        local_window=4,
+        global_every=2,
+        final_norm=True,
+        pooling="cls",
+    ),
+    "albert, with relative positions and token dropout": EncoderConfig(
+        d_model=12,
+        heads=2,
+        layers=3,
+        feed_forward=20,
+        shared_layers=True,
+        vocabulary=30,
+        positions=16,
+        embedding_width=5,
+        token_dropout_id=0,
+        relative_buckets=6,
+        relative_distance=5,
+        pooling="mean",
+    ),
 }
 CONFIGS = VECTORS | TOKENS
 
@@ -126,7 +160,7 @@ def test_pooling_is_the_loop() -> None:
     base = replace(VECTORS["post norm"], normalise=False)
     x = torch.randn(4, 5, 12)
     lengths = [5, 1, 3, 0]
-    for pooling in ("mean", "cls", "max"):
+    for pooling in get_args(Pooling):
         result = encode(build(replace(base, pooling=pooling)), x, lengths)
         unit = encode(build(replace(base, pooling=pooling, normalise=True)), x, lengths)
         assert result.pooled is not None
@@ -138,6 +172,13 @@ def test_pooling_is_the_loop() -> None:
                 "mean": [sum(column) / len(column) for column in columns],
                 "cls": [column[0] for column in columns],
                 "max": [max(column) for column in columns],
+                "last": [column[-1] for column in columns],
+                "mean_sqrt_len": [sum(column) / len(column) ** 0.5 for column in columns],
+                "weighted_mean": [
+                    sum(place * value for place, value in enumerate(column, 1))
+                    / sum(range(1, len(column) + 1))
+                    for column in columns
+                ],
             }[pooling]
             close(result.pooled[row], torch.tensor(expected))
             norm = sum(value**2 for value in expected) ** 0.5 or 1.0
@@ -169,10 +210,50 @@ def test_an_output_is_pooled_as_in_forward(name: str) -> None:
     encoder, lengths = build(VECTORS[name]), torch.tensor([7, 3])
     result = encoder(torch.randn(2, 7, 12), lengths)
 
-    pooled = encoder.pool(result.output, lengths)
+    pooled, logits = encoder.of_sequences(result.output, lengths)
 
     assert (pooled is None) == (result.pooled is None)
     assert pooled is None or torch.equal(pooled, result.pooled)
+    assert logits is result.logits is None
+
+
+def test_dropped_tokens_leave_their_share_to_the_others() -> None:
+    """As ESM was trained: 12 % of the embeddings are zero, on average."""
+    encoder = ENCODERS["albert, with relative positions and token dropout"]
+    assert encoder.embeddings is not None
+    encoder.embeddings.requires_grad_(False)
+    ids = torch.tensor([[3, 0, 7, 0, 9], [4, 5, 0, 0, 0], [0, 0, 0, 8, 8]])
+    valid = masks.valid_tokens(torch.tensor([5, 2, 3]), 5)
+    others = encoder.embeddings(torch.ones(3, 5, dtype=torch.int64))  # positions, and a token's own
+    tokens, projection = encoder.embeddings.tokens.weight, encoder.embeddings.projection
+    assert projection is not None
+
+    embedded = encoder.embeddings(ids, None, valid)
+
+    for row, (scale, kept) in enumerate([(0.88 * 5 / 3, [0, 2, 4]), (0.88, [0, 1]), (0.0, [])]):
+        for position in range(int(valid[row].sum())):
+            token = scale * tokens[ids[row, position]] if position in kept else torch.zeros(5)
+            expected = others[row, position] + projection.weight @ (token - 0.88 * tokens[1])
+            torch.testing.assert_close(embedded[row, position], expected)
+
+
+def test_shared_layers_are_one_layer() -> None:
+    encoder = ENCODERS["albert, with relative positions and token dropout"]
+
+    layers = {name.split(".")[1] for name in encoder.state_dict() if name.startswith("layers.")}
+    assert layers == {"0"}
+    assert len({encoder.layer(number) for number in range(3)}) == 1
+
+
+def test_local_layers_see_their_window_only() -> None:
+    encoder = ENCODERS["modernbert"]
+
+    attention = encoder(torch.arange(9)[None], need_weights=True).attention
+
+    near = masks.window(9, 4)[0]
+    assert attention is not None
+    assert [bool((weights[0][:, ~near] == 0).all()) for weights in attention] == [False, True, False]
+    torch.testing.assert_close(attention[1].sum(-1), torch.ones(1, 3, 9))
 
 
 def test_half_precision() -> None:

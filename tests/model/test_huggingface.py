@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polyhead_model import CheckpointError, read_checkpoint_info
+from polyhead_model import CheckpointError, Dense, read_checkpoint_info
 
 BERT = {
     "model_type": "bert",
@@ -129,6 +129,9 @@ def test_transformer_in_a_folder_of_its_own(sentence: Path) -> None:
         ({"pooling_mode": "mean"}, "mean"),
         ({"pooling_mode": ["cls"]}, "cls"),
         ({"word_embedding_dimension": 16}, "mean"),  # sentence-transformers' own default
+        ({"pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode": "weightedmean"}, "weighted_mean"),
+        ({"pooling_mode": ["mean_sqrt_len_tokens"]}, "mean_sqrt_len"),
     ],
 )
 def test_pooling_of_old_and_new_releases(sentence: Path, config: dict[str, Any], expected: str) -> None:
@@ -140,8 +143,8 @@ def test_pooling_of_old_and_new_releases(sentence: Path, config: dict[str, Any],
 @pytest.mark.parametrize(
     ("config", "found"),
     [
-        ({"pooling_mode_lasttoken": True}, "lasttoken"),
-        ({"pooling_mode": "weightedmean"}, "weightedmean"),
+        ({"pooling_mode": "median"}, "median"),
+        ({"pooling_mode": 3}, "3"),
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls + mean"),
         ({"pooling_mode": ["cls", "max"]}, "cls + max"),
     ],
@@ -149,9 +152,8 @@ def test_pooling_of_old_and_new_releases(sentence: Path, config: dict[str, Any],
 def test_other_poolings_are_refused(sentence: Path, config: dict[str, Any], found: str) -> None:
     write(sentence / "1_Pooling" / "config.json", config)
 
-    with pytest.raises(
-        CheckpointError, match=re.escape(f"pooling must be one of mean, cls, max, was {found}")
-    ):
+    message = "pooling must be one of cls, max, mean, mean_sqrt_len_tokens, weightedmean, lasttoken, was "
+    with pytest.raises(CheckpointError, match=re.escape(message + found)):
         read_checkpoint_info(sentence)
 
 
@@ -160,9 +162,11 @@ def test_other_poolings_are_refused(sentence: Path, config: dict[str, Any], foun
     [
         ({}, "must be a list of modules"),
         ([1], "must be a list of modules"),
-        ([], "modules must be Transformer, then (if wanted) Pooling, then Normalize, were none"),
+        ([], "modules must be Transformer, then (if wanted) Pooling, and after it any of Dense, Normalize, "),
+        ([], "were none"),
         ([TRANSFORMER, NORMALIZE], "were Transformer, Normalize"),
-        ([TRANSFORMER, POOLING, {"path": "2", "type": "x.Dense"}], "were Transformer, Pooling, Dense"),
+        ([TRANSFORMER, POOLING, {"path": "2", "type": "x.LSTM"}], "were Transformer, Pooling, LSTM"),
+        ([TRANSFORMER, POOLING, POOLING], "were Transformer, Pooling, Pooling"),
         (
             [TRANSFORMER, POOLING | {"path": "../other"}],
             "must name files inside its own folder, named '../other'",
@@ -195,7 +199,10 @@ def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "t5"}, "model_type must be one of bert, camembert, distilbert, electra, roberta, "),
+        (
+            {"model_type": "t5"},
+            "model_type must be one of albert, bert, camembert, distilbert, electra, esm, ",
+        ),
         ({"model_type": None}, "was None"),
         ({"model_type": ["bert"]}, "was ['bert']"),
         (
@@ -208,12 +215,22 @@ def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
             "position_embedding_type must be 'absolute', was 'relative_key'",
         ),
         ({"is_decoder": True}, "is_decoder must be false, was true"),
-        ({"pruned_heads": {"1": [0, 2]}}, "pruned_heads must be empty, was {'1': [0, 2]}"),
+        (
+            {"pruned_heads": {"2": [0]}},
+            "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was",
+        ),
+        (
+            {"pruned_heads": {"1": [4]}},
+            "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was",
+        ),
+        ({"pruned_heads": [1]}, "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was [1]"),
+        ({"pruned_heads": {"1": [0, 1, 2, 3]}}, "kept_heads[1] must be at least one head from 0 to 3"),
         (
             {"auto_map": {"AutoModel": "modeling.Special"}},
             "auto_map must not name an AutoModel, was 'modeling.Special'",
         ),
-        ({"model_type": "electra", "embedding_size": 8}, "embedding_size must equal hidden_size (16), was 8"),
+        ({"embedding_size": 8}, "embedding_size must be 16, was 8: embeddings of another width"),
+        ({"model_type": "electra"}, "embedding_size must be an integer, is missing"),
         ({"hidden_size": "16"}, "hidden_size must be an integer, was '16'"),
         ({"hidden_size": 18}, "d_model (18) must be a multiple of heads (4)"),
         ({"num_hidden_layers": 0}, "layers must be at least 1, was 0"),
@@ -228,6 +245,116 @@ def test_other_configurations_are_refused(bert: Path, changes: dict[str, Any], m
     with pytest.raises(CheckpointError, match=re.escape(message)) as raised:
         read_checkpoint_info(bert)
     assert str(raised.value).startswith(f"{bert / 'config.json'}: ")
+
+
+ESM = {**BERT, "model_type": "esm", "pad_token_id": 1, "position_embedding_type": "rotary"}
+ALBERT = {**BERT, "model_type": "albert", "embedding_size": 8}
+MPNET = {**BERT, "model_type": "mpnet"}
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 50,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 20,
+    "activation_function": "gelu_new",
+}
+MODERNBERT = {
+    **BERT,
+    "model_type": "modernbert",
+    "num_hidden_layers": 4,
+    "hidden_activation": "gelu",
+    "global_attn_every_n_layers": 2,
+}
+
+
+def alternating(*kinds: str) -> dict[str, list[str]]:
+    return {"layer_types": [f"{kind}_attention" for kind in kinds]}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (ALBERT | {"num_hidden_groups": 2}, "num_hidden_groups must be 1, was 2: all layers must be one"),
+        (ALBERT | {"inner_group_num": 3}, "inner_group_num must be 1, was 3"),
+        (ALBERT | {"embedding_size": None}, "embedding_size must be an integer, was None"),
+        (MPNET | {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets must be 32, was 64"),
+        (ESM | {"is_folding_model": True}, "is_folding_model must be false, was true"),
+        (ESM | {"add_cross_attention": True}, "add_cross_attention must be false, was true"),
+        (
+            ESM | {"position_embedding_type": "relative_key"},
+            "must be 'rotary' or 'absolute', was 'relative_key'",
+        ),
+        (ESM | {"token_dropout": True}, "mask_token_id must be an integer, is missing"),
+        (ESM | {"token_dropout": True, "mask_token_id": 50}, "token_dropout_id must be between 0 and"),
+        (ESM | {"head_dim": 8}, "head_dim must be 4, was 8"),
+        (ESM | {"rope_theta": "large"}, "rotary_base must be a number, was 'large'"),
+        (ESM | {"num_attention_heads": 0}, "heads must be at least 1, was 0"),
+        (GPT2 | {"scale_attn_weights": False}, "scale_attn_weights must be true, was false"),
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be false"),
+        (GPT2 | {"add_cross_attention": True}, "add_cross_attention must be false, was true"),
+        (GPT2 | {"n_inner": "wide"}, "n_inner must be an integer, was 'wide'"),
+        (GPT2 | {"activation_function": "swish"}, "activation_function must be one of"),
+        (MODERNBERT | {"mlp_bias": True}, "mlp_bias must be false, was true: attention and feed-forward"),
+        (MODERNBERT | {"norm_bias": "no"}, "norm_bias must be true or false, was 'no'"),
+        (
+            MODERNBERT | {"global_attn_every_n_layers": 0},
+            "global_attn_every_n_layers must be at least 1, was 0",
+        ),
+        (MODERNBERT | {"sliding_window": 5}, "sliding_window must be 64, was 5"),
+        (
+            MODERNBERT | {"rope_scaling": {"rope_type": "yarn"}},
+            "rope_type must be 'default' and rope_scaling",
+        ),
+        (
+            MODERNBERT | {"rope_parameters": {"full_attention": {"rope_type": "linear"}}},
+            "rope_type must be 'default'",
+        ),
+        (
+            MODERNBERT | {"rope_parameters": {"rope_theta": 7.0}},
+            "rope_parameters must be given by type of layer",
+        ),
+        (MODERNBERT | {"rope_parameters": [1]}, "rope_type must be 'default'"),
+        (MODERNBERT | {"global_rope_theta": "x"}, "rope_theta of full_attention must be a number, was 'x'"),
+        (MODERNBERT | alternating("full", "sliding", "sliding", "full", "full"), "layer_types must be 'full"),
+        (
+            MODERNBERT | alternating("sliding", "full", "sliding", "full"),
+            "layer_types must be 'full_attention'",
+        ),
+        (MODERNBERT | {"layer_types": 3}, "layer_types must be 'full_attention' in layers 0, n, 2n"),
+    ],
+)
+def test_settings_of_a_type_that_cannot_be_reproduced_are_refused(
+    bert: Path, config: dict[str, Any], message: str
+) -> None:
+    write(bert / "config.json", config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)) as raised:
+        read_checkpoint_info(bert)
+    assert str(raised.value).startswith(f"{bert / 'config.json'}: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (128, 2, 10_000.0)),
+        ({"global_attn_every_n_layers": 1}, (None, None, None)),
+        (alternating("full", "full", "full", "full"), (None, None, None)),
+        (alternating("full", "sliding", "sliding", "full"), (128, 3, 10_000.0)),
+        (alternating("full", "sliding", "sliding", "sliding"), (128, 4, 10_000.0)),
+        ({"local_attention": 8, "sliding_window": 4, "local_rope_theta": 9.0}, (8, 2, 9.0)),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 7.0}}}, (128, 2, 7.0)),
+    ],
+)
+def test_local_layers_of_modernbert(
+    bert: Path, changes: dict[str, Any], expected: tuple[object, ...]
+) -> None:
+    write(bert / "config.json", MODERNBERT | changes)
+
+    encoder = read_checkpoint_info(bert).encoder
+
+    assert (encoder.local_window, encoder.global_every, encoder.local_rotary_base) == expected
+    assert (encoder.rotary_base, encoder.positions) == (160_000.0, 20)
 
 
 def test_adapters_are_refused(bert: Path) -> None:
@@ -267,8 +394,28 @@ PROMPTS = {"prompts": {"query": "query: ", "none": ""}}
 def test_default_prompt(sentence: Path, config: dict[str, Any], expected: str) -> None:
     write(sentence / "config_sentence_transformers.json", config)
 
-    assert read_checkpoint_info(sentence).prompt == expected
-    assert not read_checkpoint_info(sentence, prompt=False).prompt
+    info = read_checkpoint_info(sentence)
+    assert info.prompts.default == expected
+    assert info.prompts.texts == config.get("prompts", {})
+    assert not read_checkpoint_info(sentence, prompt_name="").prompts.default
+
+
+def test_a_prompt_may_be_chosen(sentence: Path) -> None:
+    path = sentence / "config_sentence_transformers.json"
+    write(path, {"prompts": {"a": "A: ", "b": "B: ", "c": None}, "default_prompt_name": "a"})
+
+    chosen = read_checkpoint_info(sentence, prompt_name="b").prompts
+
+    assert (chosen.default, chosen.texts) == ("B: ", {"a": "A: ", "b": "B: ", "c": ""})
+    with pytest.raises(
+        CheckpointError, match=r"the prompt must be one of prompts \('a', 'b', 'c'\), was 'd'"
+    ):
+        read_checkpoint_info(sentence, prompt_name="d")
+    write(sentence / "modules.json", [TRANSFORMER])  # prompts do not depend on the modules
+    assert read_checkpoint_info(sentence).prompts.default == "A: "
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"the prompt must be one of prompts \(none\), was 'a'"):
+        read_checkpoint_info(sentence, prompt_name="a")
 
 
 @pytest.mark.parametrize(
@@ -278,9 +425,11 @@ def test_default_prompt(sentence: Path, config: dict[str, Any], expected: str) -
             PROMPTS | {"default_prompt_name": "passage"},
             "default_prompt_name must be one of prompts ('query', 'none'), was 'passage'",
         ),
-        ({"default_prompt_name": "query"}, "must be one of prompts (), was 'query'"),
-        ({"prompts": 3, "default_prompt_name": "query"}, "must be one of prompts (3), was 'query'"),
-        ({"prompts": {"a": 1}, "default_prompt_name": "a"}, "must be one of prompts ('a'), was 'a'"),
+        ({"default_prompt_name": "query"}, "must be one of prompts (none), was 'query'"),
+        (PROMPTS | {"default_prompt_name": 3}, "must be one of prompts ('query', 'none'), was 3"),
+        ({"prompts": 3, "default_prompt_name": "query"}, "prompts must be texts by name, were 3"),
+        ({"prompts": {"a": 1}}, "prompts must be texts by name, were {'a': 1}"),
+        ({"prompts": {"": "a"}}, "a prompt's name must not be empty"),
     ],
 )
 def test_a_default_prompt_must_be_there(sentence: Path, config: dict[str, Any], message: str) -> None:
@@ -299,7 +448,135 @@ def test_pooling_without_the_prompt_is_refused(sentence: Path) -> None:
         CheckpointError, match=r"include_prompt must be true .* \('query: '\), was false: .*--no-prompt"
     ):
         read_checkpoint_info(sentence)
-    assert read_checkpoint_info(sentence, prompt=False).encoder.pooling == "mean"
+    info = read_checkpoint_info(sentence, prompt_name="")
+    assert info.prompts.texts == {"none": ""}
+    assert info.left_out == (
+        "the prompts query are not served: pooling would have to leave their tokens out",
+    )
+
+
+DENSE = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+TANH = "torch.nn.modules.activation.Tanh"
+
+
+def test_modules_after_pooling(sentence: Path) -> None:
+    dropout = {"path": "3_Dropout", "type": "sentence_transformers.models.Dropout"}
+    write(sentence / "modules.json", [TRANSFORMER, POOLING, NORMALIZE, DENSE, dropout, DENSE, NORMALIZE])
+    write(sentence / "2_Dense" / "config.json", {"in_features": 16, "out_features": 16})
+
+    config = read_checkpoint_info(sentence).encoder
+
+    assert config.dense == (
+        Dense(width=16, activation="tanh", normalise=True),  # sentence-transformers' own defaults
+        Dense(width=16, activation="tanh"),
+    )
+    assert config.normalise
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"out_features": 0}, "out_features: width must be at least 1, was 0"),
+        ({"out_features": None}, "out_features must be an integer, was None"),
+        ({"bias": "no"}, "bias must be true or false, was 'no'"),
+        (
+            {"activation_function": "torch.nn.modules.activation.Hardtanh"},
+            "activation_function must be one of torch.nn's Identity, Tanh, ReLU, GELU, SiLU, Sigmoid, ELU, "
+            "LeakyReLU, Mish, Softplus, was 'torch.nn.modules.activation.Hardtanh'",
+        ),
+        ({"activation_function": "mine.Tanh"}, "was 'mine.Tanh'"),
+        ({"activation_function": "torch.nnx.Tanh"}, "was 'torch.nnx.Tanh'"),
+        ({"activation_function": 3}, "was 3"),
+        ({"module_input_name": "token_embeddings"}, "only pooled vectors go through such modules"),
+        ({"module_output_name": "scores"}, "were 'sentence_embedding' and 'scores'"),
+        ({"use_residual": True}, "use_residual must be false, was true"),
+    ],
+)
+def test_other_dense_layers_are_refused(sentence: Path, config: dict[str, Any], message: str) -> None:
+    write(sentence / "modules.json", [TRANSFORMER, POOLING, DENSE])
+    default = {"in_features": 16, "out_features": 8, "bias": True, "activation_function": TANH}
+    write(sentence / "2_Dense" / "config.json", default | config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_checkpoint_info(sentence)
+
+
+def test_a_checkpoint_without_modules_may_be_pooled(bert: Path) -> None:
+    encoder = read_checkpoint_info(bert, pooling="last", normalise=True).encoder
+    assert (encoder.pooling, encoder.normalise) == ("last", True)
+
+    with pytest.raises(CheckpointError, match="normalise needs a pooling, and the checkpoint has none"):
+        read_checkpoint_info(bert, normalise=True)
+
+
+def test_modules_say_how_to_pool(sentence: Path) -> None:
+    assert read_checkpoint_info(sentence, pooling="mean", normalise=True).encoder.pooling == "mean"
+    with pytest.raises(CheckpointError, match=r"modules\.json says how to pool \(mean, normalised\): leave"):
+        read_checkpoint_info(sentence, pooling="cls")
+    write(sentence / "modules.json", [TRANSFORMER, POOLING])
+    with pytest.raises(CheckpointError, match=r"says how to pool \(mean, not normalised\)"):
+        read_checkpoint_info(sentence, normalise=True)
+    write(sentence / "modules.json", [TRANSFORMER])
+    assert read_checkpoint_info(sentence, pooling="max").encoder.pooling == "max"
+
+
+CLASSIFIER = {"architectures": ["BertForSequenceClassification"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [
+        ({}, ("LABEL_0", "LABEL_1")),  # transformers leaves out what it takes by default
+        ({"num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"id2label": {"1": "yes", "0": "no"}}, ("no", "yes")),
+        ({"id2label": {"0": "score"}, "problem_type": "multi_label_classification"}, ("score",)),
+        ({"problem_type": "regression"}, None),
+        ({"architectures": ["BertForTokenClassification"]}, None),
+        ({"architectures": None}, None),
+        ({"architectures": [3]}, None),
+    ],
+)
+def test_labels(bert: Path, config: dict[str, Any], labels: tuple[str, ...] | None) -> None:
+    write(bert / "config.json", BERT | CLASSIFIER | config)
+
+    classifier = read_checkpoint_info(bert).encoder.classifier
+
+    assert (None if classifier is None else classifier.labels) == labels
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"id2label": {"0": "no", "2": "yes"}}, "id2label must name the labels 0, 1, …, was {'0': 'no', "),
+        ({"id2label": ["no", "yes"]}, "id2label must name the labels 0, 1, …, was ['no', 'yes']"),
+        ({"id2label": {"0": "no", "1": "no"}}, "labels must be at least one, each once, were no, no"),
+        ({"id2label": {"0": 3}}, "labels must be strings"),
+        ({"id2label": {}}, "labels must be at least one, each once, were none"),
+        ({"num_labels": "3"}, "num_labels must be an integer, was '3'"),
+        ({"num_labels": -1}, "labels must be at least one"),
+    ],
+)
+def test_other_labels_are_refused(bert: Path, config: dict[str, Any], message: str) -> None:
+    write(bert / "config.json", BERT | CLASSIFIER | config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_checkpoint_info(bert)
+
+
+def test_a_cross_encoder_has_a_classifier(sentence: Path) -> None:
+    write(sentence / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
+    with pytest.raises(
+        CheckpointError, match=r"a transformer with the task .* must be the only module, were "
+    ):
+        read_checkpoint_info(sentence)
+    write(sentence / "modules.json", [TRANSFORMER])
+    with pytest.raises(CheckpointError, match="architectures must name a …ForSequenceClassification, as "):
+        read_checkpoint_info(sentence)
+    write(sentence / "config.json", BERT | CLASSIFIER)
+    assert read_checkpoint_info(sentence).encoder.classifier is not None
+    # A sentence encoder made of a classifier has no use for its head.
+    write(sentence / "sentence_bert_config.json", {})
+    assert read_checkpoint_info(sentence).encoder.classifier is None
 
 
 @pytest.mark.parametrize(
@@ -313,7 +590,7 @@ def test_pooling_without_the_prompt_is_refused(sentence: Path) -> None:
         (
             "sentence_bert_config.json",
             {"transformer_task": "fill-mask"},
-            "transformer_task must be 'feature-extraction', was 'fill-mask'",
+            "transformer_task must be one of feature-extraction, sequence-classification, was 'fill-mask'",
         ),
         (
             "sentence_bert_config.json",

@@ -113,3 +113,10 @@ def test_a_mask_of_another_convention_is_refused(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         convert(torch.tensor(values))
+
+
+@pytest.mark.parametrize(("width", "reach"), [(1, 0), (2, 1), (5, 2), (100, 6)])
+def test_a_window_is_as_far_to_both_sides(width: int, reach: int) -> None:
+    near = masks.window(7, width)
+
+    assert near.tolist() == [[[abs(i - j) <= reach for j in range(7)] for i in range(7)]]

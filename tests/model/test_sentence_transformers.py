@@ -3,22 +3,21 @@
 What comes out of export and server for them is tested in tests/test_checkpoints_served.py.
 """
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 from tests.checkpoints import DIALECTS, sentence_transformer, tokens_of, write_checkpoint
 from tokenizers import Tokenizer
+from torch import nn
 
 from polyhead_model import load_checkpoint
 from polyhead_model.config import Pooling
 from polyhead_model.huggingface import ACTIVATIONS
 
 TEXTS = ["The cat sat.", "", "a b c d e f g h i j", "Yes"]
-POOLINGS = (None, *get_args(Pooling))
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +29,40 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+DENSE = (
+    (nn.Tanh(),),
+    (None, nn.Identity(), nn.GELU(), None),
+    *((activation(),) for activation in (nn.ReLU, nn.SiLU, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.Mish)),
+    (nn.Softplus(),),
+)
+"""Activations of dense layers after pooling; None stands for `Normalize`."""
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_pooling(dialect: str, activation: str, tmp_path: Path) -> None:
+def test_every_activation(dialect: str, activation: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "bare", dialect, activation=activation)
+
+    compare(tmp_path, dialect, [("mean", True, ()), (None, False, ())])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_pooling(dialect: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "bare", dialect)
+
+    compare(tmp_path, dialect, [(pooling, False, ()) for pooling in get_args(Pooling)])
+
+
+def test_dense_layers(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "bare", "bert")
+
+    compare(tmp_path, "bert", [("mean", False, dense) for dense in DENSE] + [("last", True, DENSE[1])])
+
+
+def compare(
+    tmp_path: Path, dialect: str, wanted: Sequence[tuple[Pooling | None, bool, Sequence[Any]]]
+) -> None:
+    """Compare a checkpoint with poolings, normalisation and dense layers with sentence-transformers."""
     texts = [*TEXTS, f"a {tokens_of(dialect)['pad']} b {tokens_of(dialect)['pad']}"]
     tokenizer = Tokenizer.from_file(str(tmp_path / "bare" / "tokenizer.json"))
     encoded = [torch.tensor(encoding.ids) for encoding in tokenizer.encode_batch(texts)]
@@ -41,21 +70,18 @@ def test_every_pooling(dialect: str, activation: str, tmp_path: Path) -> None:
     lengths = torch.tensor([len(row) for row in encoded])
 
     transformer = sentence_transformer(tmp_path / "bare", pooling=None, normalise=False)[0]
-    for pooling, normalise in itertools.product(POOLINGS, (True, False)):
-        if normalise and pooling is None:
-            continue
-        theirs = sentence_transformer(transformer, pooling=pooling, normalise=normalise)
-        folder = tmp_path / f"{pooling}-{normalise}"
+    for number, (pooling, normalise, dense) in enumerate(wanted):
+        theirs = sentence_transformer(transformer, pooling=pooling, normalise=normalise, dense=dense)
+        folder = tmp_path / str(number)
         theirs.save_pretrained(str(folder), create_model_card=False)
 
         checkpoint = load_checkpoint(folder)
         with torch.no_grad():
             ours = checkpoint.encoder(ids, lengths)
 
-        assert (checkpoint.encoder.config.pooling, checkpoint.encoder.config.normalise) == (
-            pooling,
-            normalise,
-        )
+        config = checkpoint.encoder.config
+        assert (config.pooling, config.normalise) == (pooling, normalise or dense[-1:] == (None,))
+        assert config.pooled_size == 16 - 3 * sum(layer is not None for layer in dense)
         if pooling is None:
             expected = theirs.encode(texts, output_value="token_embeddings", convert_to_tensor=True)
             for row, vectors in enumerate(expected):

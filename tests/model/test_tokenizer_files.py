@@ -200,7 +200,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     expected = [theirs(protein)["input_ids"] for protein in proteins]
 
-    exec(script.replace("FOLDER", str(tmp_path)))
+    exec(script.replace("FOLDER", str(tmp_path)), {})
 
     made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert [made.encode(protein).ids for protein in proteins] == expected
@@ -208,7 +208,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     fast = AutoTokenizer.from_pretrained(tmp_path)
     assert [fast(protein)["input_ids"] for protein in proteins] == expected
     (tmp_path / "tokenizer_config.json").unlink()
-    with pytest.raises(CheckpointError, match="EsmTokenizer reads vocab.txt instead"):
+    with pytest.raises(CheckpointError, match=r"EsmTokenizer reads vocab\.txt instead"):
         check_tokenizer(tmp_path, "esm")
 
 

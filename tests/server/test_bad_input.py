@@ -46,6 +46,10 @@ def build(*tensors: Tensor, model: str = "tiny", **fields: Any) -> pb.ModelInfer
     return request
 
 
+def text_pair(*elements: bytes) -> Tensor:
+    return replace(text(*elements), name="text_pair")
+
+
 def text(*elements: bytes, count: int | None = None) -> Tensor:
     raw = b"".join(struct.pack("<I", len(element)) + element for element in elements)
     return Tensor("text", "BYTES", (len(elements) if count is None else count,), raw)
@@ -229,6 +233,27 @@ INVALID = {
         tokens(text(b"a", b"a"), lengths()),
         "input lengths must not be given together with text",
     ),
+    "a pair without text": (
+        tokens(text_pair(b"a"), ids()),
+        "input text_pair must be given together with input text",
+    ),
+    "fewer pairs than texts": (
+        tokens(text(b"a", b"b"), text_pair(b"a")),
+        r"dimension 0 \(B\) of text_pair must be 2, was 1",
+    ),
+    "more pairs than texts": (
+        tokens(text_pair(b"a", b"b"), text(b"a")),
+        r"dimension 0 \(B\) of text_pair must be 1, was 2",
+    ),
+    "a pair of invalid UTF-8": (
+        tokens(text(b"a"), text_pair(b"\xff")),
+        r"text_pair\[0\] must be valid UTF-8, was 0xff at byte 0",
+    ),
+    "a pair too long": (
+        tokens(text(b"cat " * 7), text_pair(b"dog " * 8)),
+        r"text\[0\] and text_pair\[0\] must be at most 16 tokens, was 18: shorten it or set .* truncate",
+    ),
+    "a pair for a float model": (build(text_pair(b"a")), "input 'text_pair' is not known to tiny"),
     "neither text nor ids": (tokens(lengths()), "either input text or input input_ids must be given"),
     "text for a float model": (build(text(b"a")), "input 'text' is not known to tiny"),
     "invalid UTF-8": (
@@ -303,11 +328,32 @@ INVALID = {
     ),
     "misspelt priority, for text": (
         tokens(text(b"a"), parameters={"prority": pb.InferParameter(int64_param=1)}),
-        "parameter 'prority' of the request is not known; there are truncate, timeout, priority, parts",
+        "parameter 'prority' of the request is not known; there are truncate, prompt_name, timeout, pri",
     ),
     "unknown parameter of an output": (
         attention({"timeout": {"int64_param": 1}}),
         "'timeout' of output attention.0 is not known; there are heads, queries, layers, top and dtype",
+    ),
+    "an unknown prompt": (
+        tokens(text(b"a"), parameters={"prompt_name": pb.InferParameter(string_param="qery\n")}),
+        r"parameter prompt_name of the request must be one of passage, query; or empty for no prompt, "
+        r"was 'qery\\n'",
+    ),
+    "a prompt that is no string": (
+        tokens(text(b"a"), parameters={"prompt_name": pb.InferParameter(bool_param=True)}),
+        r"parameter prompt_name of the request must be a string, was True \(bool_param\)",
+    ),
+    "a prompt for token ids": (
+        tokens(ids(), parameters={"prompt_name": pb.InferParameter(string_param="query")}),
+        "parameter prompt_name of the request goes with text: put a prompt's tokens before token ids",
+    ),
+    "no prompt for token ids": (
+        tokens(ids(), parameters={"prompt_name": pb.InferParameter(string_param="")}),
+        "parameter prompt_name of the request goes with text",
+    ),
+    "a prompt for a float model": (
+        parameter("prompt_name", string_param="query"),
+        "parameter 'prompt_name' of the request is not known",
     ),
     "truncate for a float model": (
         parameter("truncate", bool_param=True),
@@ -504,6 +550,10 @@ TOO_LARGE = {
         build(Tensor(shape=(1, 3_000, D), raw=bytes(3_000 * D * 4)), model="tiny.attention"),
         r"the reply needs 2882\d+ bytes, the limit is 67108864: ask for fewer layers, parameter heads .*, "
         r"parameter queries .*, parameter dtype UINT8",
+    ),
+    "too much text in pairs": (
+        tokens(text(b"cat " * 600_000), text_pair(b"cat " * 600_000)),
+        "text must have at most 4194304 bytes in one request, had 4800000",
     ),
     "too much text": (
         tokens(text(b"cat " * 1_100_000), parameters={"truncate": pb.InferParameter(bool_param=True)}),

@@ -14,9 +14,10 @@ import grpc
 import numpy as np
 import pytest
 import torch
+from tests.conftest import FAMILIES
 
 from polyhead_export import export_family
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import Encoder
 from polyhead_proto import messages as pb
 from polyhead_server import Settings, create_server
 from polyhead_server.engine.engine import Engine
@@ -27,16 +28,13 @@ TOKEN = "a-token-for-management"
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def exported(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two encoders of one family, `a` and `b`, which differ in their weights."""
-    folders = {}
-    for seed, name in enumerate("ab"):
-        folder = tmp_path_factory.mktemp(name)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            encoder = Encoder(EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=32)).eval()
-        folders[name] = export_family(encoder, "tiny", folder).folder
-    return folders
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        encoder = Encoder(FAMILIES["tiny"]).eval()
+    other = export_family(encoder, "tiny", tmp_path_factory.mktemp("b")).folder
+    return {"a": repository / "tiny" / "1", "b": other}
 
 
 class Repository:

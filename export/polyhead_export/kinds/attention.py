@@ -45,7 +45,7 @@ class AttentionGraph(GraphKind):
                     axes=("B", "H" if len(heads) == config.heads else f"H{len(heads)}", "T", keys),
                     role=f"{prefix}attention",
                     layer=layer,
-                    heads=None if len(heads) == config.heads else heads,
+                    heads=None if len(heads) == config.heads else tuple(heads),
                 )
                 for layer in layers
                 for heads in [config.heads_of(layer)]

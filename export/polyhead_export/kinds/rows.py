@@ -91,14 +91,14 @@ class RowsGraph(GraphKind):
             window, bias = attention.windows[layer], attention.biases[layer]
             seen = visible if window is None else masks.combine(visible, _rows_of_all(window, rows))
             added = None if bias is None else _rows_of_all(bias, rows)
-            found.append(attention_weights(queries, attention.keys[layer], len(numbers), seen, added))
+            found.append(attention_weights(queries, attention.keys[layer], len(numbers), seen, bias=added))
         return stack_layers(found, kept, config.heads)
 
 
 def _rows_of_all(values: Tensor, rows: Tensor) -> Tensor:
     """Take rows [B, R] of values [1, …, T, X] that all sequences share: [B, …, R, X]."""
-    taken = values.index_select(-2, rows.flatten()).unflatten(-2, rows.shape)  # (1, …, B, R, X)
-    return taken[0].movedim(-3, 0)
+    taken = values.index_select(-2, rows.flatten())[0]  # […, B·R, X]
+    return taken.reshape(*taken.shape[:-2], *rows.shape, taken.shape[-1]).movedim(-3, 0)
 
 
 def _take(values: Tensor, rows: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, unpack_strings
-from polyhead_proto.names import ROWS, TEXT
+from polyhead_proto.names import ROWS, TEXT, TEXT_PAIR
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.inference.parameters import read_input_parameters
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -109,19 +109,20 @@ def bounded(given: RequestInput, sizes: Mapping[str, int]) -> RequestInput:
 
 def read_inputs(
     inputs: Sequence[RequestInput], raw: Sequence[bytes | memoryview], max_text_bytes: int
-) -> tuple[dict[str, NDArray[Any]], Sequence[str] | None]:
+) -> tuple[dict[str, NDArray[Any]], dict[str, Sequence[str]]]:
     """Read and check the data of a request, whose inputs are those of `check_inputs`.
 
     Returns:
-        The arrays by name, in the graph's datatypes; raw contents that have these are not copied. And B
-        texts, or None where there are none.
+        The arrays by name, in the graph's datatypes; raw contents that have these are not copied. And the
+        texts by name, B of each.
 
     Raises:
         InvalidRequestError: A value is wrong; says which, what it must be and what it was.
         TooLargeError: There is more text than the server takes.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    texts: Sequence[str] | None = None
+    texts: dict[str, Sequence[str]] = {}
+    text_bytes = 0
     for position, given in enumerate(inputs):
         content = raw[position] if given.contents is None else None
         if given.size is not None and content is not None and len(content) != given.size:
@@ -129,8 +130,15 @@ def read_inputs(
                 f"parameter binary_data_size of {given.name} must be the {len(content)} bytes "
                 f"of its raw content, was {given.size}"
             )
-        if given.name == TEXT:
-            texts = _read_texts(given, content, max_text_bytes)
+        if given.spec.datatype == "BYTES":
+            elements = _read_elements(given, content)
+            text_bytes += sum(map(len, elements))
+            if text_bytes > max_text_bytes:
+                raise TooLargeError(
+                    f"text must have at most {max_text_bytes} bytes in one request, had {text_bytes}: "
+                    "send fewer or shorter texts"
+                )
+            texts[given.name] = _decoded(given.name, elements)
             continue
         array = _read_array(given, content)
         if given.limit is not None or given.spec.range is not None:
@@ -188,6 +196,8 @@ def _check_alternatives(inputs: Collection[str], signature: Signature) -> None:
     """Check that there is either text or token ids: a text brings all that goes with them."""
     ids = signature.primary.name
     if TEXT not in inputs:
+        if TEXT_PAIR in inputs:
+            raise InvalidRequestError(f"input {TEXT_PAIR} must be given together with input {TEXT}")
         if ids not in inputs:
             raise InvalidRequestError(f"either input text or input {ids} must be given, neither was")
         return
@@ -246,25 +256,21 @@ def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[
     return array
 
 
-def _read_texts(given: RequestInput, raw: bytes | memoryview | None, max_bytes: int) -> Sequence[str]:
+def _read_elements(given: RequestInput, raw: bytes | memoryview | None) -> Sequence[bytes]:
     try:
-        elements = _typed(given) if raw is None else unpack_strings(given.name, given.shape, raw)
+        return _typed(given) if raw is None else unpack_strings(given.name, given.shape, raw)
     except ValueError as error:
         raise InvalidRequestError(str(error)) from error
-    total = sum(map(len, elements))
-    if total > max_bytes:
-        raise TooLargeError(
-            f"text must have at most {max_bytes} bytes in one request, had {total}: "
-            "send fewer or shorter texts"
-        )
+
+
+def _decoded(name: str, elements: Sequence[bytes]) -> list[str]:
     texts = []
     for index, element in enumerate(elements):
         try:
             texts.append(element.decode())
         except UnicodeDecodeError as error:
             raise InvalidRequestError(
-                f"{given.name}[{index}] must be valid UTF-8, "
-                f"was {element[error.start]:#04x} at byte {error.start}"
+                f"{name}[{index}] must be valid UTF-8, was {element[error.start]:#04x} at byte {error.start}"
             ) from error
     return texts
 

@@ -16,7 +16,7 @@ from polyhead_server.errors import InvalidRequestError, listed, quoted, shorten
 
 _OF_OUTPUTS = "heads, queries, layers, top and dtype"
 _OF_REQUESTS = "timeout, priority, parts, heads, queries, layers, top and dtype"
-_OF_TEXT_REQUESTS = f"truncate, {_OF_REQUESTS}"
+_OF_TEXT_REQUESTS = f"truncate, prompt_name, {_OF_REQUESTS}"
 
 # MLServer's names: an array, a column of a table; and, for BYTES only, strings.
 _CONTENT_TYPES = ("np", "pd")
@@ -104,6 +104,8 @@ class RequestParameters:
 
     truncate: bool = False
     """Cut texts that are too long."""
+    prompt_name: str | None = None
+    """The name of the prompt to put before texts; empty for none. None: the default prompt."""
     parts: bool = False
     """Reply in parts."""
     timeout: float | None = None
@@ -115,18 +117,21 @@ class RequestParameters:
 
 
 def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> RequestParameters:
-    """Read a request's parameters; `truncate` is one of them where the model takes text.
+    """Read a request's parameters; `truncate` and `prompt_name` are among them where the model takes text.
 
     Raises:
         InvalidRequestError: A parameter is unknown or of the wrong type.
     """
     truncate = parts = False
+    prompt_name = None
     timeout = priority = 0
     rest: dict[str, pb.InferParameter] = {}
     for name, parameter in parameters.items():
         match name:
             case names.TRUNCATE if takes_text:
                 truncate = _boolean(name, parameter)
+            case names.PROMPT_NAME if takes_text:
+                prompt_name = _string(name, parameter)
             case names.PARTS:
                 parts = _boolean(name, parameter)
             case "triton_enable_empty_final_response":
@@ -143,6 +148,7 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
                 rest[name] = parameter
     return RequestParameters(
         truncate=truncate,
+        prompt_name=prompt_name,
         parts=parts,
         timeout=timeout / 1e6 if timeout else None,
         priority=priority,
@@ -279,6 +285,12 @@ def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request"
     if parameter.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidRequestError(f"parameter {name} of {whose} must be a boolean, was {_shown(parameter)}")
     return parameter.bool_param
+
+
+def _string(name: str, parameter: pb.InferParameter, whose: str = "the request") -> str:
+    if parameter.WhichOneof("parameter_choice") != "string_param":
+        raise InvalidRequestError(f"parameter {name} of {whose} must be a string, was {_shown(parameter)}")
+    return parameter.string_param
 
 
 def _whole_number(

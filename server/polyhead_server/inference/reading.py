@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings
-from polyhead_proto.names import LENGTHS, TOKENS
+from polyhead_proto.names import LENGTHS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.inputs import bounded, check_values, read_inputs
@@ -75,13 +75,13 @@ def read(
     feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
     account.parse_ns = account.elapsed_ns
     sizes, tokens = template.sizes, None
-    if texts is not None:
+    if texts:
         tokens = _tokenise(texts, feeds, template, settings)
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         account.tokenise_ns = account.elapsed_ns - account.parse_ns
-    if is_new or texts is not None:  # else an earlier request of these sizes was checked
+    if is_new or texts:  # else an earlier request of these sizes was checked
         check_work(sizes, signature, settings)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
@@ -121,23 +121,27 @@ def read(
 
 
 def _tokenise(
-    texts: Sequence[str], feeds: dict[str, NDArray[Any]], template: RequestTemplate, settings: Settings
+    texts: Mapping[str, Sequence[str]],
+    feeds: dict[str, NDArray[Any]],
+    template: RequestTemplate,
+    settings: Settings,
 ) -> Sequence[Sequence[str]]:
     """Add what the tokeniser makes of texts to the feeds; return the tokens, where they are requested."""
     model = template.model
     if model.tokeniser is None:
         raise AssertionError("only models with a tokeniser take text")
     made = model.tokeniser.encode(
-        texts,
+        texts[TEXT],
+        texts.get(TEXT_PAIR),
+        prompt=template.prompt,
         truncate=template.parameters.truncate,
         max_total=settings.max_request_tokens,
         with_tokens=TOKENS in template.extras,
     )
-    arrays: Mapping[str | None, NDArray[Any]] = {
-        TOKENS: made.input_ids,
-        LENGTHS: made.lengths,
-        "types": made.token_type_ids,
-    }
+    arrays: dict[str | None, NDArray[Any]] = {TOKENS: made.input_ids, LENGTHS: made.lengths}
+    tokenizer = model.signature.manifest.tokenizer
+    if tokenizer is None or tokenizer.types:
+        arrays["types"] = made.token_type_ids
     for spec in model.signature.feeds:
         if spec.role in arrays:
             feeds[spec.name] = arrays[spec.role].astype(DTYPES[spec.datatype], copy=False)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import TEXT, TOKENS
-from polyhead_server.errors import TooLargeError
+from polyhead_proto.names import PROMPT_NAME, TEXT, TOKENS
+from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.inference.inputs import RequestInput, check_inputs
 from polyhead_server.inference.outputs import EXTRAS, RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
@@ -44,6 +44,8 @@ class RequestTemplate:
 
     model: Model
     parameters: RequestParameters
+    prompt: str
+    """What precedes each text."""
     inputs: Sequence[RequestInput]
     unbounded: Sequence[RequestInput]
     """Those of the inputs whose largest value follows from a text."""
@@ -83,6 +85,7 @@ def make_template(
     return RequestTemplate(
         model=model,
         parameters=parameters,
+        prompt=_prompt(parameters.prompt_name, signature, is_text=TEXT in given),
         inputs=inputs,
         unbounded=[one for one in inputs if isinstance(one.spec.below, str) and one.limit is None],
         missing=missing,
@@ -92,6 +95,26 @@ def make_template(
         extent=extent,
         effort=effort,
     )
+
+
+def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> str:
+    """Return what precedes the texts of a request that names this prompt, or none."""
+    tokenizer = signature.manifest.tokenizer
+    if tokenizer is None or not is_text:
+        if name is None:
+            return ""
+        raise InvalidRequestError(
+            f"parameter {PROMPT_NAME} of the request goes with text: put a prompt's tokens before token ids"
+        )
+    if name is None:
+        return tokenizer.prompt
+    if name and name not in tokenizer.prompts:
+        known = f"{listed(sorted(tokenizer.prompts))}; or" if tokenizer.prompts else "as this model has none,"
+        raise InvalidRequestError(
+            f"parameter {PROMPT_NAME} of the request must be one of {known} empty for no prompt, "
+            f"was {quoted(name)}"
+        )
+    return tokenizer.prompts.get(name, "")
 
 
 def check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:

@@ -152,6 +152,7 @@ class ManifestEncoder(_Model):
     causal: bool = False
     vocabulary: Size | None = None
     pooling: str | None = None
+    dense: tuple[dict[str, Any], ...] = ()
 
     @property
     def head_size(self) -> int:
@@ -160,11 +161,18 @@ class ManifestEncoder(_Model):
 
 
 class ManifestTokenizer(_Model):
-    """The tokeniser, the length at which text is rejected or cut, and the text that precedes each."""
+    """The tokeniser, the length at which text is rejected or cut, and what may precede each text."""
 
     file: FileName
     max_tokens: Size | None = None
     prompt: str = ""
+    """What precedes texts of requests that name no prompt."""
+    prompts: dict[str, str] = {}
+    """What requests may name."""
+    types: bool = True
+    """Whether its token types count; otherwise they are all 0."""
+    pairs: bool = False
+    """Whether it takes pairs of texts."""
 
 
 class ManifestLimits(_Model):

@@ -24,6 +24,7 @@ from polyhead_proto.names import (
     LENGTHS,
     QUERIES,
     TEXT,
+    TEXT_PAIR,
     TOKENS,
     TOP,
 )
@@ -120,7 +121,7 @@ class Signature:
     results: tuple[TensorSpec, ...]
     """The outputs of the graph itself."""
     inputs: Mapping[str, TensorSpec]
-    """What requests may hold: the graph's inputs, and `text` where there is a tokeniser."""
+    """What requests may hold: the graph's inputs, and where there is a tokeniser, texts."""
     outputs: Mapping[str, TensorSpec]
     """What replies may hold: the graph's outputs, and `tokens` and `lengths` of token ids."""
 
@@ -218,7 +219,8 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     if ids is not None and any(spec.role == LENGTHS for spec in feeds):
         if manifest.tokenizer is not None:
             inputs[ids.name] = replace(ids, optional=True)
-            inputs[TEXT] = TensorSpec(name=TEXT, datatype="BYTES", axes=("B",), optional=True)
+            for name in (TEXT, TEXT_PAIR) if manifest.tokenizer.pairs else (TEXT,):
+                inputs[name] = TensorSpec(name=name, datatype="BYTES", axes=("B",), optional=True)
             outputs[TOKENS] = TensorSpec(name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1]))
         outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",))
     return Signature(

@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,10 +84,17 @@ def _expansion(step: dict[str, Any]) -> int:
         case "Precompiled":
             most = math.ceil(_longest_mapping(step["precompiled_charsmap"]) / _MAX_COMPATIBILITY_FORM)
         case "TemplateProcessing":
-            most = sum("Sequence" in piece for piece in step["single"])
+            most = max(_repetitions(step["single"]), _repetitions(step["pair"]))
         case _:
             most = 1
     return max(1, most)
+
+
+def _repetitions(template: list[dict[str, Any]]) -> int:
+    """Return how often a template has the same text."""
+    return max(
+        Counter(piece["Sequence"]["id"] for piece in template if "Sequence" in piece).values(), default=0
+    )
 
 
 def _longest_mapping(charsmap: str) -> int:

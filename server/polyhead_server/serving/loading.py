@@ -100,7 +100,7 @@ class Loader:
                 tokeniser = None
                 if file := manifest.tokenizer:
                     path = folder / file.file
-                    tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens, prompt=file.prompt)
+                    tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens, pairs=file.pairs)
                 for graph, signature in signatures.items():
                     result = self._load_graph(folder / manifest.graphs[graph].file, signature, tokeniser)
                     left.remove(graph)

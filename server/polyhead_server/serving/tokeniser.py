@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion
 
@@ -44,39 +45,49 @@ class Tokeniser:
 
     Args:
         path: The `tokenizer.json`.
-        max_tokens: The most tokens of a text, special ones and the prompt's included; None for no limit.
-        prompt: The text that precedes each text.
+        max_tokens: The most tokens of a text or a pair, special ones and the prompt's included; None for no
+            limit.
+        pairs: Whether there will be pairs of texts.
 
     Raises:
         RepositoryError: The file cannot be read as a tokeniser, it expands texts too far, or the limit
             leaves no room for text.
     """
 
-    def __init__(self, path: Path, *, max_tokens: int | None, prompt: str = "") -> None:
+    def __init__(self, path: Path, *, max_tokens: int | None, pairs: bool = False) -> None:
         self.max_tokens = max_tokens
-        self.prompt = prompt
         self._whole = _load(path)
         self._cut = _load(path)
         expansion, self._has_compatibility_forms = check_expansion(self._whole, path.name)
         self._expansion = max(1, expansion // BERT_EXPANSION)
         if max_tokens is not None:
-            special = self._cut.num_special_tokens_to_add(is_pair=False)
+            special = self._cut.num_special_tokens_to_add(is_pair=pairs)
             # Otherwise the library does not cut the text at all.
             if special >= max_tokens:
                 raise RepositoryError(
-                    f"{path.name} adds {special} special tokens to each text: "
+                    f"{path.name} adds {special} special tokens to each {'pair' if pairs else 'text'}: "
                     f"the most tokens of a text must be more than that, was {max_tokens}"
                 )
             self._cut.enable_truncation(max_tokens)
 
     def encode(
-        self, texts: Sequence[str], *, truncate: bool, max_total: int, with_tokens: bool = True
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        prompt: str = "",
+        truncate: bool,
+        max_total: int,
+        with_tokens: bool = True,
     ) -> Tokenised:
         """Turn texts into token ids. Releases the GIL.
 
         Args:
             texts: B texts.
-            truncate: Cut a text that is too long, keeping its special tokens, instead of rejecting it.
+            pairs: B texts, each the second of a pair.
+            prompt: What precedes each of `texts`.
+            truncate: Cut a text that is too long, keeping its special tokens, instead of rejecting it; of a
+                pair, the longer text first.
             max_total: The most tokens of the padded batch, B × T.
             with_tokens: Return the tokens, too.
 
@@ -85,9 +96,11 @@ class Tokeniser:
             TooLargeError: The batch has too many.
             EngineError: The tokeniser failed.
         """
-        if self.prompt:
-            texts = [self.prompt + text for text in texts]
-        texts = self._within_limits(texts, truncate=truncate, max_total=max_total)
+        if prompt:
+            texts = [prompt + text for text in texts]
+        texts = self._within_limits(TEXT, texts, truncate=truncate, max_total=max_total)
+        if pairs is not None:
+            pairs = self._within_limits(TEXT_PAIR, pairs, truncate=truncate, max_total=max_total)
         tokenizer = self._cut if truncate else self._whole
         # The fast variant leaves tokens empty.
         encode = tokenizer.encode_batch if with_tokens else tokenizer.encode_batch_fast
@@ -95,9 +108,9 @@ class Tokeniser:
         types: list[list[int]] = []
         tokens: list[list[str]] = []
         with _panics_as_errors():
-            for portion in _portions(texts, _CHARACTERS_AT_ONCE // self._expansion):
+            for portion in _portions(texts, pairs, _CHARACTERS_AT_ONCE // self._expansion):
                 for encoding in encode(portion):
-                    self._check_length(len(ids), len(encoding))
+                    self._check_length(len(ids), len(encoding), is_pair=pairs is not None)
                     ids.append(encoding.ids)
                     types.append(encoding.type_ids)
                     if with_tokens:
@@ -116,7 +129,7 @@ class Tokeniser:
             tokens=tokens,
         )
 
-    def _within_limits(self, texts: Sequence[str], *, truncate: bool, max_total: int) -> list[str]:
+    def _within_limits(self, name: str, texts: Sequence[str], *, truncate: bool, max_total: int) -> list[str]:
         """Cut or reject texts so long that tokenising them would waste memory."""
         most = max_total if self.max_tokens is None else self.max_tokens
         longest = most * max(_MIN_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN // self._expansion)
@@ -125,7 +138,7 @@ class Tokeniser:
         for index, text in enumerate(texts):
             if (size := self._size(text)) > longest:
                 raise InvalidRequestError(
-                    f"text[{index}] must be at most {most} tokens and {longest} characters, was "
+                    f"{name}[{index}] must be at most {most} tokens and {longest} characters, was "
                     f"{size} characters: shorten it or set the parameter truncate to true"
                 )
         return list(texts)
@@ -140,12 +153,13 @@ class Tokeniser:
             text = text[: len(text) * longest // size]
         return text
 
-    def _check_length(self, index: int, length: int) -> None:
+    def _check_length(self, index: int, length: int, *, is_pair: bool) -> None:
         if length == 0:
             raise InvalidRequestError(f"text[{index}] must have at least 1 token, had none")
         if self.max_tokens is not None and length > self.max_tokens:
+            pair = f" and text_pair[{index}]" if is_pair else ""
             raise InvalidRequestError(
-                f"text[{index}] must be at most {self.max_tokens} tokens, was {length}: "
+                f"text[{index}]{pair} must be at most {self.max_tokens} tokens, was {length}: "
                 "shorten it or set the parameter truncate to true"
             )
 
@@ -176,16 +190,19 @@ def check_total(batch: int, tokens: int, max_total: int, letter: str = "T") -> N
         )
 
 
-def _portions(texts: Sequence[str], size: int) -> Iterator[list[str]]:
-    """Group texts by their characters: tokenising takes about 300 bytes of memory for each."""
-    portion: list[str] = []
+def _portions(
+    texts: Sequence[str], pairs: Sequence[str] | None, size: int
+) -> Iterator[list[str | tuple[str, str]]]:
+    """Group texts or pairs by their characters: tokenising takes about 300 bytes of memory for each."""
+    portion: list[str | tuple[str, str]] = []
     characters = 0
-    for text in texts:
-        if portion and characters + len(text) > size:
+    for index, text in enumerate(texts):
+        pair = "" if pairs is None else pairs[index]
+        if portion and characters + len(text) + len(pair) > size:
             yield portion
             portion, characters = [], 0
-        portion.append(text)
-        characters += len(text)
+        portion.append(text if pairs is None else (text, pair))
+        characters += len(text) + len(pair)
     yield portion
 
 

@@ -7,6 +7,8 @@ from tests.model.insight.plain import rollout as plain_rollout
 from tests.model.insight.plain import thumbnail as plain_thumbnail
 from torch import Tensor
 
+from polyhead_model import masks
+from polyhead_model.attention import masked_softmax
 from polyhead_model.insight.measures import Measures, measure
 from polyhead_model.insight.patterns import patterns_of
 from polyhead_model.insight.thumbnails import SIDE, blocks, shrink, thumbnails
@@ -60,7 +62,7 @@ def test_rollout_goes_from_the_last_layer_to_the_first_tokens() -> None:
     measured = measure(
         [lower[None, None], upper[None, None]],
         [torch.ones(1, 1, 3)] * 2,
-        patterns=[patterns_of(torch.ones(1, 3, 3, dtype=torch.bool))],
+        patterns=[patterns_of(torch.ones(1, 3, 3, dtype=torch.bool))] * 2,
         lengths=torch.tensor([3]),
         head_mix=torch.zeros(1, 2, 1),
     )
@@ -129,3 +131,28 @@ def test_a_thumbnail_has_queries_in_rows() -> None:
 
     assert picture.nonzero().tolist() == [[3, 1]]
     assert picture[3, 1] == 255
+
+
+def test_layers_may_be_scored_against_different_patterns() -> None:
+    """A local layer's queries see fewer keys than those of the others."""
+    torch.manual_seed(53)
+    everything = torch.ones(1, 6, 6, dtype=torch.bool)
+    seen = [everything, masks.window(6, 2), everything]
+    attention = [masked_softmax(torch.randn(1, 2, 6, 6), each[:, None]) for each in seen]
+    norms = [torch.rand(1, 2, 6) for _ in seen]
+    shared = patterns_of(everything)
+    patterns = [shared, patterns_of(seen[1]), shared]
+
+    def scores(layers: list[int]) -> torch.Tensor:
+        measures = measure(
+            [attention[layer] for layer in layers],
+            [norms[layer] for layer in layers],
+            patterns=[patterns[layer] for layer in layers],
+            lengths=torch.tensor([6]),
+            head_mix=torch.ones(1, len(layers), 2),
+        )
+        return torch.stack((measures.head_scores, measures.weighted_scores))
+
+    together = scores([0, 1, 2])
+    for layer in range(3):
+        torch.testing.assert_close(together[:, :, [layer]], scores([layer]), equal_nan=True)

@@ -25,7 +25,7 @@ def test_a_float_family_takes_and_gives_its_graph_s_tensors(repository: Path) ->
 def test_a_token_family_also_takes_text_and_gives_tokens_and_lengths(repository: Path) -> None:
     tokens = signature(repository, "tiny-tokens")
 
-    assert list(tokens.inputs) == ["input_ids", "token_type_ids", "lengths", "text"]
+    assert list(tokens.inputs) == ["input_ids", "token_type_ids", "lengths", "text", "text_pair"]
     assert all(spec.optional for spec in tokens.inputs.values())
     assert list(tokens.outputs) == ["output", "pooled", "tokens", "lengths"]
     assert tokens.outputs["tokens"].shape == (-1, -1)
@@ -35,9 +35,19 @@ def test_a_token_family_without_a_tokeniser_needs_ids(repository: Path) -> None:
     manifest = read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1)
     bare = signature_of(manifest.model_copy(update={"tokenizer": None}), "fast")
 
-    assert "text" not in bare.inputs
+    assert not {"text", "text_pair"} & set(bare.inputs)
     assert not bare.inputs["input_ids"].optional
     assert list(bare.outputs) == ["output", "pooled", "lengths"]
+
+
+def test_text_pairs_are_for_tokenisers_that_take_them(repository: Path) -> None:
+    manifest = read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1)
+    assert manifest.tokenizer is not None
+    older = manifest.tokenizer.model_copy(update={"pairs": False})
+    signature = signature_of(manifest.model_copy(update={"tokenizer": older}), "fast")
+
+    assert "text" in signature.inputs
+    assert "text_pair" not in signature.inputs
 
 
 def test_a_masked_family_takes_a_mask(repository: Path) -> None:

@@ -9,6 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from tests.conftest import PROMPTS
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import Property
@@ -18,6 +19,8 @@ from polyhead_server.observability import counter_layout as at
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
 
+
+TEXTS = {"text", "text_pair"}
 
 DATATYPES = {
     pb.TYPE_BOOL: "BOOL",
@@ -47,6 +50,7 @@ def test_a_model_s_tensors_are_listed(server: Any) -> None:
         ("token_type_ids", "INT64", [-1, -1]),
         ("lengths", "INT32", [-1, 1]),
         ("text", "BYTES", [-1, 1]),
+        ("text_pair", "BYTES", [-1, 1]),
     ]
     assert [(one.name, one.datatype, list(one.shape)) for one in metadata.outputs] == [
         ("output", "FP32", [-1, -1, 16]),
@@ -86,6 +90,7 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
     assert properties.keys() == set(Property)
     assert expected.items() <= properties.items()
     assert int(properties["parameters"]) > 0
+    assert json.loads(properties["text_prompts"]) == PROMPTS
     tensors = json.loads(properties["tensors"])
     assert tensors["input_ids"] == {"axes": ["B", "T"], "role": "tokens", "below": 32}
     assert tensors["text"] == {"axes": ["B"]}
@@ -98,7 +103,7 @@ def test_what_a_model_has_not_is_empty(server: Any) -> None:
     properties = server.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny")).properties
 
     assert properties["pooling"] == properties["max_tokens"] == properties["text_max_tokens"] == ""
-    assert properties["text_prompt"] == ""
+    assert properties["text_prompt"] == properties["text_prompts"] == ""
 
 
 def test_limits_are_published_as_set(serve: Any) -> None:
@@ -133,7 +138,7 @@ def test_every_input_has_a_dimension_beside_the_batch(server: Any, name: str) ->
     reshaped = [one for one in config.input if one.HasField("reshape")]
 
     assert all(one.dims for one in config.input)
-    assert {one.name for one in reshaped} == {"lengths", "text"} & {one.name for one in config.input}
+    assert {one.name for one in reshaped} == {"lengths", *TEXTS} & {one.name for one in config.input}
     assert all(list(one.dims) == [1] and not one.reshape.shape for one in reshaped)
 
 
@@ -146,7 +151,7 @@ def test_both_agree_with_the_exported_configuration(server: Any, repository: Pat
 
     for one in config.input:
         one.optional = False
-    assert list(exported.input) == [one for one in config.input if one.name != "text"]
+    assert list(exported.input) == [one for one in config.input if one.name not in TEXTS]
     assert list(exported.output) == [one for one in config.output if one.name not in {"tokens", "lengths"}]
     for field in ("name", "backend", "max_batch_size", "default_model_filename"):
         assert getattr(exported, field) == getattr(config, field)

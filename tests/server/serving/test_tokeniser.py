@@ -140,10 +140,10 @@ def test_a_text_far_too_long_is_cut_all_the_same(tokeniser: Tokeniser) -> None:
 
 
 def test_a_prompt_stands_before_every_text(file: Path) -> None:
-    prompted = Tokeniser(file, max_tokens=16, prompt="the big ")
+    tokeniser = Tokeniser(file, max_tokens=16)
 
     for truncate, texts in ((False, ["cat", "", "red sofa"]), (True, [LONG, "c" * 10_000])):
-        ours = prompted.encode(texts, truncate=truncate, max_total=1000)
+        ours = tokeniser.encode(texts, prompt="the big ", truncate=truncate, max_total=1000)
         theirs = reference(file)(
             [f"the big {text}" for text in texts],
             padding=True,
@@ -153,7 +153,67 @@ def test_a_prompt_stands_before_every_text(file: Path) -> None:
         np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
         assert list(ours.tokens[0][:3]) == ["[CLS]", "the", "big"]
     with pytest.raises(InvalidRequestError, match=r"text\[0\] must be at most 16 tokens, was 17"):
-        prompted.encode(["cat " * 13], truncate=False, max_total=1000)
+        tokeniser.encode(["cat " * 13], prompt="the big ", truncate=False, max_total=1000)
+
+
+PAIRS = [
+    ("the cat", "a dog sat"),
+    ("", "red"),
+    (LONG, "mat"),
+    ("mat", LONG),
+    (LONG, LONG + " mat"),
+    ("cat " * 8, "dog " * 9),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_pairs_are_tokenised_as_transformers_does(file: Path, truncate: bool) -> None:
+    tokeniser = Tokeniser(file, max_tokens=16 if truncate else None, pairs=True)
+    first, second = map(list, zip(*PAIRS, strict=True))
+
+    ours = tokeniser.encode(first, second, prompt="the ", truncate=truncate, max_total=1000)
+
+    theirs = reference(file)(
+        [f"the {text}" for text in first],
+        second,
+        padding=True,
+        return_tensors="np",
+        return_token_type_ids=True,
+        **({"truncation": True, "max_length": 16} if truncate else {}),
+    )
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
+    np.testing.assert_array_equal(ours.token_type_ids, theirs["token_type_ids"])
+    assert ours.token_type_ids[0].tolist()[:9] == [0] * 5 + [1] * 4
+    np.testing.assert_array_equal(ours.lengths, theirs["attention_mask"].sum(axis=1))
+    assert [len(row) for row in ours.tokens] == ours.lengths.tolist()
+
+
+def test_a_long_pair_is_refused_with_what_to_do(file: Path) -> None:
+    tokeniser = Tokeniser(file, max_tokens=16, pairs=True)
+
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"text\[1\] and text_pair\[1\] must be at most 16 tokens, was 18: shorten it ",
+    ):
+        tokeniser.encode(["cat", "cat " * 7], ["dog", "dog " * 8], truncate=False, max_total=1000)
+    with pytest.raises(InvalidRequestError, match=r"text_pair\[0\] must be at most 16 tokens and 4096 char"):
+        tokeniser.encode(["cat"], ["c" * 5000], truncate=False, max_total=1000)
+    with pytest.raises(
+        RepositoryError, match=r"adds 3 special tokens to each pair: .* more than that, was 3"
+    ):
+        Tokeniser(file, max_tokens=3, pairs=True)
+
+
+def test_many_pairs_are_tokenised_in_portions(file: Path) -> None:
+    tokeniser = Tokeniser(file, max_tokens=None, pairs=True)
+    first = ["cat ".ljust(3000)] * 100
+    second = [("dog " * (index % 5)).ljust(3000) for index in range(100)]
+
+    ours = tokeniser.encode(first, second, truncate=False, max_total=10_000)
+
+    theirs = reference(file)(first, second, padding=True, truncation=False, return_tensors="np")
+    np.testing.assert_array_equal(ours.input_ids, theirs["input_ids"])
 
 
 def test_many_texts_are_tokenised_in_portions(tokeniser: Tokeniser, file: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import Client, InvalidRequest, ModelInfo
-from polyhead_proto.names import HEAD_MASK, POOLED
+from polyhead_proto.names import HEAD_MASK, LOGITS, POOLED
 
 
 def check_head_mask(info: ModelInfo) -> None:
@@ -35,8 +35,8 @@ def ablate_heads(
 ) -> NDArray[np.float64]:
     """Silence one head at a time: the mean over the texts of ‖y − y without the head‖.
 
-    y is the pooled vector; where a model does not pool, the tokens' vectors / √T, so that texts of all
-    lengths count the same. A call has one text many times, once for each head.
+    y is the logits, or else the pooled vector, or else the tokens' vectors / √T, so that texts of all lengths
+    count the same. A call has one text many times, once for each head.
 
     Args:
         client: A client of the server.
@@ -68,14 +68,15 @@ def ablate_heads(
             encoding = client.encode(
                 [text] * len(head_mask),
                 model=model,
-                output=POOLED not in info.outputs,
+                output=not {LOGITS, POOLED} & {*info.outputs},
                 tokens=False,
                 head_mask=head_mask,
                 truncate=truncate,
             )
         except InvalidRequest as error:
             raise InvalidRequest(str(error).replace("text[0]", f"text[{done}]")) from error
-        *without, whole = _vectors(encoding.output if encoding.pooled is None else encoding.pooled)
+        given = (encoding.logits, encoding.pooled, encoding.output)
+        *without, whole = _vectors(next(each for each in given if each is not None))
         moved += [np.linalg.norm(each - whole) for each in without]
         if progress is not None:
             progress(done + 1, len(corpus))

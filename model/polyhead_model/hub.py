@@ -1,0 +1,50 @@
+"""Download a checkpoint from the Hugging Face hub."""
+
+import re
+from pathlib import Path
+
+from polyhead_model.checkpoint_files import CheckpointError
+
+_ON_HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
+
+_WANTED = ("*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model")
+_UNWANTED = ("onnx/*", "openvino/*")
+"""The same encoder in other formats."""
+
+
+def local_checkpoint(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint; download it if there is none and its name is one of the hub.
+
+    Only safetensors, JSON and the files of tokenizers are downloaded, into the cache of huggingface_hub,
+    which shows the progress.
+
+    Args:
+        checkpoint: A folder, or `ORG/NAME` or `ORG/NAME@REVISION`.
+
+    Raises:
+        CheckpointError: It cannot be downloaded; the message says what to do.
+    """
+    match = _ON_HUB.fullmatch(str(checkpoint))
+    if match is None or checkpoint.exists():
+        return checkpoint
+    name, revision = match["name"], match["revision"]
+    instead = "or download it elsewhere and give its folder"
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise CheckpointError(
+            f"there is no folder {checkpoint}; to download it from the Hugging Face hub, "
+            f"pip install 'polyhead[hub]', {instead}"
+        ) from error
+    try:
+        return Path(
+            snapshot_download(
+                name, revision=revision, allow_patterns=list(_WANTED), ignore_patterns=list(_UNWANTED)
+            )
+        )
+    except Exception as error:  # no network, no such repository, no access: they have no base of their own
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(
+            f"there is no folder {checkpoint}, and it cannot be downloaded from the Hugging Face hub "
+            f"({type(error).__name__}: {reason}): check the name and the network, {instead}"
+        ) from error

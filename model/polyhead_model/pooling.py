@@ -1,0 +1,153 @@
+"""What follows the layers: pooling, dense layers on pooled vectors, and a classifier.
+
+Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, C labels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyhead_model.block import norm_of
+from polyhead_model.config import Classifier, Dense, DenseActivation, EncoderConfig, Pooling
+
+_ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "elu": F.elu,
+    "leaky_relu": F.leaky_relu,
+    "mish": F.mish,
+    "softplus": F.softplus,
+}
+
+
+def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
+    """Pool each sequence into one vector, ignoring padding.
+
+    Args:
+        output: [B, T, D], zero in padding.
+        valid: Boolean [B, T], True = token, tokens first; None = no padding.
+        pooling: The mean of the tokens (also with token t weighted by t + 1, or times the square root of
+            their number), their maximum, or the first or the last token's vector.
+
+    Returns:
+        [B, D]; zeros where a sequence has no tokens.
+    """
+    if pooling == "cls":
+        return output[:, 0]
+    if pooling == "last":
+        return _last(output, valid)
+    if pooling == "max":
+        return _highest(output, valid)
+    if pooling == "weighted_mean":
+        weights = torch.arange(1, output.shape[1] + 1, device=output.device, dtype=output.dtype)[None]
+        if valid is not None:
+            weights = torch.where(valid, weights, 0)
+        return (output * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
+    if valid is None:
+        valid = torch.ones(output.shape[:2], dtype=torch.bool, device=output.device)
+    # Padding is zero, so it does not change the sum; an empty sequence gives 0/1.
+    count = valid.sum(1, keepdim=True).clamp(min=1)
+    return output.sum(1) / (count if pooling == "mean" else count.to(output.dtype).sqrt())
+
+
+def _last(output: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None:
+        return output[:, -1]
+    at = (valid.sum(1) - 1).clamp(min=0)
+    return output.gather(1, at[:, None, None].expand(-1, 1, output.shape[2]))[:, 0]
+
+
+def _highest(output: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None:
+        return output.amax(1)
+    highest = output.masked_fill(~valid[..., None], -torch.inf).amax(1)
+    return torch.where(valid.any(1, keepdim=True), highest, 0)
+
+
+class DenseLayer(nn.Module):
+    """A layer of an encoder on pooled vectors of some width."""
+
+    def __init__(self, encoder: EncoderConfig, width: int, config: Dense) -> None:
+        super().__init__()
+        self.config = config
+        self.linear = nn.Linear(width, config.width, bias=config.bias)
+        self.norm = norm_of(encoder, config.width) if config.norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, width] to [B, config.width]."""
+        if self.config.normalise:
+            x = F.normalize(x, dim=-1)
+        x = _ACTIVATIONS[self.config.activation](_linear(x, self.linear))
+        return x if self.norm is None else _norm(x, self.norm)
+
+
+class Pooler(nn.Module):
+    """Pooling, then dense layers.
+
+    Args:
+        encoder: The encoder's configuration.
+        pooling: How token vectors are pooled.
+        dense: The dense layers, in order.
+        normalise: Whether the result is scaled to length 1.
+    """
+
+    def __init__(
+        self, encoder: EncoderConfig, pooling: Pooling, dense: Sequence[Dense], *, normalise: bool = False
+    ) -> None:
+        super().__init__()
+        self.pooling = pooling
+        widths = [encoder.d_model, *(layer.width for layer in dense)]
+        self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, dense))
+        self.normalise = normalise
+        self.width = widths[-1]
+        """P."""
+
+    def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
+        """Pool vectors.
+
+        Args:
+            output: [B, T, D], zero in padding.
+            valid: Boolean [B, T], True = token; None = no padding.
+
+        Returns:
+            [B, P]. A sequence without tokens gives what the dense layers make of zeros.
+        """
+        x = pool(output, valid, self.pooling)
+        for layer in self.dense:
+            x = layer(x)
+        return F.normalize(x, dim=-1) if self.normalise else x
+
+
+class ClassifierHead(nn.Module):
+    """A classifier of sequences, as a `Classifier` describes it."""
+
+    def __init__(self, encoder: EncoderConfig, config: Classifier) -> None:
+        super().__init__()
+        self.pooler = Pooler(encoder, config.pooling, config.dense)
+        self.out = nn.Linear(self.pooler.width, len(config.labels), bias=config.bias)
+
+    def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
+        """Return the logits [B, C] of vectors [B, T, D], which are zero where `valid` [B, T] is false."""
+        return _linear(self.pooler(output, valid), self.out)
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Apply a layer in the precision of x: pooled vectors of encoders in 16 bits are in fp32."""
+    return F.linear(x, *_parameters(layer, x.dtype))
+
+
+def _norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
+    """Apply a layer norm, likewise."""
+    return F.layer_norm(x, layer.normalized_shape, *_parameters(layer, x.dtype), layer.eps)
+
+
+def _parameters(layer: nn.Linear | nn.LayerNorm, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    bias: Tensor | None = layer.bias
+    return layer.weight.to(dtype), None if bias is None else bias.to(dtype)

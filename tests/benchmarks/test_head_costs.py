@@ -1,0 +1,74 @@
+"""Implementations of attention give the same numbers before they are timed; ratios are of the same turn."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from head_costs import BASE, BY_HEADS, HEADS, INT8, LOOP, HeadLayer, checked, compared, take_turns, vectors
+from head_costs_report import draw, page
+from polyhead_model import Encoder, EncoderConfig
+
+
+@pytest.mark.parametrize(("heads", "width"), [(12, 64), (3, 64)])
+def test_implementations_agree(heads: int, width: int) -> None:
+    encoder = Encoder(EncoderConfig(d_model=768, heads=heads, head_width=width, layers=1)).eval()
+    with torch.inference_mode():
+        calls = HeadLayer(encoder=encoder, graphs={}).calls(vectors(5), ())
+        off = checked(calls)
+
+    assert len(calls) == (6 if heads * width == 768 else 5)  # nn.MultiheadAttention has no widths of its own
+    assert max(off.values()) <= 1e-5
+
+
+def test_one_that_is_off_is_not_timed() -> None:
+    right, near, wrong = (np.full(3, value, np.float32) for value in (1.0, 1.01, 1.1))
+
+    assert checked({LOOP: right.copy, INT8: near.copy})[INT8] == pytest.approx(0.01, rel=1e-3)
+    for name, output in ((BASE, near), (INT8, wrong)):
+        with pytest.raises(ValueError, match=f"{name} must agree with {LOOP}, is off by 0"):
+            checked({LOOP: right.copy, name: output.copy})
+
+
+def test_calls_take_turns_in_both_directions() -> None:
+    order: list[str] = []
+    calls: dict[str, Any] = {name: lambda name=name: order.append(name) for name in "ab"}
+
+    taken = take_turns(calls, seconds=0, rounds=4)
+
+    assert "".join(order) == "abbaabba"
+    assert [len(times) for times in taken.values()] == [4, 4]
+
+
+def test_a_ratio_is_the_median_over_turns() -> None:
+    values = compared({"a": [1.0, 2.0, 1.0], "b": [3.0, 2.0, 2.0]}, "a")
+
+    assert values["a"] == {"ms": 1000.0, "low": 1.0, "ratio": 1.0, "high": 1.0}
+    assert values["b"] == {"ms": 2000.0, "low": 1.5, "ratio": 2.0, "high": 2.5}
+
+
+def test_a_page_and_a_picture(tmp_path: Path) -> None:
+    value = {"ms": 2.0, "low": 0.9, "ratio": 1.25, "high": 1.4}
+    shapes = {f"{heads} × {width}": value for heads in HEADS for width in (768 // heads, 64)}
+    result = {
+        "fingerprint": dict.fromkeys(("began", "cores", "processor", "Python", "grpcio", "polyhead"), "?"),
+        "threads": 1,
+        "by_length": [
+            {"tokens": tokens, "off": {}, "attention_flops": 0.5, "compared": {BASE: value, LOOP: value}}
+            for tokens in (16, 32)
+        ],
+        "by_heads": [
+            {"tokens": tokens, "implementation": name, "compared": shapes}
+            for tokens in BY_HEADS[0]
+            for name in BY_HEADS[1]
+        ],
+    }
+
+    text = page(result)
+    draw(result, tmp_path / "heads.png")
+
+    assert "| heads in a loop | 1.25 (0.90–1.40) | 1.25 (0.90–1.40) | – |" in text
+    assert "| onnxruntime fast | 2.00 ms | 2.00 ms | – |" in text
+    assert (tmp_path / "heads.png").stat().st_size > 10_000

@@ -1,0 +1,114 @@
+"""Checkpoints of the Hugging Face hub, without a network: huggingface_hub says so, or has a cache."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polyhead_model import CheckpointError
+from polyhead_model.hub import local_checkpoint
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("name", ["/somewhere/else", "bare", "a/b/c", "../up/x", "org/na me", "org/@main"])
+def test_what_is_no_name_of_the_hub_is_a_folder(name: str) -> None:
+    assert local_checkpoint(Path(name)) == Path(name)
+
+
+def test_a_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "name").mkdir(parents=True)
+
+    assert local_checkpoint(Path("org/name")) == Path("org/name")
+
+
+def test_without_a_network(cache: Path) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match=r"there is no folder org/name, and it cannot be downloaded .*check the name and the network, ",
+    ) as raised:
+        local_checkpoint(Path("org/name"))
+    assert "\n" not in str(raised.value)
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+    with pytest.raises(CheckpointError, match=r"pip install 'polyhead\[hub\]', or download it elsewhere"):
+        local_checkpoint(Path("org/name"))
+
+
+def test_what_has_been_downloaded_needs_no_network(cache: Path) -> None:
+    commit = "0" * 40
+    snapshot = cache / "models--org--name" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (cache / "models--org--name" / "refs").mkdir()
+    (cache / "models--org--name" / "refs" / "v1").write_text(commit)
+
+    assert local_checkpoint(Path("org/name@v1")) == snapshot
+
+
+def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.utils._paths import filter_repo_objects
+
+    asked: list[Any] = []
+
+    def download(name: str, **options: Any) -> str:
+        asked.append((name, options.pop("revision")))
+        files = [
+            "config.json",
+            "1_Pooling/config.json",
+            "model.safetensors",
+            "2_Dense/model.safetensors",
+            "model-00001-of-00002.safetensors",
+            "vocab.txt",
+            "sentencepiece.bpe.model",
+            "tokenizer.json",
+            "pytorch_model.bin",
+            "modeling_own.py",
+            "onnx/model.onnx",
+            "onnx/config.json",
+            "README.md",
+            "model.h5",
+        ]
+        asked.append(list(filter_repo_objects(files, **options)))
+        return "/there"
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
+
+    assert local_checkpoint(Path("org/na.me@refs/pr/1")) == Path("/there")
+    assert asked[0] == ("org/na.me", "refs/pr/1")
+    assert asked[1] == [
+        "config.json",
+        "1_Pooling/config.json",
+        "model.safetensors",
+        "2_Dense/model.safetensors",
+        "model-00001-of-00002.safetensors",
+        "vocab.txt",
+        "sentencepiece.bpe.model",
+        "tokenizer.json",
+    ]
+
+
+def test_other_failures_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(name: str, **_: Any) -> str:
+        raise RuntimeError("401 Client Error\n\nRepository Not Found")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
+
+    with pytest.raises(
+        CheckpointError, match=r"\(RuntimeError: 401 Client Error\): check the name"
+    ) as raised:
+        local_checkpoint(Path("org/name"))
+    assert "\n" not in str(raised.value)
