@@ -180,7 +180,9 @@ def main() -> int:
     samples = {}
     for encoder, config in configs.items():
         for threads in dict.fromkeys((1, CORES)):
-            sessions = {each: _open(chosen.models, encoder, each, threads) for each in PRECISIONS}
+            sessions: dict[str, ort.InferenceSession] = {
+                each: _open(chosen.models, encoder, each, threads) for each in PRECISIONS
+            }
             for size in SIZES:
                 samples[encoder, threads, size] = _measure(sessions, config, size, chosen.seconds)
     conditions = judge(samples)

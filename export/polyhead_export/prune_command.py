@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from polyhead_export.command import AtLeastOne, Names, Numbers, is_there, print_exported, remarks, sources_of
+from polyhead_export.command import (
+    AtLeastOne,
+    Names,
+    Numbers,
+    is_there,
+    lines_of,
+    print_exported,
+    remarks,
+    sources_of,
+)
 from polyhead_model.config import Pooling
 
 if TYPE_CHECKING:
