@@ -59,7 +59,7 @@ def _export(models: Path) -> dict[str, EncoderConfig]:
 
 
 def _measure(
-    sessions: Mapping[Precision, ort.InferenceSession],
+    sessions: Mapping[str, ort.InferenceSession],
     config: EncoderConfig,
     size: tuple[int, int],
     seconds: float,
