@@ -79,7 +79,7 @@ def test_attention_alone_is_torch_multihead_attention_layer_by_layer() -> None:
                 }
             )
             seen = mask[row, :t, :s].any(1)
-            expected = torch.zeros(t, D) + layer.w_o.bias  # what a query gives that sees nothing
+            expected = torch.zeros(t, D) + state["w_o.bias"]  # what a query gives that sees nothing
             weights = torch.zeros(H, t, s)
             if seen.any():
                 expected[seen], weights[:, seen] = twin(
