@@ -76,6 +76,8 @@ def prune_encoder(
         raise ExportError("heads of decoder blocks cannot be pruned: a layer has two attentions")
     importance = None
     count, by = len(heads), "name"
+    if config.shared_layers:  # a head of one layer is one of all
+        count = config.layers * len({head for _, head in heads})
     if fraction is not None:
         count, by = _count(config, fraction), "gradient" if scores is None else "scores"
     try:
@@ -166,6 +168,8 @@ def measure_pruning_drift(
             before, after = (
                 _vectors(run_encoder(each.eval(), inputs), inputs["lengths"]) for each in (encoder, pruned)
             )
+        if before.shape[1] == 1:  # one number has no direction: take a batch's as a vector
+            before, after = before.T, after.T
         cosines.append(torch.nn.functional.cosine_similarity(before.double(), after.double(), dim=-1))
         largest = max(largest, float((before - after).abs().max()) if before.numel() else 0.0)
     every = torch.cat(cosines)
@@ -190,6 +194,8 @@ def _count(config: EncoderConfig, fraction: float) -> int:
         raise ExportError(f"--fraction must be above 0 and below 1, was {fraction}")
     heads = sum(len(config.heads_of(layer)) for layer in range(config.layers))
     count = round(fraction * heads)
-    if count == 0:
-        raise ExportError(f"--fraction {fraction} of {heads} heads is less than one head")
+    least = config.layers if config.shared_layers else 1
+    if count < least:
+        where = f" of the {least} layers, which share theirs" if config.shared_layers else ""
+        raise ExportError(f"--fraction {fraction} of {heads} heads is less than one head{where}")
     return count
