@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export.errors import ExportError
+from polyhead_export.parity import cosines_of
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
 from polyhead_model.pruning import Head, choose_heads, gradient_importance, rank_heads, run_encoder
 
@@ -160,7 +163,7 @@ def measure_pruning_drift(
     encoder: Encoder, pruned: Encoder, batches: Sequence[Mapping[str, Tensor]]
 ) -> PruningDrift:
     """Compare the vectors of an encoder with those of its pruned copy, without sequences of no tokens."""
-    cosines: list[Tensor] = []
+    cosines: list[NDArray[np.float64]] = []
     largest = 0.0
     config = encoder.config
     for inputs in batches:
@@ -170,9 +173,9 @@ def measure_pruning_drift(
             )
         if before.shape[1] == 1:  # one number has no direction: take a batch's as a vector
             before, after = before.T, after.T
-        cosines.append(torch.nn.functional.cosine_similarity(before.double(), after.double(), dim=-1))
+        cosines.append(cosines_of(before.numpy(), after.numpy()))
         largest = max(largest, float((before - after).abs().max()) if before.numel() else 0.0)
-    every = torch.cat(cosines)
+    every = np.concatenate(cosines)
     return PruningDrift(
         output="logits" if config.classifier else "pooled" if config.pooling else "output",
         least_cosine=float(every.min()),

@@ -112,7 +112,7 @@ def test_scores_with_windows_do_not_depend_on_padding_far_away() -> None:
     config = EncoderConfig(d_model=8, heads=2, layers=1, local_window=4)
     encoder, kind = build(config), InsightGraph()
     with torch.no_grad():
-        encoder.layer(0).w_o.weight.mul_(10)  # norms of values above 1
+        encoder.get_parameter("layers.0.w_o.weight").mul_(10)  # norms of values above 1
     maps = norm_maps_of(encoder, compact=True)
     padded = sample_inputs(config, kind, 1, 20, seed=0) | {"lengths": torch.tensor([7], dtype=torch.int32)}
     alone = padded | {"x": padded["x"][:, :7]}
