@@ -18,7 +18,8 @@ import psutil
 from numpy.typing import NDArray
 
 from encoders import BenchEncoder, feed_of, sequences
-from peers.graph import open_graph
+from polyhead_server.engine.devices import flush_denormals, on_cpu
+from polyhead_server.engine.session import open_session
 
 CORES = psutil.cpu_count() or 1
 WAYS = ((1, CORES), (CORES, 1)) if CORES > 1 else ((1, 1),)
@@ -114,7 +115,7 @@ class InProcess:
 @contextmanager
 def in_process(encoder: BenchEncoder, models: Path, graph: str) -> Iterator[InProcess]:
     """Start the process for one graph of an encoder."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=flush_denormals) as executor:
         yield InProcess(executor=executor, encoder=encoder, graph=models / encoder.name / "1" / graph)
 
 
@@ -154,7 +155,7 @@ def _measure(encoder: BenchEncoder, graph: Path, config: RunConfig, seconds: flo
 
 @cache
 def _session(graph: Path, threads: int) -> ort.InferenceSession:
-    return open_graph(graph, threads)
+    return open_session(graph, device=on_cpu("in process"), threads=threads)
 
 
 @cache

@@ -23,11 +23,12 @@ from tokenizers import Tokenizer
 
 import report
 from in_process import CORES
-from peers.graph import open_graph
 from polyhead_export import Precision, export_family, from_checkpoint, from_preset
 from polyhead_export.kinds import KINDS
 from polyhead_export.samples import sample_inputs
 from polyhead_model import EncoderConfig
+from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.session import open_session
 
 MINILM, BERT = "minilm", "bert-base"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
@@ -82,7 +83,8 @@ def _measure(
 
 
 def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort.InferenceSession:
-    return open_graph(models / f"{encoder}-{precision}" / "1" / "model.onnx", threads)
+    graph = models / f"{encoder}-{precision}" / "1" / "model.onnx"
+    return open_session(graph, device=on_cpu("in process"), threads=threads)
 
 
 def gain(taken: Mapping[str, list[float]]) -> float:

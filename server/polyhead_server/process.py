@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
+from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.observability.metrics import serve_metrics
@@ -86,6 +87,7 @@ def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
         StartError: The server cannot start, or has nothing to serve.
     """
     give_memory_back()
+    flush_denormals()
     remove_abandoned_copies()
     code = asyncio.run(serve(settings, worker))
     # All work is done. To tear the interpreter down around gRPC's and onnxruntime's threads takes a second,

@@ -1,7 +1,7 @@
 """Which operators of a graph run where, and how it computes attention."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,13 +55,15 @@ def attention_of(operators: Operators) -> tuple[str, Mapping[str, int]]:
     return " and ".join(kinds) or "none", fused | softmax
 
 
-def open_recording(path: Path, providers: Sequence[object]) -> ort.InferenceSession:
-    """Open a session that records where its nodes are. Nothing is run on it."""
+def open_recording(path: Path, device: Device) -> ort.InferenceSession:
+    """Open a session as the server does, which records where its nodes are. Nothing is run on it."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_session_config_entry("session.disable_prepacking", "1")  # it would only take memory
-    return ort.InferenceSession(str(path), options, providers=providers)
+    return ort.InferenceSession(
+        str(path), options, providers=device.providers, disabled_optimizers=device.slow_fusions
+    )
 
 
 def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> GraphReport:
@@ -72,7 +74,7 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
     try:
         check_precision(manifest.precision, device)
         verify(version.folder, manifest)
-        session = open_recording(version.folder / manifest.graphs[graph].file, device.providers)
+        session = open_recording(version.folder / manifest.graphs[graph].file, device)
     except RepositoryError as error:
         return replace(report, problem=str(error))
     except Exception as error:

@@ -49,7 +49,9 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     if device.checks_placement:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        session = ort.InferenceSession(str(path), options, providers=device.providers)
+        session = ort.InferenceSession(
+            str(path), options, providers=device.providers, disabled_optimizers=device.slow_fusions
+        )
     except Exception as error:
         if is_out_of_memory(error):
             raise RepositoryError(f"{path.name} needs more memory than there is") from error

@@ -1,6 +1,9 @@
 """A device works, or the server says why it does not; and what devices can do."""
 
 import ast
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,3 +127,25 @@ def test_an_onnxruntime_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: [CPU])
 
     assert "built without CUDA" in str(cuda_problem())
+
+
+def test_threads_that_are_started_later_take_denormal_numbers_for_zero() -> None:
+    """In a process of its own: other tests need such numbers."""
+    program = """
+import threading
+import numpy as np
+from polyhead_server.engine.devices import flush_denormals
+
+def multiply():
+    print((np.array([1e-38], np.float32) * np.float32(0.1))[0] == 0)
+
+multiply()
+flush_denormals()
+for thread in [threading.Thread(target=multiply) for _ in range(2)]:
+    thread.start()
+    thread.join()
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    flushed = str(platform.machine() in {"x86_64", "AMD64"})  # where onnxruntime can set the mode
+    assert printed.stdout.split() == ["False", flushed, flushed]

@@ -22,7 +22,7 @@ def test_a_graph_of_which_nothing_is_known_to_be_on_the_device_is_refused(
     repository: Path, monkeypatch: pytest.MonkeyPatch, recorded: list[Any]
 ) -> None:
     class Session(ort.InferenceSession):  # type: ignore[misc]
-        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any]) -> None:
+        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any], **_: object) -> None:
             super().__init__(path, options, [CPU])
 
         def get_providers(self) -> list[str]:
