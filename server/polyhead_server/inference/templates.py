@@ -109,10 +109,10 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> str:
     if name is None:
         return tokenizer.prompt
     if name and name not in tokenizer.prompts:
-        known = f"{listed(sorted(tokenizer.prompts))}; or" if tokenizer.prompts else "as this model has none,"
+        names = listed(sorted(tokenizer.prompts))
+        must = f"be one of {names}; or empty for no prompt" if names else "be left out, as this model has none"
         raise InvalidRequestError(
-            f"parameter {PROMPT_NAME} of the request must be one of {known} empty for no prompt, "
-            f"was {quoted(name)}"
+            f"parameter {PROMPT_NAME} of the request must {must}, was {quoted(name)}"
         )
     return tokenizer.prompts.get(name, "")
 
