@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime as ort
@@ -131,9 +131,8 @@ def layer_of(models: Path, heads: int, width: int) -> HeadLayer:
     if (heads, width) == (USUAL, WIDTH):
         graphs[FUSED] = (f"{name}-fused", "fast")
         families[f"{name}-fused"] = (encoder.fuse(), "fp32")
-        if "int8" in get_args(Precision):
-            graphs[INT8] = (f"{name}-int8", "fast")
-            families[f"{name}-int8"] = (encoder, "int8")
+        graphs[INT8] = (f"{name}-int8", "fast")
+        families[f"{name}-int8"] = (encoder, "int8")
     for family, (source, precision) in families.items():
         if not (models / family).exists():
             export_family(source, family, models, graphs=["rows"], precision=precision)

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 import report
 from in_process import CORES
@@ -26,7 +27,6 @@ from peers.graph import open_graph
 from polyhead_export import Precision, export_family, from_checkpoint, from_preset
 from polyhead_export.kinds import KINDS
 from polyhead_export.samples import sample_inputs
-from polyhead_export.sentences import token_ids
 from polyhead_model import EncoderConfig
 
 MINILM, BERT = "minilm", "bert-base"
@@ -59,7 +59,10 @@ def _export(models: Path) -> dict[str, EncoderConfig]:
 
 
 def _measure(
-    sessions: Mapping[str, ort.InferenceSession], config: EncoderConfig, size: tuple[int, int], seconds: float
+    sessions: Mapping[str, ort.InferenceSession],
+    config: EncoderConfig,
+    size: tuple[int, int],
+    seconds: float,
 ) -> dict[str, list[float]]:
     """Run both precisions in turn, in both directions, without padding; return the seconds of each run."""
     inputs = {
@@ -78,7 +81,7 @@ def _measure(
     return taken
 
 
-def _open(models: Path, encoder: str, precision: str, threads: int) -> ort.InferenceSession:
+def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort.InferenceSession:
     return open_graph(models / f"{encoder}-{precision}" / "1" / "model.onnx", threads)
 
 
@@ -139,7 +142,10 @@ def _quality(models: Path) -> list[dict[str, object]]:
     """Embed sentences in each precision, alone and in batches."""
     every = [one for page in sorted(_DOCUMENTS.glob("*.md")) for one in split_sentences(page.read_text())]
     some = np.random.default_rng(0).choice(list(dict.fromkeys(every)), _SENTENCES, replace=False).tolist()
-    ids = token_ids(models / f"{MINILM}-fp32" / "1" / "tokenizer.json", some, 256)
+    tokenizer = Tokenizer.from_file(str(models / f"{MINILM}-fp32" / "1" / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(some)]
     exact: Vectors | None = None
     rows: list[dict[str, object]] = []
     for precision in PRECISIONS:

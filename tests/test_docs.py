@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,7 @@ def test_prompts(repository: Path) -> None:
     assert names["scores"].shape == (2,)
 
 
+@cache
 def messages() -> list[str]:
     """Every text in the sources of model and export, `…` for what is filled in."""
     found = []

@@ -12,6 +12,13 @@ from polyhead_model.attention import masked_softmax, split_heads
 _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""
 
+_OUTSIDE_SCORE = -1.0e30
+"""What is added to the score of a key outside a window.
+
+Far above a masked key: a query in padding, which may see none but masked keys, then has the numbers of keys
+that hold tokens, and products of them are finite.
+"""
+
 
 def fused_attention(
     lengths: Tensor, *, causal: bool, window: Tensor | None = None, can_be_empty: bool = False
@@ -41,9 +48,7 @@ def fused_attention(
         bias: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         if window is not None and not made:
-            # Finite with a score added, and far above a masked key: a query in padding, which may see none
-            # but masked keys, must give numbers too, as the next layer multiplies its value by 0.
-            outside = max(_MASKED_SCORE / 10, torch.finfo(q.dtype).min / 2)
+            outside = max(_OUTSIDE_SCORE, torch.finfo(q.dtype).min / 2)  # finite with a score added
             made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
         if made:
             bias = made[0] if bias is None else made[0] + bias
@@ -133,9 +138,9 @@ def biased_attention(
     visible = masks.key_padding(lengths, tokens)
     if causal:
         visible = visible & masks.causal(tokens, device=lengths.device)
-    if window is not None:
-        visible = visible & window
     hidden = torch.where(visible, 0.0, _MASKED_SCORE)[:, None]  # (B, 1, 1 or T, T)
+    if window is not None:
+        hidden = hidden + torch.where(window, 0.0, _OUTSIDE_SCORE)[:, None]
 
     def attend(
         query: Tensor,

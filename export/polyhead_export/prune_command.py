@@ -115,8 +115,6 @@ def prune(
 
     if (fraction is None) == (heads is None):
         raise ExportError("give either --fraction or --heads")
-    if prompt is not None and no_prompt:
-        raise ExportError("give --prompt or --no-prompt, not both")
     if scores is not None and fraction is None:
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
     named = () if heads is None else parse_heads(heads)

@@ -565,14 +565,9 @@ def test_heads_that_transformers_pruned_stay_pruned(tmp_path: Path) -> None:
         for part in ("query", "key", "value"):
             for kind in ("weight", "bias"):
                 name = f"{attention}.self.{part}.{kind}"
-                tensors[name] = (
-                    tensors[name]
-                    .reshape(heads, -1, *tensors[name].shape[1:])[kept]
-                    .flatten(0, 1)
-                    .contiguous()
-                )
+                tensors[name] = torch.cat([tensors[name].chunk(heads)[head] for head in kept])
         name = f"{attention}.output.dense.weight"
-        tensors[name] = tensors[name].reshape(len(tensors[name]), heads, -1)[:, kept].flatten(1).contiguous()
+        tensors[name] = torch.cat([tensors[name].chunk(heads, 1)[head] for head in kept], 1)
         # Such heads add nothing.
         silenced = reference.encoder.layer[int(layer)].attention.output.dense.weight.data
         silenced.view(len(silenced), heads, -1)[:, numbers] = 0
