@@ -368,9 +368,7 @@ def test_arrays_keep_their_padding_and_large_batches_are_split(models: Path) -> 
         mixed = client.encode(list(query), memory=memory, model="cross", attention=[0])
         ragged = [row[:s] for row, s in zip(memory, (2, 5, 8, 1, 3), strict=True)]
         masks = [np.tri(3, len(row), dtype=np.bool_) for row in ragged]
-        listed = client.encode(
-            query, memory=ragged, memory_mask=masks, model="decoder", cross_attention=[1]
-        )
+        listed = client.encode(query, memory=ragged, memory_mask=masks, model="decoder", cross_attention=[1])
     assert seen[-1] == (5, 5)
     assert len(seen) == 3
     assert result.attention is not None

@@ -110,10 +110,8 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> str:
         return tokenizer.prompt
     if name and name not in tokenizer.prompts:
         names = listed(sorted(tokenizer.prompts))
-        must = f"be one of {names}; or empty for no prompt" if names else "be left out, as this model has none"
-        raise InvalidRequestError(
-            f"parameter {PROMPT_NAME} of the request must {must}, was {quoted(name)}"
-        )
+        must = f"be one of {names}; or empty for no prompt" if names else "be left out: this model has none"
+        raise InvalidRequestError(f"parameter {PROMPT_NAME} of the request must {must}, was {quoted(name)}")
     return tokenizer.prompts.get(name, "")
 
 
