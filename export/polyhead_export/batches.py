@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from polyhead_export.family import TokenizerFile
 from polyhead_export.kinds.fast import FastGraph
@@ -22,16 +23,14 @@ def batches_of_sentences(
     tokenizer: TokenizerFile, config: EncoderConfig, sentences: Sequence[str]
 ) -> list[dict[str, Tensor]]:
     """Tokenise sentences, cut to the longest text that is served, into batches of similar lengths."""
-    texts = [tokenizer.prompt + sentence for sentence in sentences]
-    rows = sorted(token_ids(tokenizer.path, texts, tokenizer.max_tokens), key=len)
+    texts = token_ids(tokenizer.path, sentences, tokenizer.max_tokens, prompt=tokenizer.prompt)
+    rows = sorted(texts, key=len)
     batches: list[dict[str, Tensor]] = []
     while rows:
         # The longest is the last of the batch.
         size = next(n for n in range(len(rows), 0, -1) if n == 1 or n * len(rows[n - 1]) <= _TOKENS_AT_ONCE)
         batch, rows = rows[:size], rows[size:]
-        ids = torch.zeros(size, len(batch[-1]), dtype=torch.int64)
-        for row, numbers in enumerate(batch):
-            ids[row, : len(numbers)] = torch.tensor(numbers)
+        ids = pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
         batches.append({config.main_input: ids, "lengths": torch.tensor([len(row) for row in batch])})
     return batches
 

@@ -263,7 +263,9 @@ def _write_version(
     if precision in IN_16_BITS:
         parity = measure_drift(encoder, folder, traced, precision, rounded=served, on_graph=comparing)
     elif precision == "int8":
-        texts = None if tokenizer is None else token_ids(tokenizer.path, sentences, tokenizer.max_tokens)
+        texts = None
+        if tokenizer is not None:
+            texts = token_ids(tokenizer.path, sentences, tokenizer.max_tokens, prompt=tokenizer.prompt)
         parity = measure_quantised(encoder, folder, traced, texts, comparing)
     else:
         parity = measure_parity(encoder, folder, kinds, comparing)

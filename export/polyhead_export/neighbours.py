@@ -25,8 +25,8 @@ from polyhead_model import EncoderConfig
 
 Array = NDArray[Any]
 
-LIMITS: Mapping[Precision, float] = {"fp32": 2e-6, "fp16": 2e-6, "bf16": 2e-6, "int8": 2e-6}
-"""The largest change that is accepted, as a `deviation`."""
+LIMIT = 2e-6
+"""The largest change that is accepted in every precision, as a `deviation`."""
 
 _LENGTHS = (2, 3, 7, 16, 33, 50)
 _LOUDNESS = 100.0
@@ -71,12 +71,12 @@ def measure_neighbours(
                 session = open_session(file)
         deviations[kind.name] = measured = _measure(session, config, kind)
         output, value = max(measured.items(), key=lambda item: item[1])
-        if not value <= LIMITS[precision]:
+        if not value <= LIMIT:
             raise ParityError(
                 f"{kind.file}: a request's neighbours must change its {output!r} by at most "
-                f"{LIMITS[precision]:g} in {precision}, change it by {value:g}"
+                f"{LIMIT:g} in {precision}, change it by {value:g}"
             )
-    return Neighbours(deviations=deviations, limit=LIMITS[precision])
+    return Neighbours(deviations=deviations, limit=LIMIT)
 
 
 def _measure(session: ort.InferenceSession, config: EncoderConfig, kind: GraphKind) -> dict[str, float]:

@@ -92,6 +92,18 @@ def change(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
     return deviation(np.where(undefined, 0, actual), np.where(undefined, 0, expected))
 
 
+def cosines_of(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the cosine of each pair of vectors [N, D]: [N]; 1 where both are zero, 0 where only one is."""
+    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
+    norm, its_norm = (np.linalg.norm(each, axis=-1) for each in (ours, theirs))
+    scale = norm * its_norm
+    products = (ours * theirs).sum(axis=-1)
+    cosines: NDArray[np.float64] = np.where(
+        scale > 0, products / np.where(scale > 0, scale, 1), norm == its_norm
+    )
+    return cosines
+
+
 def measure_parity(
     encoder: Encoder,
     folder: Path,

@@ -1,5 +1,6 @@
 """`polyhead prune`: export an encoder without the heads that matter least."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -118,6 +119,7 @@ def prune(
     if scores is not None and fraction is None:
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
     named = () if heads is None else parse_heads(heads)
+    given = () if sentences is None else lines_of(sentences)
     (source,) = sources_of(
         preset,
         checkpoint,
@@ -149,9 +151,9 @@ def prune(
         say(sentence)
     config = built.encoder.config
     if built.tokenizer is not None:
-        lines = SENTENCES if sentences is None else lines_of(sentences)
+        lines = given or SENTENCES
         batches, inputs = batches_of_sentences(built.tokenizer, config, lines), f"{len(lines)} sentences"
-    elif sentences is not None:
+    elif given:
         raise ExportError("--sentences need a tokenizer.json, this encoder has none")
     else:
         batches, inputs = random_batches(config, seed=seed), RANDOM_INPUTS
@@ -161,6 +163,7 @@ def prune(
     )
     for sentence in _sentences(pruning, spared, sum(len(config.heads_of(at)) for at in range(config.layers))):
         say(sentence)
+    built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
     exported = export_family(
         pruned,
         source.name,
@@ -170,7 +173,7 @@ def prune(
         graphs=graphs,
         attention_layers=attention_layers,
         tokenizer=built.tokenizer,
-        sentences=lines_of(sentences) if sentences is not None and precision == "int8" else (),
+        sentences=given if precision == "int8" else (),
         left_out=built.left_out,
         pruning=pruning,
         if_exists=if_exists,

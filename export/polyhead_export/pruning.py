@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export.errors import ExportError
+from polyhead_export.parity import cosines_of
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
 from polyhead_model.pruning import Head, choose_heads, gradient_importance, rank_heads, run_encoder
 
@@ -76,6 +79,8 @@ def prune_encoder(
         raise ExportError("heads of decoder blocks cannot be pruned: a layer has two attentions")
     importance = None
     count, by = len(heads), "name"
+    if config.shared_layers:  # a head of one layer is one of all
+        count = config.layers * len({head for _, head in heads})
     if fraction is not None:
         count, by = _count(config, fraction), "gradient" if scores is None else "scores"
     try:
@@ -158,7 +163,7 @@ def measure_pruning_drift(
     encoder: Encoder, pruned: Encoder, batches: Sequence[Mapping[str, Tensor]]
 ) -> PruningDrift:
     """Compare the vectors of an encoder with those of its pruned copy, without sequences of no tokens."""
-    cosines: list[Tensor] = []
+    cosines: list[NDArray[np.float64]] = []
     largest = 0.0
     config = encoder.config
     for inputs in batches:
@@ -166,9 +171,11 @@ def measure_pruning_drift(
             before, after = (
                 _vectors(run_encoder(each.eval(), inputs), inputs["lengths"]) for each in (encoder, pruned)
             )
-        cosines.append(torch.nn.functional.cosine_similarity(before.double(), after.double(), dim=-1))
+        if before.shape[1] == 1:  # one number has no direction: take a batch's as a vector
+            before, after = before.T, after.T
+        cosines.append(cosines_of(before.numpy(), after.numpy()))
         largest = max(largest, float((before - after).abs().max()) if before.numel() else 0.0)
-    every = torch.cat(cosines)
+    every = np.concatenate(cosines)
     return PruningDrift(
         output="logits" if config.classifier else "pooled" if config.pooling else "output",
         least_cosine=float(every.min()),
@@ -190,6 +197,8 @@ def _count(config: EncoderConfig, fraction: float) -> int:
         raise ExportError(f"--fraction must be above 0 and below 1, was {fraction}")
     heads = sum(len(config.heads_of(layer)) for layer in range(config.layers))
     count = round(fraction * heads)
-    if count == 0:
-        raise ExportError(f"--fraction {fraction} of {heads} heads is less than one head")
+    least = config.layers if config.shared_layers else 1
+    if count < least:
+        where = f" of the {least} layers, which share theirs" if config.shared_layers else ""
+        raise ExportError(f"--fraction {fraction} of {heads} heads is less than one head{where}")
     return count

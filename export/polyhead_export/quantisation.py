@@ -92,7 +92,11 @@ def check_products(model: ir.Model, encoder: Encoder, file: str) -> None:
     Raises:
         ExportError: One is not.
     """
-    linear = sum(isinstance(part, nn.Linear) for part in encoder.layers.modules())
+    # A shared layer projects the tokens each time, but the memory only once.
+    times = (
+        encoder.config.layers if encoder.config.shared_layers and not encoder.config.cross_attention else 1
+    )
+    linear = times * sum(isinstance(part, nn.Linear) for part in encoder.layers.modules())
     check_operators(count_operators(model), {"MatMulIntegerToFloat": linear}, file)
 
 
@@ -178,7 +182,7 @@ def _quantised_input(
     # QuantizeLinear takes a scale for each row only along an axis of fixed size.
     steps = tape.op("Div", [x, scale])
     integers = tape.op("QuantizeLinear", [steps, _constant(graph, np.float32(1)), zero])
-    _insert(graph, before, tape.nodes, f"{x.name}_int8")
+    _insert(graph, before, tape.nodes, f"{x.name}_steps")
     return integers, scale, zero
 
 

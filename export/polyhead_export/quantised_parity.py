@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from polyhead_export.errors import ParityError
 from polyhead_export.parity import (
@@ -36,6 +37,7 @@ from polyhead_export.parity import (
     change,
     check_parity,
     compared_sizes,
+    cosines_of,
     deviation,
     measure_deviations,
     open_session,
@@ -154,7 +156,7 @@ def _check_products(file: Path, plain: ir.Model, config: EncoderConfig, kind: Gr
     between = _with_results(plain.clone(), results)
     given = {_name(value) for value in plain.graph.inputs}
     shown = sorted((inputs | results) - given)
-    checked = sorted(inputs - given)
+    checked = sorted(inputs - results - given)
     with tempfile.TemporaryDirectory(prefix="int8-", dir=file.parent) as place:
         path, its_path = Path(place) / "int8.onnx", Path(place) / "fp32.onnx"
         _show(ir.load(file), shown, path)
@@ -221,7 +223,7 @@ def _measure_drift(
     config = encoder.config
     specs = outputs_of(config, kind)
     worst = {spec.name: 0.0 for spec in specs}
-    cosines: dict[str, list[Vectors]] = {spec.name: [] for spec in specs if _holds_vectors(spec)}
+    cosines: dict[str, list[NDArray[np.float64]]] = {spec.name: [] for spec in specs if _holds_vectors(spec)}
     for inputs in _drift_inputs(config, kind, texts):
         actual = _run(session, {name: value.numpy() for name, value in inputs.items()}, list(worst))
         reference, expected = run_reference(encoder, kind, inputs)
@@ -231,7 +233,7 @@ def _measure_drift(
             if spec.name in cosines:
                 valid = reference.valid.numpy()
                 held = valid if "T" in spec.axes else valid.any(axis=1)
-                cosines[spec.name].append(_cosines(actual[spec.name][held], expected[spec.name][held]))
+                cosines[spec.name].append(cosines_of(actual[spec.name][held], expected[spec.name][held]))
     every = {name: np.concatenate(parts) for name, parts in cosines.items()}
     return worst, {name: Cosine(float(each.min()), float(each.mean())) for name, each in every.items()}
 
@@ -247,12 +249,10 @@ def _drift_inputs(
     for start in range(0, len(ordered), _BATCH):
         batch = ordered[start : start + _BATCH]
         inputs = sample_inputs(config, kind, len(batch), len(batch[-1]), seed=start)
-        for name in ("input_ids", "token_type_ids"):
-            if name in inputs:
-                inputs[name] = torch.zeros_like(inputs[name])
-        for row, ids in zip(inputs["input_ids"], batch, strict=True):
-            row[: len(ids)] = torch.tensor(ids)
+        inputs["input_ids"] = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True)
         inputs["lengths"] = torch.tensor([len(ids) for ids in batch], dtype=torch.int32)
+        if "token_type_ids" in inputs:
+            inputs["token_type_ids"] = torch.zeros_like(inputs["token_type_ids"])
         for name in ("mask", "head_mask"):
             if name in inputs:
                 inputs[name] = torch.ones_like(inputs[name])
@@ -261,13 +261,6 @@ def _drift_inputs(
 
 def _holds_vectors(spec: ManifestTensor) -> bool:
     return spec.datatype == "FP32" and spec.axes[-1] in ("D", "P")
-
-
-def _cosines(ours: Vectors, theirs: Vectors) -> Vectors:
-    products = (ours * theirs).sum(axis=-1)
-    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
-    cosines: Vectors = products / np.where(norms == 0, 1, norms)
-    return cosines
 
 
 def _check_drift(drift: Drift, config: EncoderConfig) -> None:

@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 from polyhead_model.config import EncoderConfig
 from polyhead_model.describe import REPLY_LIMIT, summary
 from polyhead_model.description import read_description
+from polyhead_model.hub import local_checkpoint
 from polyhead_model.huggingface import read_checkpoint_info
 from polyhead_model.presets import PRESETS
 
@@ -46,7 +47,8 @@ def describe(
     preset
         A named configuration.
     checkpoint
-        A Hugging Face folder; docs/encoders.md lists the supported types.
+        A Hugging Face folder, or its name on the Hugging Face hub, ORG/NAME or ORG/NAME@REVISION, of which
+        the weights are not downloaded; docs/encoders.md lists the supported types.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     tokens
@@ -84,7 +86,7 @@ def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -
     if sum(given is not None for given in (preset, checkpoint, encoder)) > 1:
         raise DescribeError("give one of --preset, --checkpoint and --encoder")
     if checkpoint is not None:
-        return checkpoint.name, read_checkpoint_info(checkpoint).encoder
+        return checkpoint.name, read_checkpoint_info(local_checkpoint(checkpoint, weights=False)).encoder
     if encoder is not None:
         return encoder.stem, read_description(encoder)
     if preset is None or preset not in PRESETS:

@@ -1,6 +1,7 @@
 """The configuration of an encoder: a frozen dataclass, validated on construction."""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ CrossAttention = Literal["alone", "after_self"]
 
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
+
+FARTHEST_DISTANCE = 2**20
+"""More than any sequence is long. Each distance up to `relative_distance` takes memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +271,6 @@ class EncoderConfig:
                 "norm must be 'post' when feed_forward is None (attention-only layers do not normalise), "
                 "was 'pre'"
             )
-        if self.normalise and self.pooling is None:
-            raise ValueError("normalise needs pooling: it is the pooled vectors that are scaled to length 1")
 
     def _check_cross_attention(self, kind: CrossAttention) -> None:
         if self.vocabulary is not None:
@@ -337,9 +339,13 @@ class EncoderConfig:
                 f"rotary_base needs an even head width, as columns are rotated in pairs, was {self.head_size}"
             )
         if self.rotary_frequencies is not None:
+            if not isinstance(self.rotary_frequencies, list | tuple):
+                raise TypeError(f"rotary_frequencies must be numbers, was {self.rotary_frequencies!r}")
             object.__setattr__(self, "rotary_frequencies", tuple(self.rotary_frequencies))  # JSON has lists
             for frequency in self.rotary_frequencies:
                 _require_number("rotary_frequencies", frequency)
+                if not math.isfinite(frequency):
+                    raise ValueError(f"rotary_frequencies must be finite, were {self.rotary_frequencies}")
             if len(self.rotary_frequencies) != self.head_size // 2 or self.local_rotary_base is not None:
                 raise ValueError(
                     f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
@@ -365,6 +371,8 @@ class EncoderConfig:
                     f"relative_distance must be above relative_buckets // 4 ({buckets // 4}), as that many "
                     f"distances have a bucket of their own, was {distance}"
                 )
+            if distance > FARTHEST_DISTANCE:
+                raise ValueError(f"relative_distance must be at most {FARTHEST_DISTANCE:,}, was {distance:,}")
 
     def _check_embeddings(self) -> None:
         """Check the fields of embeddings against each other, and against the vocabulary."""
@@ -459,7 +467,8 @@ class EncoderConfig:
         for layer, numbers in enumerate(kept):
             for number in numbers:
                 _require_integer(f"kept_heads[{layer}]", number)
-            if not numbers or list(numbers) != sorted({*numbers} & {*range(self.heads)}):
+            is_ascending = list(numbers) == sorted(set(numbers))
+            if not numbers or not is_ascending or numbers[0] < 0 or numbers[-1] >= self.heads:
                 raise ValueError(
                     f"kept_heads[{layer}] must be at least one head from 0 to {self.heads - 1}, ascending, "
                     f"was {list(numbers)}"
@@ -480,6 +489,12 @@ def _as(name: str, value: object, kind: type[T]) -> T:
         return value
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be an object, was {value!r}")
+    known = inspect.signature(kind).parameters
+    for field in value:
+        if field not in known:
+            raise TypeError(f"{name}: there is no field {field!r}, only {', '.join(known)}")
+    if missing := [field for field, its in known.items() if its.default is its.empty and field not in value]:
+        raise TypeError(f"{name}: {', '.join(missing)} must be given")
     try:
         return kind(**value)
     except (ValueError, TypeError) as error:

@@ -185,9 +185,11 @@ class Encoder(FusibleModule):
         rotation, near_rotation = self._rotations(tokens, x.device)
         visible_memory = memory_mask
         if memory is not None:
-            valid_memory = (
-                None if memory_lengths is None else masks.valid_tokens(memory_lengths, memory.shape[1])
-            )
+            valid_memory = None
+            if memory_lengths is not None:
+                valid_memory = masks.valid_tokens(memory_lengths, memory.shape[1])
+            elif valid is not None:  # a mask has S columns
+                valid_memory = valid.new_ones(memory.shape[:2])
             memory = _zero_padding(memory, valid_memory)
             visible_memory = masks.combine(
                 None if valid is None else valid[:, :, None],

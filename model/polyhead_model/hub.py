@@ -7,12 +7,13 @@ from polyhead_model.checkpoint_files import CheckpointError
 
 _ON_HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
-_WANTED = ("*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model")
+_WANTED = ("*.json", "vocab.txt", "merges.txt", "*.model")
+_WEIGHTS = ("*.safetensors",)
 _UNWANTED = ("onnx/*", "openvino/*")
 """The same encoder in other formats."""
 
 
-def local_checkpoint(checkpoint: Path) -> Path:
+def local_checkpoint(checkpoint: Path, *, weights: bool = True) -> Path:
     """Return the folder of a checkpoint; download it if there is none and its name is one of the hub.
 
     Only safetensors, JSON and the files of tokenizers are downloaded, into the cache of huggingface_hub,
@@ -20,6 +21,7 @@ def local_checkpoint(checkpoint: Path) -> Path:
 
     Args:
         checkpoint: A folder, or `ORG/NAME` or `ORG/NAME@REVISION`.
+        weights: Whether the weights are wanted, too.
 
     Raises:
         CheckpointError: It cannot be downloaded; the message says what to do.
@@ -36,11 +38,10 @@ def local_checkpoint(checkpoint: Path) -> Path:
             f"there is no folder {checkpoint}; to download it from the Hugging Face hub, "
             f"pip install 'polyhead[hub]', {instead}"
         ) from error
+    wanted = [*_WANTED, *(_WEIGHTS if weights else ())]
     try:
         return Path(
-            snapshot_download(
-                name, revision=revision, allow_patterns=list(_WANTED), ignore_patterns=list(_UNWANTED)
-            )
+            snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=list(_UNWANTED))
         )
     except Exception as error:  # no network, no such repository, no access: they have no base of their own
         reason = str(error).partition("\n")[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
-from polyhead_model.config import Activation, Classifier, Dense, EncoderConfig, Pooling
+from polyhead_model.config import MOST_LAYERS, Activation, Classifier, Dense, EncoderConfig, Pooling
 from polyhead_model.hf_dialects import DIALECTS, Dialect
 from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
@@ -84,6 +84,8 @@ def read_checkpoint_info(
     dialect = DIALECTS[model_type]
     _refuse_variants(path, config)
     _refuse_adapters(modules.transformer)
+    if (layers := integer(path, config, dialect.layers)) > MOST_LAYERS:  # before they are listed
+        raise CheckpointError(f"{path}: {dialect.layers} must be at most {MOST_LAYERS:,}, was {layers:,}")
     fields = dialect.fields(path, config)
     padding_id = fields.get("padding_id")
     positions = integer(path, config, dialect.positions)
@@ -94,7 +96,7 @@ def read_checkpoint_info(
     described: hf_fields.Fields = {
         "d_model": integer(path, config, dialect.d_model),
         "heads": integer(path, config, dialect.heads),
-        "layers": integer(path, config, dialect.layers),
+        "layers": layers,
         "kept_heads": _kept_heads(path, config, dialect),
         "feed_forward": dialect.feed_forward and integer(path, config, dialect.feed_forward),
         "activation": _activation(path, config, dialect.activation),

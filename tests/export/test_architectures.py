@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from polyhead_export import export_family
+from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
+from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -104,6 +106,28 @@ def test_a_window_and_a_mask_of_the_request(tmp_path: Path) -> None:
 
     whole, local = added_to_scores(graphs["model.onnx"])
     assert "" != whole != local != ""
+
+
+def test_scores_with_windows_do_not_depend_on_padding_far_away() -> None:
+    config = EncoderConfig(d_model=8, heads=2, layers=1, local_window=4)
+    encoder, kind = build(config), InsightGraph()
+    with torch.no_grad():
+        encoder.get_parameter("layers.0.w_o.weight").mul_(10)  # norms of values above 1
+    maps = norm_maps_of(encoder, compact=True)
+    padded = sample_inputs(config, kind, 1, 20, seed=0) | {"lengths": torch.tensor([7], dtype=torch.int32)}
+    alone = padded | {"x": padded["x"][:, :7]}
+    with torch.inference_mode():
+        (scores, weighted, *_), (its_scores, its_weighted, *_) = (
+            kind.compute(
+                config,
+                inputs,
+                run_forward(encoder, inputs, explicit=[0], norm_maps=maps, masks_by_bias=True),
+            )
+            for inputs in (padded, alone)
+        )
+
+    torch.testing.assert_close(scores, its_scores, equal_nan=True)
+    torch.testing.assert_close(weighted, its_weighted, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", [FastGraph(), InsightGraph()])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export import export_family
-from polyhead_export.parity import deviation
+from polyhead_export.parity import cosines_of, deviation
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.attention import MultiHeadAttention
 
@@ -153,3 +153,10 @@ def test_large_activations_do_not_see_padding(tmp_path: Path) -> None:
 )
 def test_deviation(actual: list[float], expected: list[float], is_: float) -> None:
     assert deviation(np.array(actual, np.float32), np.array(expected, np.float32)) == is_
+
+
+def test_cosines_of_equal_vectors_are_1_though_they_are_zero() -> None:
+    ours = np.array([[0, 0], [0, 0], [3, 4], [1e-30, 0]], np.float32)
+    theirs = np.array([[0, 0], [1, 0], [4, 3], [2e-30, 0]], np.float32)
+
+    np.testing.assert_allclose(cosines_of(ours, theirs), [1, 0, 0.96, 1])

@@ -118,6 +118,14 @@ def test_a_configuration_survives_json() -> None:
             "relative_distance must be above relative_buckets // 4",
         ),
         ({"rotary_base": 9.0, "cross_attention": "alone"}, "rotary_base must be None where there is cross"),
+        (
+            {"rotary_base": 9.0, "rotary_frequencies": [1.0, float("nan")]},
+            "rotary_frequencies must be finite, were (1.0, nan)",
+        ),
+        (
+            {"relative_buckets": 8, "relative_distance": 2**40},
+            "relative_distance must be at most 1,048,576, was 1,099,511,627,776",
+        ),
         ({"embedding_width": 4}, "embedding_width needs vocabulary"),
         ({"token_dropout_id": 4}, "token_dropout_id needs vocabulary"),
         (
@@ -148,7 +156,9 @@ def test_bad_values_are_named(fields: dict[str, Any], message: str) -> None:
         ({"dense": 3}, "dense must be a list of layers, was 3"),
         ({"dense": [3]}, "dense[0] must be an object, was 3"),
         ({"dense": [{"width": 4, "bias": 1}]}, "dense[0]: bias must be true or false, was 1"),
-        ({"dense": [{"size": 4}]}, "dense[0]: "),
+        ({"dense": [{"size": 4}]}, "dense[0]: there is no field 'size', only width, activation, "),
+        ({"dense": [{"bias": True}]}, "dense[0]: width must be given"),
+        ({"rotary_base": 9.0, "rotary_frequencies": 3}, "rotary_frequencies must be numbers, was 3"),
         ({"classifier": "a"}, "classifier must be an object, was 'a'"),
         ({"classifier": {"labels": "ab"}}, "classifier: labels must be strings, were 'ab'"),
     ],

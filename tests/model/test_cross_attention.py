@@ -216,3 +216,19 @@ def test_other_encoders_take_no_memory() -> None:
     mine = Encoder(EncoderConfig(d_model=D, heads=H, layers=1))
     with pytest.raises(ValueError, match="memory must be None: this encoder has no cross_attention"):
         mine(torch.zeros(2, 4, D), memory=torch.zeros(2, 4, D))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"cross_attention": "alone"}, {"cross_attention": "after_self", "feed_forward": F}]
+)
+@pytest.mark.parametrize("left_out", ["lengths", "memory_lengths"])
+def test_lengths_of_one_side_alone(fields: dict[str, Any], left_out: str) -> None:
+    mine = encoder(**fields)
+    query, memory = torch.randn(2, 5, D), torch.randn(2, 3, D)
+    lengths = {"lengths": torch.tensor([2, 5]), "memory_lengths": torch.tensor([3, 1])}
+    whole = lengths | {left_out: torch.full((2,), 5 if left_out == "lengths" else 3)}
+    del lengths[left_out]
+
+    torch.testing.assert_close(
+        mine(query, memory=memory, **lengths).output, mine(query, memory=memory, **whole).output
+    )

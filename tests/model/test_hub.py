@@ -59,7 +59,8 @@ def test_what_has_been_downloaded_needs_no_network(cache: Path) -> None:
     assert local_checkpoint(Path("org/name@v1")) == snapshot
 
 
-def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weights", [True, False])
+def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch, weights: bool) -> None:
     from huggingface_hub.utils._paths import filter_repo_objects
 
     asked: list[Any] = []
@@ -87,18 +88,16 @@ def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
 
-    assert local_checkpoint(Path("org/na.me@refs/pr/1")) == Path("/there")
+    assert local_checkpoint(Path("org/na.me@refs/pr/1"), weights=weights) == Path("/there")
     assert asked[0] == ("org/na.me", "refs/pr/1")
-    assert asked[1] == [
+    assert [name for name in asked[1] if not name.endswith(".safetensors")] == [
         "config.json",
         "1_Pooling/config.json",
-        "model.safetensors",
-        "2_Dense/model.safetensors",
-        "model-00001-of-00002.safetensors",
         "vocab.txt",
         "sentencepiece.bpe.model",
         "tokenizer.json",
     ]
+    assert sum(name.endswith(".safetensors") for name in asked[1]) == (3 if weights else 0)
 
 
 def test_other_failures_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

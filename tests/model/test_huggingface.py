@@ -301,6 +301,7 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
             MODERNBERT | {"global_attn_every_n_layers": 0},
             "global_attn_every_n_layers must be at least 1, was 0",
         ),
+        (MODERNBERT | {"num_hidden_layers": 10**12}, "num_hidden_layers must be at most 10,000, was 1,000,"),
         (MODERNBERT | {"sliding_window": 5}, "sliding_window must be 64, was 5"),
         (
             MODERNBERT | {"rope_scaling": {"rope_type": "yarn"}},
