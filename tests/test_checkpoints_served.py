@@ -25,7 +25,7 @@ from tests.checkpoints import (
 )
 from tests.servers import quick_settings, serving
 
-from polyhead_client import Client
+from polyhead_client import Client, InvalidRequest
 from polyhead_export import Built, export_family, from_checkpoint
 from polyhead_model.config import Activation, Pooling
 
@@ -201,6 +201,11 @@ def test_a_request_may_name_another_prompt(row: Trained, references: dict[str, A
         np.testing.assert_allclose(pooled, model.encode(sentences, prompt_name=name), rtol=1e-5, atol=1e-5)
     without: Any = client.encode(sentences, model=row.name, prompt_name="").pooled
     np.testing.assert_allclose(without, model.encode(sentences, prompt=""), rtol=1e-5, atol=1e-5)
+
+
+def test_a_prompt_of_an_encoder_without_prompts_is_refused(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="must be left out: this model has none, was 'query'"):
+        client.encode("a cat", model="classifier-roberta", prompt_name="query")
 
 
 @pytest.mark.parametrize("dialect", CLASSIFIERS)

@@ -11,12 +11,14 @@ import grpc
 import numpy as np
 import pytest
 import torch
+from tests.load.sweep.synthetic import a_plan
 from tests.server.conftest import Running, running
 from tests.servers import quick_settings
 
 from polyhead_client import Client, InvalidRequest
 from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
+from polyhead_load.sweep.warm_up import warm_up
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
@@ -364,12 +366,22 @@ def test_arrays_keep_their_padding_and_large_batches_are_split(models: Path) -> 
             progress=lambda done, total: seen.append((done, total)),
         )
         mixed = client.encode(list(query), memory=memory, model="cross", attention=[0])
+        ragged = [row[:s] for row, s in zip(memory, (2, 5, 8, 1, 3), strict=True)]
+        masks = [np.tri(3, len(row), dtype=np.bool_) for row in ragged]
+        listed = client.encode(query, memory=ragged, memory_mask=masks, model="decoder", cross_attention=[1])
     assert seen[-1] == (5, 5)
     assert len(seen) == 3
     assert result.attention is not None
     assert result.attention[1].shape == (5, H, 3, 8)
     assert mixed.attention is not None
     assert [each.shape for each in mixed.attention[0]] == [(H, 3, 8)] * 5
+    assert listed.cross_attention is not None
+    assert listed.cross_attention[1].shape == (5, H, 3, 8)
+    for row, (own, mask) in enumerate(zip(ragged, masks, strict=True)):
+        output, _, cross = reference("decoder", query[row], memory=own, memory_mask=mask)
+        np.testing.assert_allclose(listed.output[row], output, atol=1e-5)
+        np.testing.assert_allclose(listed.cross_attention[1][row, ..., : len(own)], cross[1], atol=1e-5)
+        assert not listed.cross_attention[1][row, ..., len(own) :].any()
     for row, (t, s) in enumerate(zip(lengths, memory_lengths, strict=True)):
         if t:
             output, attention, _ = reference(
@@ -378,6 +390,10 @@ def test_arrays_keep_their_padding_and_large_batches_are_split(models: Path) -> 
             np.testing.assert_allclose(result.output[row, :t], output, atol=1e-5)
             np.testing.assert_allclose(result.attention[1][row, :, :t], attention[1], atol=1e-5)
         assert not result.output[row, t:].any()
+
+
+def test_a_sweep_warms_up_what_has_a_memory(client: Client) -> None:
+    assert warm_up(client, a_plan(model="cross", tokens=5), most_seconds=0.1).requests >= 6
 
 
 def test_concurrent_calls_get_their_own_results(client: Client) -> None:

@@ -195,7 +195,10 @@ def test_pictures_and_reports_leave_out_what_is_gone(
     (sequence,) = json.loads(as_json(encoding, TEXTS[:1], {}, top=1, special=True))["sequences"]
     assert {edge["head"] for edge in sequence["attention"]["1"]} == {1, 2}
     print_report(encoding, TEXTS[:1], {}, top=1, special=True)
-    assert capsys.readouterr().out.count("pruned") == 1 + 2  # the model, and its heads
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    heads = [words for words in lines if words and words[0].isdecimal() and len(words) > 1]
+    assert [words[0] for words in heads[:HEADS]] == ["0", "1", "2", "3"]
+    assert [words[0] for words in heads if words[1] == "pruned"] == ["0", "3"]
 
 
 def test_fractions_go_by_gradient_and_by_scores(

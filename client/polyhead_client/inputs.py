@@ -258,6 +258,8 @@ def _with_memory(batch: Batch, queries: Sequences, memory: Any, lengths: Any, ma
         fields.append(_field(MEMORY_LENGTHS, "INT32", memories.own_lengths))
     if mask is not None:
         fields.append(_field(MEMORY_MASK, "BOOL", queries.mask(MEMORY_MASK, mask, memories)))
+    if is_list and batch.form is InputForm.ARRAY:  # arrays of results have one S, also if they are split
+        fields = [replace(field, rows=pad(field.rows)) for field in fields]
     own_lengths = memories.own_lengths if is_list else None
     return replace(batch.with_fields(*fields), memory_lengths=own_lengths)
 

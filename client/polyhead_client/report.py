@@ -80,15 +80,12 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
     table.add_column("head", justify="right")
     table.add_column("token → token it attends to, weight")
     found = edges_of(encoding, index, layer, top=top, special=special, cross=cross)
-    for head, edges in found.items():
+    for head in encoding.heads or ():
         line = "   ".join(
             f"{labels.get(edge.query, edge.query)} → {labels.get(edge.key, edge.key)} {edge.weight:.2f}"
-            for edge in edges
+            for edge in found.get(head, ())
         )
-        table.add_row(str(head), Text(line))
-    for head in encoding.heads or ():
-        if encoding.is_pruned(layer, head):
-            table.add_row(str(head), "pruned")
+        table.add_row(str(head), Text("pruned" if encoding.is_pruned(layer, head) else line))
     return table
 
 

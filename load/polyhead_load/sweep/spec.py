@@ -35,7 +35,7 @@ Dimension = Literal["family", "tokens", "batch", "attention"]
 
 DIMENSIONS: tuple[Dimension, ...] = ("family", "tokens", "batch", "attention")
 
-Encoder: TypeAlias = Mapping[str, bool | int | float | str]
+Encoder: TypeAlias = Mapping[str, bool | int | float | str | list[Any] | dict[str, Any]]
 
 _FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _PRESETS = files("polyhead_load.sweep") / "presets"
@@ -170,7 +170,9 @@ def _check_encoder(encoder: Encoder) -> Encoder:
     return encoder
 
 
-EncoderFields = Annotated[dict[str, bool | int | float | str], AfterValidator(_check_encoder)]
+EncoderFields = Annotated[
+    dict[str, bool | int | float | str | list[Any] | dict[str, Any]], AfterValidator(_check_encoder)
+]
 
 
 class Gates(_Table):
@@ -279,7 +281,7 @@ class Sweep(_Table):
             case "batch":
                 return [str(batch) for batch in self.batch]
 
-    def encoder_of(self, family: str) -> dict[str, bool | int | float | str]:
+    def encoder_of(self, family: str) -> dict[str, Any]:
         """Return the family's fields; empty where it must exist already."""
         return {**self.encoder, **self.families[family]}
 

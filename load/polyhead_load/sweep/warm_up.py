@@ -4,6 +4,7 @@ Shape letters: B batch, T tokens, D d_model.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from polyhead_client import Client, ModelInfo
 from polyhead_load.contents import draw_lengths, token_ids, vectors
 from polyhead_load.plan import Lengths, LoadPlan
-from polyhead_proto.names import X
+from polyhead_proto.names import QUERY, X
 
 _WINDOWS = 3
 _WINDOW_SECONDS = 0.3
@@ -77,16 +78,18 @@ def _drawn(tokens: Lengths, seed: int) -> list[int]:
     return [max(1, round(tokens.median)), *sorted(set(drawn))]
 
 
-def _call(client: Client, plan: LoadPlan, inputs: Any) -> float:
+def _call(client: Client, plan: LoadPlan, inputs: Mapping[str, Any]) -> float:
     """Call once; return the seconds that it took."""
     sent = time.perf_counter()
-    client.encode(inputs, model=plan.model, timeout=plan.timeout_seconds, **plan.selection)
+    client.encode(**inputs, model=plan.model, timeout=plan.timeout_seconds, **plan.selection)
     return time.perf_counter() - sent
 
 
-def _inputs(info: ModelInfo, plan: LoadPlan, tokens: int) -> Any:
-    """Return vectors [B, T, D] or token ids [B, T] with random contents."""
+def _inputs(info: ModelInfo, plan: LoadPlan, tokens: int) -> Mapping[str, Any]:
+    """Return vectors [B, T, D] or token ids [B, T] with random contents; with a memory as long, if needed."""
     random, lengths = np.random.default_rng(plan.seed), [tokens] * plan.batch
-    if X in info.inputs:
-        return vectors(lengths, info.inputs[X].shape[-1], random)
-    return token_ids(lengths, info.vocabulary or 1, random)
+    for main in (X, QUERY):
+        if main in info.inputs:
+            names = ("inputs", "memory") if main == QUERY else ("inputs",)
+            return {name: vectors(lengths, info.inputs[main].shape[-1], random) for name in names}
+    return {"inputs": token_ids(lengths, info.vocabulary or 1, random)}

@@ -109,11 +109,9 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> str:
     if name is None:
         return tokenizer.prompt
     if name and name not in tokenizer.prompts:
-        known = f"{listed(sorted(tokenizer.prompts))}; or" if tokenizer.prompts else "as this model has none,"
-        raise InvalidRequestError(
-            f"parameter {PROMPT_NAME} of the request must be one of {known} empty for no prompt, "
-            f"was {quoted(name)}"
-        )
+        names = listed(sorted(tokenizer.prompts))
+        must = f"be one of {names}; or empty for no prompt" if names else "be left out: this model has none"
+        raise InvalidRequestError(f"parameter {PROMPT_NAME} of the request must {must}, was {quoted(name)}")
     return tokenizer.prompts.get(name, "")
 
 

@@ -55,6 +55,15 @@ def test_what_is_missing_is_exported_once(tmp_path: Path) -> None:
     assert export.calls[0][export.calls[0].index("--seed") + 1] == "5"
 
 
+def test_fields_may_be_lists(tmp_path: Path) -> None:
+    pruned = {**DESCRIBED, "kept_heads": [[1]]}
+    sweep = small_sweep(families={"a": pruned})
+
+    for _ in range(2):  # exported, and found again
+        provided = provide(sweep, tmp_path, export=Exporter(), available=lambda: PLENTY)
+        assert provided.families["a"].encoder.kept_heads == ((1,),)
+
+
 def test_what_is_there_needs_no_description(repository: Path) -> None:
     provided = provide(small_sweep(), repository, export=failing, available=lambda: PLENTY)
 

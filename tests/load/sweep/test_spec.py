@@ -26,14 +26,14 @@ def test_encoders_of_presets_can_be_built(name: str) -> None:
     _, sweep = read_sweep(name)
 
     for family in sweep.families:
-        EncoderConfig(**sweep.encoder_of(family))  # type: ignore[arg-type]
+        EncoderConfig(**sweep.encoder_of(family))
 
 
 def test_the_models_are_those_that_the_model_package_knows() -> None:
     _, sweep = read_sweep("models")
 
     for family in sweep.families:
-        encoder = EncoderConfig(**sweep.encoder_of(family))  # type: ignore[arg-type]
+        encoder = EncoderConfig(**sweep.encoder_of(family))
         assert encoder == dataclasses.replace(PRESETS[family], vocabulary=1000)
 
 
