@@ -200,8 +200,8 @@ def check_precision(precision: str, device: Device) -> None:
 def flush_denormals() -> None:
     """Let this thread, and those that it starts from now on, take denormal numbers for zero.
 
-    Onnxruntime's softmax gives masked keys weights of about 4e-39, which are denormal, and a CPU multiplies by
-    them slowly. Onnxruntime sets the mode once, where a process opens its first session.
+    Onnxruntime's softmax gives masked keys weights of about 4e-39, which are denormal, and a CPU multiplies
+    by them slowly. Onnxruntime sets the mode once, where a process opens its first session.
     """
     options = ort.SessionOptions()
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
