@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,6 +95,19 @@ def server(models: Path) -> Iterator[Running]:
 def client(server: Running) -> Iterator[Client]:
     with Client(server.address) as one:
         yield one
+
+
+def test_the_page_shows_what_works(server: Running) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "client.md").read_text()
+    code = next(each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "memory" in each)
+    for shown, ours in {"127.0.0.1:8001": server.address, "decoder-block": "decoder", "768": f"{D}"}.items():
+        code = code.replace(shown, ours)
+    names: dict[str, Any] = {}
+
+    exec(code, names)
+
+    assert names["result"].attention[0].shape == (H, 3, 5)
+    assert names["both"].cross_attention[0][1].shape == (H, 3, 9)
 
 
 def open_engine(models: Path, name: str, graph: str) -> tuple[Engine, Signature]:

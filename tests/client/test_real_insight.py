@@ -149,7 +149,7 @@ def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -
 
 
 def test_the_page_shows_what_works(address: str) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    code, _of_cross_attention = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
 
     exec(code.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)

@@ -316,5 +316,5 @@ def test_replacement_takes_the_place_of_the_old(repository: Path, tmp_path: Path
 
     export_family(Encoder(SMALL), "tiny", tmp_path, if_exists="replace")
 
-    assert manifest_of(tmp_path / "tiny" / "1")["encoder"] == dataclasses.asdict(SMALL)
+    assert EncoderConfig(**manifest_of(tmp_path / "tiny" / "1")["encoder"]) == SMALL
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
