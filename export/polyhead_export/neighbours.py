@@ -62,14 +62,15 @@ def measure_neighbours(
     deviations: dict[str, dict[str, float]] = {}
     for kind in kinds:
         graph = folder / kind.file
+        # No name for the session: two at once would hold the weights twice.
         if precision not in IN_16_BITS:
-            session = open_session(graph)
+            measured = _measure(open_session(graph), config, kind)
         else:
             with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
                 file = Path(place) / kind.file
                 ir.save(widen(ir.load(graph), rounding=True), file, external_data="weights.bin")
-                session = open_session(file)
-        deviations[kind.name] = measured = _measure(session, config, kind)
+                measured = _measure(open_session(file), config, kind)
+        deviations[kind.name] = measured
         output, value = max(measured.items(), key=lambda item: item[1])
         if not value <= LIMIT:
             raise ParityError(
