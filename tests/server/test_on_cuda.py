@@ -22,7 +22,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     seen: list[Options] = []
 
     class Session(ort.InferenceSession):  # type: ignore[misc]
-        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any]) -> None:
+        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any], **_: object) -> None:
             super().__init__(path, options, [CPU])
             (provider, settings), fallback = providers
             assert (provider, fallback) == (CUDA, CPU)

@@ -25,7 +25,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     seen: list[list[Any]] = []
 
     class Session(ort.InferenceSession):  # type: ignore[misc]
-        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any]) -> None:
+        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any], **_: object) -> None:
             super().__init__(path, options, [CPU])
             seen.append(providers)
 

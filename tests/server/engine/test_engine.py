@@ -172,7 +172,7 @@ def test_a_session_that_fell_back_to_another_device_is_refused(
     monkeypatch.setattr(
         ort,
         "InferenceSession",
-        lambda path, options, providers: real(path, options, [CPU]),
+        lambda path, options, **_: real(path, options, [CPU]),
     )
 
     with pytest.raises(DeviceError, match="must run on CUDAExecutionProvider"):
@@ -185,7 +185,9 @@ def test_a_graph_that_is_on_the_device_in_part_is_refused(
     class Session(ort.InferenceSession):  # type: ignore[misc]
         """Says that it is on CUDA; its nodes say where they are."""
 
-        def __init__(self, path: str, options: ort.SessionOptions, providers: list[object]) -> None:
+        def __init__(
+            self, path: str, options: ort.SessionOptions, providers: list[object], **_: object
+        ) -> None:
             super().__init__(path, options, [CPU])
 
         def get_providers(self) -> list[str]:

@@ -147,7 +147,7 @@ def test_a_wrong_tokeniser_fails_its_family(models: Path) -> None:
     failed = [one for one in results(models).values() if isinstance(one, Failed)]
 
     assert [one.name for one in failed] == ["tiny-tokens", "tiny-tokens.attention"]
-    assert "2 special tokens" in failed[0].reason
+    assert "3 special tokens to each pair" in failed[0].reason
 
 
 def test_sixteen_bits_are_not_for_the_cpu(models: Path) -> None:
