@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 # would come last.
 TEST_PROCESSES ?= 2
 
-# The tested set of versions; `make constraints` renews it.
-PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
+# The tested set of versions; `make constraints` renews it. Little of what is installed is imported, so nothing is
+# compiled ahead.
+PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers agreement gpu-check soak overload proto constraints clean
@@ -117,13 +118,12 @@ $(VENV)/dev: $(VENV)/runtime
 # where it can be installed; its tests are skipped elsewhere.
 $(TRITON_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(TRITON_VENV)
-	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc]' --editable .
+	$(TRITON_VENV)/bin/pip install --quiet --no-compile --disable-pip-version-check 'tritonclient[grpc]' --editable .
 	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: 'perf-analyzer>=2.59' 2>/dev/null \
 		|| echo "perf_analyzer is left out: it wants Linux on x86-64 with glibc 2.38 or newer"
 	touch $@
 
-# kserve wants protobuf below 7, too, and cannot be imported beside tritonclient. Little of what it installs is
-# imported, so nothing is compiled ahead.
+# kserve wants protobuf below 7, too, and cannot be imported beside tritonclient.
 $(KSERVE_VENV)/ready:
 	$(PYTHON) -m venv $(KSERVE_VENV)
 	$(KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile 'kserve; python_version < "3.14"'
