@@ -156,8 +156,8 @@ def main() -> int:
                 {
                     "heads removed": f"{round(fraction * heads)} of {heads}",
                     "by": by,
-                    "least cosine": f"{drift.least_cosine:.3f}",
-                    "mean cosine": f"{drift.mean_cosine:.4f}",
+                    "least cosine": f"{drift.cosine.least:.3f}",
+                    "mean cosine": f"{drift.cosine.mean:.4f}",
                     "largest difference": f"{drift.largest_difference:.3f}",
                     f"neighbours moved, of {len(nearest)}": int((_neighbours(one, others) != nearest).sum()),
                     "heads left": " ".join(

@@ -83,7 +83,7 @@ def test_the_manifest_says_what_was_pruned(models: Path) -> None:
     assert {tuple(head) for head in pruning["removed"]} == REMOVED
     drift = pruning["drift"]
     assert drift["output"] == "pooled"
-    assert -1 <= drift["least_cosine"] <= drift["mean_cosine"] < 0.9999
+    assert -1 <= drift["cosine"]["least"] <= drift["cosine"]["mean"] < 0.9999
     assert 0 < drift["largest_difference"] < 2
     assert all(value <= 1e-5 for graph in manifest["parity"]["graphs"].values() for value in graph.values())
 

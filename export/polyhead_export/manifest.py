@@ -129,7 +129,7 @@ def _describe_pruning(pruning: Pruning) -> dict[str, Any]:
         if importance is None
         else [[value if math.isfinite(value) else None for value in layer] for layer in importance.tolist()],
         "inputs": pruning.inputs,
-        "drift": dataclasses.asdict(pruning.drift),
+        "drift": dataclasses.asdict(pruning.drift) | {"cosine": pruning.drift.cosine._asdict()},
     }
 
 

@@ -28,7 +28,7 @@ _SIZES = ((1, 1), (2, 5), (5, 2), (3, 33), (1, 128))
 
 
 class Cosine(NamedTuple):
-    """The cosines of vectors with what they would be in fp32."""
+    """The cosines of vectors with what they would be in fp32, or without pruning."""
 
     least: float
     mean: float

@@ -191,7 +191,7 @@ def _sentences(pruning: "Pruning", spared: "tuple[Head, ...]", heads: int) -> li
     vectors = {"logits": "logits", "pooled": "pooled vectors", "output": "token vectors"}[drift.output]
     sentences.append(
         f"on {pruning.inputs}, the {vectors} have a cosine with those before of at least "
-        f"{drift.least_cosine:.4f}, {drift.mean_cosine:.4f} in the mean; single numbers differ by up to "
+        f"{drift.cosine.least:.4f}, {drift.cosine.mean:.4f} in the mean; single numbers differ by up to "
         f"{drift.largest_difference:.1e}"
     )
     return sentences

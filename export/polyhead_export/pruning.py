@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export.errors import ExportError
-from polyhead_export.parity import cosines_of
+from polyhead_export.parity import Cosine, cosines_of
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
 from polyhead_model.pruning import Head, choose_heads, gradient_importance, rank_heads, run_encoder
 
@@ -26,8 +26,7 @@ class PruningDrift:
 
     output: Literal["logits", "pooled", "output"]
     """The output: the logits of the sequences, or else their pooled vectors, or else all tokens' vectors."""
-    least_cosine: float
-    mean_cosine: float
+    cosine: Cosine
     largest_difference: float
     """Of single numbers."""
 
@@ -178,8 +177,7 @@ def measure_pruning_drift(
     every = np.concatenate(cosines)
     return PruningDrift(
         output="logits" if config.classifier else "pooled" if config.pooling else "output",
-        least_cosine=float(every.min()),
-        mean_cosine=float(every.mean()),
+        cosine=Cosine(float(every.min()), float(every.mean())),
         largest_difference=largest,
     )
 

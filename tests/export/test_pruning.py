@@ -40,5 +40,5 @@ def test_the_drift_of_a_single_logit_has_a_direction() -> None:
     drift = measure_pruning_drift(encoder, pruned, random_batches(config, seed=0))
 
     assert drift.output == "logits"
-    assert -0.999 < drift.least_cosine <= drift.mean_cosine < 0.999
+    assert -0.999 < drift.cosine.least <= drift.cosine.mean < 0.999
     assert drift.largest_difference > 0.01
