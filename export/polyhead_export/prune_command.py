@@ -62,7 +62,8 @@ def prune(
     preset
         A named configuration; `polyhead describe` lists them.
     checkpoint
-        A Hugging Face folder of an encoder (safetensors).
+        A Hugging Face folder of an encoder (safetensors); or its name on the Hugging Face hub, ORG/NAME or
+        ORG/NAME@REVISION, to be downloaded.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     name
