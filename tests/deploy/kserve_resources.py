@@ -14,7 +14,7 @@ KSERVE: Any = importlib.import_module("kserve.models")
 KUBERNETES: Any = importlib.import_module("kubernetes.client.models")
 
 GROUP = "serving.kserve.io/"
-SCALARS = {"str": str, "int": int, "bool": bool, "float": (int, float)}
+SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": (int, float)}
 
 
 def problems(value: Any, kind: str, path: str) -> list[str]:
@@ -28,7 +28,7 @@ def problems(value: Any, kind: str, path: str) -> list[str]:
     if match := re.fullmatch(r"(?i:(list)|dict)[\[(](?:str, )?(.+)[\])]", kind):
         if not isinstance(value, list if match[1] else dict):
             return [f"{path} must be {kind}, was {value!r}"]
-        items = enumerate(value) if match[1] else value.items()
+        items = enumerate(value) if isinstance(value, list) else value.items()
         return [found for key, item in items for found in problems(item, match[2], f"{path}.{key}")]
     # Where kserve has a model of this name, kubernetes' has its package before it.
     kind = re.sub(r"^K8sIoApi[A-Z][a-z]+(?=V\d)", "", kind)
