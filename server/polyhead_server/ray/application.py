@@ -50,7 +50,7 @@ class Arguments(BaseModel):
     families: tuple[str, ...] = ()
     """The families to serve; none is all that the repository holds when the application is deployed."""
     replicas: Annotated[int, Field(ge=1)] = 1
-    """Of each family. `deployments` in the config file sets this, and autoscaling, for single families."""
+    """Of each family, and of the entrance. `deployments` in the config file sets it for single ones."""
     cpus: Annotated[float, Field(gt=0)] = 1
     """Of each replica, and so its threads."""
     gpus: Annotated[float, Field(ge=0)] = 0
@@ -83,7 +83,7 @@ def application(
     Args:
         settings: How replicas run.
         families: The families to serve.
-        replicas: Of each family.
+        replicas: Of each family, and of the entrance.
         cpus: Of each replica.
         gpus: Of each replica.
 
@@ -105,6 +105,7 @@ def application(
     handles = {name: replica.options(name=name).bind(settings, name) for name in families}
     ingress = serve.deployment(Ingress).options(
         name=INGRESS,
+        num_replicas=replicas,
         max_ongoing_requests=_MOST_ONGOING * len(families),
         ray_actor_options={"num_cpus": 0},
         **common,
