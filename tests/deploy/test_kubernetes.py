@@ -357,6 +357,8 @@ def test_the_gateway_reaches_the_service_and_limits_nothing(target: str) -> None
         (route["kind"], route["metadata"]["name"])
     ]
     assert policy["spec"]["timeout"]["http"] == {"requestTimeout": "0s", "maxStreamDuration": "0s"}
+    # The server's own rejections reach the client, which waits for as long as they say.
+    assert policy["spec"]["retry"]["retryOn"] == {"triggers": ["connect-failure", "refused-stream"]}
     assert {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": parent["namespace"]}}
     } in callers
