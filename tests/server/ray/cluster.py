@@ -1,46 +1,47 @@
-"""Two nodes of Ray on this machine that serve a repository: `cluster.py MODELS PORT`.
+"""Two nodes of Ray on this machine, driven by lines on standard input.
 
-It does what the lines on its standard input say, and answers each with `done`.
+It prints `started` when Ray runs. `deploy FILE` deploys a Serve config file, `end` ends the second node as if its
+machine had failed; each is answered with `done`. Everything stops when the input ends.
 """
 
+import os
 import sys
-import tempfile
+import time
 
 import ray
 from ray import serve
 from ray.cluster_utils import Cluster
-
-from polyhead_server.ray.application import INGRESS, Arguments, build
-from polyhead_server.ray.services import SERVICES
+from ray.serve.scripts import cli
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
+QUICK = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # By default Ray takes 10 to 20 s to notice that a node is gone.
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "2",
+}
 
 
-def deploy(models: str, **settings: str | float) -> None:
-    """Deploys the application, or what has changed of it: one replica of everything on each node."""
-    app = build(Arguments(models=models, replicas=2, settings=settings))
-    serve.run(app, name="polyhead")
+def deploy(file: str) -> None:
+    """Deploys an application and waits until it is as the file says."""
+    cli.main(["run", "--non-blocking", file], standalone_mode=False)
+    while (status := serve.status().applications["polyhead"]).status != "RUNNING":
+        assert status.status != "DEPLOY_FAILED", status.message
+        time.sleep(0.2)
 
 
-def main(models: str, port: int) -> None:
-    """Serves until standard input ends."""
-    cluster = Cluster(
-        initialize_head=True, connect=False, head_node_args={**NODE, "include_dashboard": False}
-    )
+def main() -> None:
+    """Starts the nodes, and does as told."""
+    os.environ.update(QUICK)
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     second = cluster.add_node(**NODE)
-    ray.init(address=cluster.address, log_to_driver=True)
-    serve.start(
-        proxy_location="EveryNode",
-        http_options={"host": "127.0.0.1", "port": 0},
-        grpc_options={"port": port, "grpc_servicer_functions": SERVICES},
-    )
-    deploy(models)
-    print("done", flush=True)
+    ray.init(address=cluster.address, namespace="serve")
+    print("started", flush=True)
     for line in sys.stdin:
-        if line == "end the second node\n":
+        if line.startswith("deploy"):
+            deploy(line.removeprefix("deploy").strip())
+        else:
             cluster.remove_node(second, allow_graceful=False)
-        elif line == "deploy again\n":
-            deploy(models, max_batch_size=8)
         print("done", flush=True)
     serve.shutdown()
     ray.shutdown()
@@ -48,4 +49,4 @@ def main(models: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main()
