@@ -354,7 +354,7 @@ def targets(compared: Sequence[Compared]) -> list[Condition]:
         p50 = {each.name: median(each.ratios(1, "p50_ms")) for each in one_replica}
         found.append(
             Condition(
-                name=f"Ray Serve, one replica, one in flight: p50 ≤ {_LATENCY:g} × {PLAIN}'s, the better path",
+                name=f"Ray Serve, one replica, one in flight: p50 ≤ {_LATENCY:g} × {PLAIN}'s, either path",
                 holds=min(p50.values()) <= _LATENCY,
                 seen=", ".join(f"{ratio:.2f} ({name})" for name, ratio in p50.items()),
             )
