@@ -18,7 +18,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers scaling agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +81,9 @@ peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measu
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
+
+scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
+	$(BIN)/python benchmarks/scaling.py
 
 agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
 	$(BIN)/python benchmarks/agreement.py
