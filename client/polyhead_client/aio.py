@@ -49,7 +49,7 @@ def _awaited(
 
 
 class AsyncClient:
-    """A client of a polyhead server for asyncio, with the methods of `Client` as coroutines.
+    """A client of polyhead servers for asyncio, with the methods of `Client` as coroutines.
 
     ```
     async with AsyncClient() as client:
@@ -72,7 +72,8 @@ class AsyncClient:
         """Prepare a client; the first call connects, and binds it to the running event loop.
 
         Args:
-            target: `host:port`, `unix:/path`, or another gRPC name, such as `dns:///host:port`.
+            target: One server, `host:port` or `unix:/path`. Or several, which take turns: a DNS name with
+                the addresses of all, `dns:///name:port`, or `ipv4:10.0.0.1:8001,10.0.0.2:8001`.
             timeout: The default timeout of an operation in seconds; None means no limit.
             patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
                 restarts, or is full). Otherwise calls are retried three times, within about a second.
