@@ -152,7 +152,8 @@ class Ingress:
         most = self._settings.max_request_bytes
         if len(request) > most:
             raise TooLargeError(
-                f"a request must have at most {most} bytes, had {len(request)}: send fewer or shorter sequences"
+                f"a request must have at most {most} bytes, had {len(request)}: "
+                "send fewer or shorter sequences"
             )
         _, (names,) = split(split_infer(request).head, _NAME)
         return str(names[-1], "utf-8", "replace") if names else ""

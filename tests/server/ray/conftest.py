@@ -5,7 +5,9 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -13,6 +15,9 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+
+with suppress(ImportError), warnings.catch_warnings(action="ignore"):  # it warns when it is imported
+    import ray.serve  # noqa: F401
 
 CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 FAMILIES = ("tiny", "tiny-tokens")
@@ -105,10 +110,8 @@ class RayCluster:
         except subprocess.TimeoutExpired:
             self._process.kill()
         for process in left:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                pass
         self._reader.join()
         self._process.stdout.close()
         self._log.close()

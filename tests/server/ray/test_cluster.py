@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,10 @@ def request(model: str = "tiny", x: Any = X, output: str = "output") -> pb.Model
     )
 
 
+def trailers(error: Any) -> dict[str, Any]:
+    return dict(error.trailing_metadata())
+
+
 class Load:
     """Callers of both families: some that retry, some that do not."""
 
@@ -97,7 +101,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        work = [
+        work: list[tuple[Callable[..., None], tuple[str, ...]]] = [
             (self.retrying, ("tiny",)),
             (self.retrying, ("tiny-tokens",)),
             (self.once, ()),
@@ -171,8 +175,8 @@ def test_errors_have_their_status_message_and_id(
         call(channel, "ModelInfer", wrong, metadata=[(REQUEST_ID, "mine")])
 
     assert caught.value.code().name == code
-    assert message in caught.value.details()
-    assert (REQUEST_ID, "mine") in [tuple(pair) for pair in caught.value.trailing_metadata()]
+    assert message in str(caught.value.details())
+    assert trailers(caught.value)[REQUEST_ID] == "mine"
 
 
 def test_what_is_not_served_on_ray_is_unimplemented(channel: grpc.Channel) -> None:
