@@ -31,6 +31,7 @@ def say(word: str) -> None:
 def deploy(file: str) -> None:
     """Deploys an application and waits until it is as the file says."""
     cli.main(["run", "--non-blocking", file], standalone_mode=False)
+    time.sleep(1)  # until Serve has begun
     while (status := serve.status().applications["polyhead"]).status != "RUNNING":
         assert status.status != "DEPLOY_FAILED", status.message
         time.sleep(0.2)
