@@ -323,7 +323,7 @@ async def _all(handle: Any, method: str, *arguments: object) -> list[Any]:
         answers = await handle.broadcast(method, *arguments).results_async(
             timeout_s=_ALL_REPLICAS_SECONDS, return_exceptions=True
         )
-    except TimeoutError:
+    except (TimeoutError, DeploymentUnavailableError):  # the latter while none has started
         return []
     return [answer for answer in answers if not isinstance(answer, BaseException)]
 
