@@ -24,8 +24,8 @@ def test_it_serves_behind_haproxy_what_can_be_loaded(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = shutil.copytree(repository, tmp_path / "models")
-    with (models / "tiny-masked" / "1" / "weights.bin").open("r+b") as weights:
-        weights.write(b"changed")
+    with (models / "tiny-masked" / "1" / "model.onnx").open("r+b") as graph:
+        graph.write(b"changed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
     monkeypatch.setenv("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "0")
@@ -42,8 +42,8 @@ def test_it_serves_behind_haproxy_what_can_be_loaded(
                 *("tiny", "tiny.attention", "tiny-tokens", "tiny-tokens.attention")
             }
             broken = {one.name: one.reason for one in index if one.state == "UNAVAILABLE"}
-            assert "weights.bin does not have the SHA-256" in broken["tiny-masked"]
-            with pytest.raises(grpc.RpcError, match=r"tiny-masked cannot be served: weights\.bin") as caught:
+            assert "model.onnx does not have the SHA-256" in broken["tiny-masked"]
+            with pytest.raises(grpc.RpcError, match=r"tiny-masked cannot be served: model\.onnx") as caught:
                 call(channel, "ModelInfer", request("tiny-masked"))
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert trailers(caught.value)[PUSHBACK] == "-1"
