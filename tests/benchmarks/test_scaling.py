@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from scaling import IN_FLIGHT, PLAIN, RAY, TWO_NODES, Compared, ScalingSample, Standing, page, targets
 
 
