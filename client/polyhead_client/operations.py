@@ -220,7 +220,7 @@ class Operations:
             if value is not None:
                 batch = batch.with_fields(per_head(_input(info, field), value, batch))
         # What is joined has one length, and a memory has another.
-        coalescer = self._coalescer if batch.memory_tokens is None else None
+        coalescer = None if batch.kind == QUERY else self._coalescer
         send = _request if coalescer is None else coalescer.encode
         started_ns = time.perf_counter_ns()
         try:

@@ -83,7 +83,10 @@ def scan_family(folder: Path | RemoteFolder) -> Scan:
         reason = f"its folder cannot be read: {error.strerror}"
         return [Broken(family=folder.name, version=0, reason=reason)]
     if not versions:
-        return [Broken(family=folder.name, version=0, reason="it has no version folder (1, 2, …)")]
+        reason = "it has no version folder (1, 2, …)"
+        if folder.name.isdecimal():
+            reason += "; if it is one itself, --models must be the folder above its family's"
+        return [Broken(family=folder.name, version=0, reason=reason)]
     return [_read(folder / str(version), folder.name, version) for version in versions]
 
 
