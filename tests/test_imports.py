@@ -49,6 +49,7 @@ ROOMS = {
     "transport": {"runtime", "inference", "repository", "observability"},
     "process": {"transport", "engine", "repository", "observability"},
     "workers": {"process", "engine", "observability"},
+    "ray": {"runtime", "transport", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
 """The server's rooms, folders or modules at its top, and what each may import. All may log and count."""
@@ -106,6 +107,12 @@ def test_rooms_of_the_server_import_along_the_arrows(room: str) -> None:
             package, _, inside = module.partition(".")
             if package == SERVER.name:
                 assert inside.split(".")[0] in allowed, f"{path} imports {module}"
+
+
+def test_ray_is_imported_in_its_own_room_alone() -> None:
+    for path, module in imported("server"):
+        if module.split(".")[0] == "ray":
+            assert path.parent == SERVER / "ray", f"{path} imports {module}"
 
 
 def test_every_room_of_the_server_has_its_arrows() -> None:

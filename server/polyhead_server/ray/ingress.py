@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from grpc_health.v1 import health_pb2
@@ -47,14 +48,15 @@ _GRACE_SECONDS = 1.0
 _SERVE_FAILED = (RayError, BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
 
 
-class Message(bytes):
+@dataclass(frozen=True, slots=True)
+class Message:
     """The bytes of a message, for Serve, which serialises what methods return."""
 
-    __slots__ = ()
+    content: bytes = b""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the bytes."""
-        return bytes(self)
+        return self.content
 
 
 class Ingress:
@@ -152,7 +154,8 @@ class Ingress:
         most = self._settings.max_request_bytes
         if len(request) > most:
             raise TooLargeError(
-                f"a request must have at most {most} bytes, had {len(request)}: send fewer or shorter sequences"
+                f"a request must have at most {most} bytes, had {len(request)}: "
+                "send fewer or shorter sequences"
             )
         _, (names,) = split(split_infer(request).head, _NAME)
         return str(names[-1], "utf-8", "replace") if names else ""
