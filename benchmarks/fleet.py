@@ -49,7 +49,9 @@ def _check(folder: RunFolder, repeat: int) -> Iterator[dict[str, Any]]:
             yield _row(folder, repeat, point, f"T = {point.tokens}", load=None)
 
 
-def _row(folder: RunFolder, repeat: int, point: LoadPoint, removed: str, *, load: str | None) -> dict[str, Any]:
+def _row(
+    folder: RunFolder, repeat: int, point: LoadPoint, removed: str, *, load: str | None
+) -> dict[str, Any]:
     row = {
         "repeat": repeat,
         "tokens": point.tokens,

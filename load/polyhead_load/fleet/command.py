@@ -107,7 +107,9 @@ def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]+)", text.strip())
     seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
     if not 0 < seconds < math.inf:
-        raise LoadError(f"--p99 must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}")
+        raise LoadError(
+            f"--p99 must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}"
+        )
     return seconds
 
 
@@ -137,5 +139,7 @@ def _run_folder(run: Path | None) -> "RunFolder":
     found = sorted(file.parent for file in _RUNS.glob("*/sweep.json"))
     if len(found) != 1:
         there = "it has none" if not found else f"it has {', '.join(str(path) for path in found)}"
-        raise SweepError(f"give the folder of a sweep's run: {_RUNS} must have one for it to be left out, {there}")
+        raise SweepError(
+            f"give the folder of a sweep's run: {_RUNS} must have one for it to be left out, {there}"
+        )
     return RunFolder(found[0])

@@ -21,7 +21,7 @@ from polyhead_server.scheduling.costs import Size
 
 _REPEATS = 4
 """Independent simulations of one rate; how their p99s differ gives its interval."""
-_REQUESTS = 3000
+_REQUESTS = 2000
 """Requests of each."""
 _DRAWN = 512
 """Lengths drawn from a distribution."""

@@ -24,7 +24,7 @@ _BEYOND = 0.05
 """How far, as a share of the capacity, a plan may go beyond what was measured without a warning."""
 _CALLERS = 2
 """Callers for each lane that keep it busy."""
-_DRAWN_RATES = 14
+_DRAWN_RATES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,10 @@ class Plan:
         lengths = " and ".join(str(each) for each in self.model.weights)
         yield f"run times as measured at T = {lengths}, batches as the server forms them"
         for point, ratio in self.model.checks().items():
-            predicted = "no other point to predict it from" if ratio is None else (
-                f"predicted from the other points: {_ms(ratio * point.p99.value)}"
+            predicted = (
+                "no other point to predict it from"
+                if ratio is None
+                else (f"predicted from the other points: {_ms(ratio * point.p99.value)}")
             )
             yield (
                 f"measured at T = {point.tokens}, {point.load} ({number(point.rate)}/s): "

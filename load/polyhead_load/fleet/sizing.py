@@ -8,9 +8,9 @@ from typing import Any
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.model import MachineModel, Prediction
 
-_STEPS = 9
+_STEPS = 8
 """Halvings of the range in which the largest rate is sought."""
-_ALONE = 0.02
+_ALONE = 0.001
 """Share of the capacity at which hardly any request meets another."""
 
 
@@ -67,9 +67,7 @@ def largest_rate(model: MachineModel, p99: float, most_share: float) -> tuple[Pr
     return best, "p99"
 
 
-def size_fleet(
-    model: MachineModel, *, rate: float, p99: float, most_share: float, spare: int = 0
-) -> Fleet:
+def size_fleet(model: MachineModel, *, rate: float, p99: float, most_share: float, spare: int = 0) -> Fleet:
     """Return the smallest fleet for a rate, with so many machines more as may fail.
 
     Args:

@@ -49,14 +49,18 @@ class _KnownBench(Bench):
         self.runs: dict[asyncio.Future[Any], tuple[float, float]] = {}
 
     def _seconds(self, entries: list[Entry]) -> float:
-        price = self.scheduler._running[id(entries)].session.costs.price(*joint([one.size for one in entries]))
+        price = self.scheduler._running[id(entries)].session.costs.price(
+            *joint([one.size for one in entries])
+        )
         seconds = price * float(np.exp(0.1 * self._random.standard_normal()))
         began = asyncio.get_running_loop().time()
         self.runs |= {entry.answer: (began, seconds) for entry in entries}
         return seconds
 
 
-def measure(tokens: int, requests: int, *, rate: float | None = None, callers: int = 1, seed: int = 0) -> Records:
+def measure(
+    tokens: int, requests: int, *, rate: float | None = None, callers: int = 1, seed: int = 0
+) -> Records:
     """What a generator would have recorded: at Poisson times, or of callers that wait for their answers."""
 
     async def run() -> Records:
