@@ -1,10 +1,9 @@
 """`make fleet`: whether `polyhead plan` predicts what a machine was measured to carry, and was not fitted to.
 
-Sweeps of one encoder at three lengths, one after the other. Of each, one measured point is removed (an open
-loop at a length), or all points of the middle length. What is left is planned with, and the removed point's p99
-is given as the limit: the plan's largest rate of a machine, by the rate at which that p99 was measured, should
-be 1. A rate is compared, not a p99, because machines are counted by it; near its capacity, a p99 that is twice as high
-is a rate that is a few percent higher.
+Sweeps of one encoder at three lengths. Of each, one measured point is removed (an open loop at a length), or
+all that was measured at the middle length. The plan is made from the rest, and the removed point's p99 is its
+limit. Its largest rate of a machine, by the rate at which that p99 was measured, should be 1. Rates are
+compared because machines are counted by them; near the capacity, twice the p99 is a few percent of the rate.
 """
 
 import argparse
@@ -85,8 +84,8 @@ def _page(result: dict[str, Any]) -> str:
         "",
         f"{made_with(result['fingerprint'])}: 384/12, two layers, {result['repeats']} sweeps.",
         "",
-        "The plan was not fitted to what was removed. Its limit is the removed point's p99; its largest rate, by the",
-        "rate that was measured, should be 1.",
+        "The plan was not fitted to what was removed. Its limit is the removed point's p99; its largest rate,",
+        "by the rate that was measured, should be 1.",
         "",
         *(f"- {line}" for line in result["summary"]),
         "",
@@ -96,7 +95,7 @@ def _page(result: dict[str, Any]) -> str:
                 "T": str(row["tokens"]),
                 "load": row["load"],
                 "removed": row["removed"],
-                "p99, ms": f"{row['p99_ms']['value']:.1f} ({row['p99_ms']['low']:.1f}–{row['p99_ms']['high']:.1f})",
+                "p99, ms": "{value:.1f} ({low:.1f}–{high:.1f})".format(**row["p99_ms"]),
                 "measured, requests/s": f"{row['rate']:.0f}",
                 "planned": "–" if row["predicted"] is None else f"{row['predicted']:.0f}",
                 "planned / measured": "–" if row["ratio"] is None else f"{row['ratio']:.2f}",

@@ -50,7 +50,7 @@ class Plan:
 
     def lines(self) -> Iterator[str]:
         """Yield the plan in sentences."""
-        fleet, measured, usual = self.fleet, self.measured, self.fleet.usual
+        fleet, usual = self.fleet, self.fleet.usual
         spare = f", of which {fleet.spare} may fail" if fleet.spare else ""
         yield (
             f"{fleet.machines:,} {_machines(fleet.machines)}{spare}: {number(fleet.rate)} requests/s, "
@@ -60,8 +60,8 @@ class Plan:
         if fleet.spare:
             yield f"if {fleet.spare} failed, each has {_describe(fleet.worst)}"
         yield (
-            f"a mean latency of {_ms(usual.mean)}: {_ms(usual.wait)} in the queue, {_ms(usual.run)} in the run, "
-            "the rest in transport, parsing and serialising"
+            f"a mean latency of {_ms(usual.mean)}: {_ms(usual.wait)} in the queue, {_ms(usual.run)} in the "
+            "run, the rest in transport, parsing and serialising"
         )
         yield (
             f"a machine can have {number(fleet.most.rate)} requests/s ({percent(fleet.most.share)} of its "
@@ -194,7 +194,7 @@ def draw_plan(plan: Plan) -> Plot:
         axis.plot(rates, [1e3 * each.p99.value for each in predictions], color="#D55E00", label="p99")
         low, high = ([1e3 * getattr(each.p99, end) for each in predictions] for end in ("low", "high"))
         axis.fill_between(rates, low, high, color="#D55E00", alpha=0.18, linewidth=0)
-        for place, (tokens, marker) in enumerate(zip(model.weights, "os", strict=False)):
+        for tokens, marker in zip(model.weights, "os", strict=False):
             points = [one.point for one in model.corrections if one.point.tokens == tokens]
             for name, colour in (("p50", "#0072B2"), ("p99", "#D55E00")):
                 axis.plot(

@@ -1,9 +1,7 @@
 """Find how many machines carry a rate within a limit on p99."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.model import MachineModel, Prediction
@@ -27,7 +25,7 @@ class Fleet:
     spare: int
     """How many may fail while the limit still holds."""
     most: Prediction
-    """The largest rate of a machine, with the limit kept and no more than the largest share of its capacity."""
+    """The largest rate of a machine that keeps the limit, and the largest share of its capacity."""
     limited_by: str
     """What keeps a machine from more: p99, or the largest share."""
     usual: Prediction
@@ -54,8 +52,8 @@ def largest_rate(model: MachineModel, p99: float, most_share: float) -> tuple[Pr
     if best.p99.value > p99:
         raise SweepError(
             f"no fleet can meet a p99 of {1e3 * p99:.4g} ms: on a machine that has nothing else to do, "
-            f"requests have a p99 of {1e3 * best.p99.value:.3g} ms and a p50 of {1e3 * best.p50:.3g} ms; allow "
-            "more, or take shorter sequences, a smaller encoder, or a faster machine"
+            f"requests have a p99 of {1e3 * best.p99.value:.3g} ms and a p50 of {1e3 * best.p50:.3g} ms; "
+            "allow more, or take shorter sequences, a smaller encoder, or a faster machine"
         )
     low, top = best.rate, high.rate
     for _ in range(_STEPS):

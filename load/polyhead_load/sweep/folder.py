@@ -261,7 +261,8 @@ class RunFolder:
             raise SweepError(f"{self.path} must be the folder of a sweep, it has no sweep.json") from error
         except (ValueError, KeyError) as error:
             raise SweepError(
-                f"{file} must describe a sweep, is damaged, or of another version of polyhead than {version('polyhead')}"
+                f"{file} must describe a sweep, is damaged, or of another version of polyhead than "
+                f"{version('polyhead')}"
             ) from error
 
     def journal(self) -> Journal:

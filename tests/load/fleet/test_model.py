@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -225,7 +226,7 @@ def test_one_of_several_configurations_is_chosen(folder: RunFolder, tmp_path: Pa
         read_measured(folder, attention="all")
     with pytest.raises(SweepError, match=r"^--batch must be one of 1, was '8'"):
         read_measured(folder, batch=8)
-    mixture = {"median": 32, "sigma": 0.6, "low": 8, "high": 64}
+    mixture: Any = {"median": 32, "sigma": 0.6, "low": 8, "high": 64}
     several = swept(tmp_path / "run", tokens=[mixture], families={"a": {}, "b": {}})
     with pytest.raises(SweepError, match=r"^--family must be one of a, b: the sweep has several"):
         read_measured(several)
