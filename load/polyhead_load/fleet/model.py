@@ -65,8 +65,8 @@ class Correction:
 class MachineModel:
     """A simulated machine, corrected by what a sweep measured.
 
-    p50 and p99 are those of the simulation, times the ratio of measured to simulated values in the sweep's own
-    open loops: of each T a line along the share of the capacity, and between two T their weighted mean.
+    p50 and p99 are those of the simulation, times the ratio of measured to simulated values in the sweep's
+    own open loops: of each T a line along the share of the capacity, and between two T their weighted mean.
     """
 
     machine: Machine

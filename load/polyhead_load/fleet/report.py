@@ -114,14 +114,14 @@ class Plan:
             )
         if far := [point for point, ratio in checks.items() if ratio and abs(math.log(ratio)) > _FAR_LOG]:
             yield (
-                f"{len(far)} of {len(checks)} measured points are more than {_FAR:.0%} from their prediction: "
-                "measure longer, on a quiet machine"
+                f"{len(far)} of {len(checks)} measured points are more than {_FAR:.0%} from their "
+                "prediction: measure longer, on a quiet machine"
             )
         highest = max((one.share for one in self.model.corrections), default=None)
         if highest is not None and fleet.usual.share > highest + _BEYOND:
             yield (
-                f"machines have {percent(fleet.usual.share)} of their capacity, and no open loop was measured "
-                f"beyond {percent(highest)}: p99 rises steeply there"
+                f"machines have {percent(fleet.usual.share)} of their capacity, and no open loop was "
+                f"measured beyond {percent(highest)}: p99 rises steeply there"
             )
         if measured.callers < _CALLERS * measured.machine.lanes:
             yield (
