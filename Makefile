@@ -18,7 +18,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers scaling agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers scaling agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -87,6 +87,9 @@ scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost besi
 
 agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
 	$(BIN)/python benchmarks/agreement.py
+
+fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
+	$(BIN)/python benchmarks/fleet.py
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python benchmarks/soak.py
