@@ -82,7 +82,7 @@ def write_tokenizer(path: Path) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Collect tests without garbage collection: what they import stays, and is passed over again and again."""
+    """Collect tests without garbage collection, which passes over all that they import again and again."""
     gc.disable()
     yield
     gc.enable()
