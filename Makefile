@@ -11,7 +11,7 @@ PEER_KSERVE_VENV ?= .venv-peer-kserve
 BIN := $(VENV)/bin
 # Files of tests go to so many processes, in their own order: those with the fewest tests are not the shortest, and
 # would come last.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 
 # The tested set of versions; `make constraints` renews it. Little of what is installed is imported, so nothing is
 # compiled ahead.
