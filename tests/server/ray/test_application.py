@@ -102,11 +102,11 @@ def test_a_signal_ends_a_start_that_waits(
         ended.append("serve")
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setattr(local.ray, "init", lambda **_: None)
-    monkeypatch.setattr(local.serve, "start", lambda **_: None)
-    monkeypatch.setattr(local.serve, "run", wait)
-    monkeypatch.setattr(local.serve, "shutdown", end_serve)
-    monkeypatch.setattr(local.ray, "shutdown", lambda: ended.append("ray"))
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("ray.serve.start", lambda **_: None)
+    monkeypatch.setattr("ray.serve.run", wait)
+    monkeypatch.setattr("ray.serve.shutdown", end_serve)
+    monkeypatch.setattr("ray.shutdown", lambda: ended.append("ray"))
     handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         assert local.run(quick_settings(repository, host="0.0.0.0")) == 0
