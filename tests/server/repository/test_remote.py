@@ -120,7 +120,7 @@ def test_a_poll_tries_a_download_that_failed_again(
             await runtime.loaded()
             assert not runtime.serving("tiny")
             away.rename(weights)
-            await until(lambda: runtime.serving("tiny"))
+            await until(lambda: runtime.serving("tiny.attention"))  # the last
             return await runtime.infer(infer_request())
 
     assert output_of(asyncio.run(host())).size == 48
