@@ -76,13 +76,19 @@ def test_statistics_of_what_replicas_do_not_serve_are_an_error() -> None:
     assert (context.code, context.details) == (missing.code, missing.message)
 
 
-def test_a_stream_ends_with_the_proxy_that_it_came_through() -> None:
-    async def requests() -> AsyncIterator[bytes]:
-        raise RayError
-        yield b""
+class BrokenOff:
+    """The requests of a stream whose proxy has ended."""
 
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise RayError
+
+
+def test_a_stream_ends_with_the_proxy_that_it_came_through() -> None:
     async def replies() -> list[Message]:
         async with asyncio.timeout(30):
-            return [reply async for reply in ingress(b"").stream(requests(), Context())]
+            return [reply async for reply in ingress(b"").stream(BrokenOff(), Context())]
 
     assert asyncio.run(replies()) == []
