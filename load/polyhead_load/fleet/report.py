@@ -124,6 +124,14 @@ class Plan:
                 f"{_ms(over[0].p99.value)}, above the limit: p99 hardly depends on the rate here, or the "
                 "measured points contradict each other; allow more, or measure longer"
             )
+        for one in self.model.corrections:
+            # Shorter sequences at a lower share: the planned machine cannot be expected to do better.
+            lighter = one.point.tokens <= min(self.model.lengths) and one.share <= fleet.usual.share
+            if lighter and one.point.p99.low > fleet.p99:
+                yield (
+                    f"the limit was already missed where it was measured at T = {one.point.tokens}, "
+                    f"{one.point.load}: p99 {_ms(one.point.p99.value)}"
+                )
         if measured.flags:
             yield (
                 f"the sweep's server had the flags {measured.flags}; the simulation has one queue, "

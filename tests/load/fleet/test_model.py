@@ -167,6 +167,23 @@ def test_a_plan_says_what_it_does_not_know(measured: Measured, model: MachineMod
     assert not any("above the limit" in warning for warning in spare.warnings())
 
 
+def test_a_limit_that_was_missed_at_a_lower_load_is_warned_of(
+    measured: Measured, model: MachineModel
+) -> None:
+    first, *rest = model.corrections
+    slow = replace(first, point=replace(first.point, p99=first.point.p99.times(100)))
+    fleet = size_fleet(model, rate=5000, p99=0.05, most_share=0.85)
+
+    def warnings(model: MachineModel) -> str:
+        return "\n".join(Plan(measured=measured, model=model, fleet=fleet, tokens=128).warnings())
+
+    said = f"already missed where it was measured at T = 128, {first.point.load}: p99 "
+    assert said in warnings(replace(model, corrections=[slow, *rest]))
+    assert said not in warnings(model)
+    beyond = replace(slow, share=fleet.usual.share + 0.01)
+    assert said not in warnings(replace(model, corrections=[beyond, *rest]))
+
+
 def test_a_loose_limit_is_one_of_the_capacity(model: MachineModel) -> None:
     fleet = size_fleet(model, rate=5000, p99=10.0, most_share=0.6)
 
