@@ -1,4 +1,4 @@
-"""The entrance: hands each request on to its family's replicas, by the name of the model in it."""
+"""The ingress: hands each request on to its family's replicas, by the name of the model in it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
