@@ -24,6 +24,9 @@ INGRESS = "polyhead.ingress"
 _MOST_ONGOING = 4096
 """Serve's limit, out of the way: a replica rejects by queued tokens, and says when to try again."""
 
+_HEALTH_SECONDS = 2.0
+"""Between checks of a replica: Serve replaces it after three that fail."""
+
 _NOT_HERE = {
     "accept_queue": "Serve has a gRPC server of its own",
     "grpc_option": "Serve has a gRPC server of its own",
@@ -99,6 +102,7 @@ def application(
     replica = serve.deployment(FamilyReplica).options(
         num_replicas=replicas,
         max_ongoing_requests=_MOST_ONGOING,
+        health_check_period_s=_HEALTH_SECONDS,
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
         **common,
     )
