@@ -54,12 +54,11 @@ TWO_NODES: Mapping[str, Mapping[str, str]] = {
 }
 _CLIENT, _PROXY, _INGRESS, _SERVER, _REST = "client", "proxy", "ingress", "server or replica", "rest of Ray"
 _PARTS = {
-    "ServeReplica:polyhead:polyhead.ingress": _INGRESS,
-    "ServeReplica:": _SERVER,
-    "ProxyActor": _PROXY,
-    "haproxy": _PROXY,
+    "ingress": _INGRESS,
+    "servereplica:": _SERVER,
+    "proxy": _PROXY,
 }
-"""What the command line of a process of Ray says of its part; the first that fits counts."""
+"""What a process of Ray is called while it is at work or not; the first that fits counts."""
 _CONNECTIONS = 8
 """Clients of the workers: the system gives each connection to one worker."""
 _STREAMS = {1: 1, 8: 1, 32: 4}
@@ -91,9 +90,9 @@ class Setup:
         other = _REST if self.name in {*ONE_REPLICA, *TWO_NODES} else _SERVER
         total: dict[str, float] = {}
         for process in self.processes():
-            with suppress(psutil.Error):
-                times, command = process.cpu_times(), " ".join(process.cmdline())
-                part = next((part for words, part in _PARTS.items() if words in command), other)
+            with suppress(psutil.Error, IndexError):  # it has ended
+                times, name = process.cpu_times(), Path(process.cmdline()[0]).name.lower()
+                part = next((part for word, part in _PARTS.items() if word in name), other)
                 total[part] = total.get(part, 0.0) + times.user + times.system
         return total
 
@@ -289,7 +288,7 @@ def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, s
         _wait_until_ready(address, process)
         yield Setup(name=name, target=address, addresses=[address], roots=[process])
     finally:
-        every = [process]
+        every: list[psutil.Process] = [process]
         with suppress(psutil.Error):  # it has ended
             every += process.children(recursive=True)
         with suppress(BrokenPipeError):
