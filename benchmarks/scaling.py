@@ -27,6 +27,7 @@ from encoders import ENCODERS, export_missing, request_bytes
 from load_generator import LoadResult, closed_loop, stream_loop
 from polyhead_client import Client
 from polyhead_load.sweep.server import free_port, started_server
+from polyhead_server.ray import ENVIRONMENT
 from report import (
     Condition,
     conditions_rows,
@@ -279,7 +280,7 @@ def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, s
     with (folder / "log").open("ab") as log:
         process = psutil.Popen(
             [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)],
-            env={**os.environ, **environment},
+            env={**os.environ, **ENVIRONMENT, **environment},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
