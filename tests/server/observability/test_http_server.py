@@ -93,7 +93,7 @@ def test_slow_clients_leave_grpc_its_descriptors(repository: Path) -> None:
             str(repository),
             "--port",
             "0",
-            "--metrics-port",
+            "--http-port",
             "0",
             "--device",
             "cpu",

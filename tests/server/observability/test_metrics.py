@@ -28,7 +28,7 @@ OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 def settings(port: int | Literal["auto"] = 0, host: str = "127.0.0.1") -> Settings:
     """Settings that serve metrics here."""
-    return Settings(models=Path("models"), metrics_host=host, metrics_port=port)
+    return Settings(models=Path("models"), http_host=host, http_port=port)
 
 
 class Metrics:
@@ -154,7 +154,7 @@ def test_the_usual_port_need_not_be_free(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_metrics_can_be_turned_off() -> None:
-    assert serve_nothing(replace(settings(), metrics_port="off")) is None
+    assert serve_nothing(replace(settings(), http_port="off")) is None
 
 
 # ---- Probes ------------------------------------------------------------------------------------
