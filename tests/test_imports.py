@@ -47,8 +47,9 @@ ROOMS = {
     "inference": {"serving", "scheduling", "engine", "repository", "observability"},
     "runtime": {"inference", "serving", "scheduling", "engine", "repository", "observability"},
     "transport": {"runtime", "inference", "repository", "observability"},
-    "process": {"transport", "engine", "repository", "observability"},
-    "workers": {"process", "engine", "observability"},
+    "http": {"transport", "runtime", "inference", "serving", "repository", "observability"},
+    "process": {"http", "transport", "engine", "repository", "observability"},
+    "workers": {"process", "http", "engine", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
 """The server's rooms, folders or modules at its top, and what each may import. All may log and count."""

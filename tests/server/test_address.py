@@ -23,6 +23,9 @@ from polyhead_server.errors import StartError
         ({"http_host": "0.0.0.0"}, {"metrics"}),
         ({"http_host": "0.0.0.0", "http_port": "off"}, set()),
         ({"host": "0.0.0.0", "http_host": "::"}, {"TLS", "token", "metrics"}),
+        ({"http_host": "0.0.0.0", "http": True}, {"TLS", "token"}),
+        ({"http_host": "0.0.0.0", "http": True, "token_file": Path("t")}, {"TLS"}),
+        ({"host": "0.0.0.0", "http_host": "0.0.0.0", "http": True}, {"TLS", "token"}),
         ({"host": "10.0.0.1", "tls_cert": Path("c"), "tls_client_ca": Path("a")}, set()),
     ],
 )

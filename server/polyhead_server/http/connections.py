@@ -19,7 +19,11 @@ from polyhead_server.observability.logs import LOGGER
 HEAD_SECONDS = 5.0
 """For a TLS handshake, and for the head of a request from its first byte, or from the connection's."""
 
+_PROMPT_SECONDS = 0.25
+"""Within this time of a connection, its client is not late with its request."""
+
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
+_NO_ROOM_PAUSE_SECONDS = 0.01
 
 
 class HttpProtocol(H11Protocol):
@@ -69,6 +73,12 @@ class HttpProtocol(H11Protocol):
             self.transport.abort()
         self._watch_head()
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request; a part of it may have come."""
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:
+            self._watch_head()
+
     def send_400_response(self, msg: str) -> None:
         """Reject what is not HTTP; nothing can be said where a reply has been begun."""
         if self._answering and self.cycle.response_started:
@@ -106,7 +116,9 @@ class HttpProtocol(H11Protocol):
 class _Connection:
     """A socket that was accepted; it has a protocol when TLS is agreed on."""
 
-    def __init__(self) -> None:
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+        self.since = asyncio.get_running_loop().time()
         self.protocol: HttpProtocol | None = None
         self.opening: asyncio.Task[None] | None = None
 
@@ -115,14 +127,18 @@ class _Connection:
         return self.protocol is None or self.protocol.idle
 
     def end(self) -> None:
+        if self.opening is not None:
+            self.opening.cancel()
         if self.protocol is not None:
             self.protocol.transport.abort()
-        elif self.opening is not None:
-            self.opening.cancel()
+        else:
+            self.socket.close()
 
 
 class BoundedServer(uvicorn.Server):
-    """A uvicorn server with at most so many connections. One more closes the oldest that is idle.
+    """A uvicorn server with at most so many connections.
+
+    One more closes the oldest that is idle, or waits in the system's queue until there is one.
 
     Args:
         config: uvicorn's. Its protocol is `HttpProtocol`.
@@ -155,9 +171,8 @@ class BoundedServer(uvicorn.Server):
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait((self._accepting,))
-        for connection in self._open:
-            if connection.opening is not None:
-                connection.opening.cancel()
+        for connection in [one for one in self._open if one.protocol is None]:
+            connection.end()
         await super().shutdown(sockets)
         for connection in list(self._open):
             connection.end()
@@ -170,25 +185,29 @@ class BoundedServer(uvicorn.Server):
             except OSError:  # no descriptor for it, for example: it keeps waiting
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
                 continue
-            if not self._make_room():
-                accepted.close()
-                continue
-            connection = _Connection()
+            connection = _Connection(accepted)
+            try:
+                while not self._make_room(loop.time()):  # noqa: ASYNC110 - which depends on the time
+                    await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
+            except asyncio.CancelledError:
+                connection.end()
+                raise
             self._open[connection] = None
-            connection.opening = loop.create_task(self._begin(connection, accepted))
+            connection.opening = loop.create_task(self._begin(connection))
 
-    def _make_room(self) -> bool:
+    def _make_room(self, now: float) -> bool:
         """Make room for a connection; return whether there is."""
         if len(self._open) < self._limit:
             return True
-        oldest = next((one for one in self._open if one.idle), None)
+        late = (one for one in self._open if one.idle and one.since < now - _PROMPT_SECONDS)
+        oldest = next(late, None)
         if oldest is None:
             return False
         del self._open[oldest]
         oldest.end()
         return True
 
-    async def _begin(self, connection: _Connection, accepted: socket.socket) -> None:
+    async def _begin(self, connection: _Connection) -> None:
         """Give a socket its protocol, behind TLS if there is any."""
 
         def protocol() -> HttpProtocol:
@@ -204,14 +223,14 @@ class BoundedServer(uvicorn.Server):
             context = None if self._context is None else self._context()
             _, connection.protocol = await asyncio.get_running_loop().connect_accepted_socket(
                 protocol,
-                accepted,
+                connection.socket,
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else HEAD_SECONDS,
             )
         except (OSError, asyncio.CancelledError) as error:
             LOGGER.debug("HTTP: a connection was not opened: %s", error)
             self._open.pop(connection, None)
-            accepted.close()
+            connection.socket.close()
         finally:
             connection.opening = None
 

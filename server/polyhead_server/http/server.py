@@ -15,7 +15,6 @@ from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
-from polyhead_server.transport.tls import tls_context
 
 if TYPE_CHECKING:  # the supervisor imports this module, and little else
     from polyhead_server.http.remote import RemoteRuntime
@@ -56,6 +55,8 @@ def serve_http(
     Raises:
         StartError: The port cannot be used, or files of tokens or certificates cannot.
     """
+    from polyhead_server.transport.tls import tls_context
+
     check(settings)
     listening = open_port(settings, partial(listen, reuse_port=reuse_port))
     if listening is None:

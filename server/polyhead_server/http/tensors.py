@@ -86,7 +86,7 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
         TooLargeError: There is too much JSON.
     """
     size = len(body) if json_size is None else json_size
-    if not 0 < size <= len(body):
+    if json_size is not None and not 0 < size <= len(body):
         raise InvalidRequestError(
             f"Inference-Header-Content-Length must be from 1 to the {len(body)} bytes of the body, was {size}"
         )
