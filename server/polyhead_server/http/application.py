@@ -435,15 +435,14 @@ def create_application(
         Route("/healthz", make(answer=seen.live), methods=["GET"]),
         Route("/readyz", make(answer=seen.ready), methods=["GET"]),
     ]
-    if remote is None:
-        routes.append(Route("/metrics", make(answer=seen.metrics), methods=["GET"]))
-    else:
+    method = None
+    if remote is not None:
         make = partial(make, remote=remote, guards=guards(settings, remote.registry.unattributed))
-        routes += [
-            Route("/metrics", make(answer=seen.metrics, method=_path("ServerMetadata")), methods=["GET"]),
-            *_open_inference_routes(make, Procedures(remote, bodies), Inferences(remote, bodies), log),
-            *_embeddings_routes(make, Inferences(remote, bodies), log),
-        ]
+        inferences = Inferences(remote, bodies)
+        routes += _embeddings_routes(make, inferences, log)
+        routes += _open_inference_routes(make, Procedures(remote, bodies), inferences, log)
+        method = _path("ServerMetadata")
+    routes.append(Route("/metrics", make(answer=seen.metrics, method=method), methods=["GET"]))
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.http_origin,
@@ -467,18 +466,20 @@ def _open_inference_routes(
         method = None if procedure is None else _path(procedure)
         return Route(path, make(answer=answer, method=method), methods=["GET"])
 
+    models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+    for model in models:  # first, since routes are tried in order
+        yield Route(f"{model}/infer", make(answer=inferences.infer, method=INFER, log=log), methods=["POST"])
     yield get("/v2", procedures.server, "ServerMetadata")
     yield get("/v2/health/live", procedures.live, None)
     yield get("/v2/health/ready", procedures.ready, None)
     yield get("/v2/models/stats", procedures.statistics, "ModelStatistics")
     index = make(answer=procedures.index, method=_path("RepositoryIndex"))
     yield Route("/v2/repository/index", index, methods=["POST"])
-    for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+    for model in models:
         yield get(model, procedures.model, "ModelMetadata")
         yield get(f"{model}/ready", procedures.model_ready, "ModelReady")
         yield get(f"{model}/config", procedures.config, "ModelConfig")
         yield get(f"{model}/stats", procedures.statistics, "ModelStatistics")
-        yield Route(f"{model}/infer", make(answer=inferences.infer, method=INFER, log=log), methods=["POST"])
 
 
 def _embeddings_routes(

@@ -184,12 +184,15 @@ async def send_reply(reply: Reply, scope: Scope, send: Send, bodies: Bodies) -> 
         headers["content-length"] = str(size)
     encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": reply.status, "headers": encoded})
+    if size is not None and size <= PIECE:  # in one go: each takes a system call
+        await send({"type": "http.response.body", "body": b"".join(content)})
+        return
     effort = max(reply.effort, 0 if reply.size is None else reply.size)
     while (piece := await bodies.run(effort, next, content, None)) is not None:
         for start in range(0, len(piece), PIECE):
-            part = piece if len(piece) <= PIECE else piece[start : start + PIECE]
-            await send({"type": "http.response.body", "body": bytes(part), "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            part = bytes(piece[start : start + PIECE])
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _compressed(content: Iterator[bytes | memoryview]) -> Iterator[bytes]:

@@ -187,25 +187,22 @@ class BoundedServer(uvicorn.Server):
                 continue
             connection = _Connection(accepted)
             try:
-                while not self._make_room(loop.time()):  # noqa: ASYNC110 - which depends on the time
+                while len(self._open) >= self._limit:
+                    # Requests that have come are read first, however long the event loop was held up.
                     await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
+                    self._make_room(loop.time())
             except asyncio.CancelledError:
                 connection.end()
                 raise
             self._open[connection] = None
             connection.opening = loop.create_task(self._begin(connection))
 
-    def _make_room(self, now: float) -> bool:
-        """Make room for a connection; return whether there is."""
-        if len(self._open) < self._limit:
-            return True
+    def _make_room(self, now: float) -> None:
+        """End the oldest connection that is idle, if there is one."""
         late = (one for one in self._open if one.idle and one.since < now - _PROMPT_SECONDS)
-        oldest = next(late, None)
-        if oldest is None:
-            return False
-        del self._open[oldest]
-        oldest.end()
-        return True
+        if (oldest := next(late, None)) is not None:
+            del self._open[oldest]
+            oldest.end()
 
     async def _begin(self, connection: _Connection) -> None:
         """Give a socket its protocol, behind TLS if there is any."""

@@ -152,7 +152,7 @@ def test_slow_bodies_fill_the_memory_for_requests_and_no_more(serve_over_http: S
 
 
 def test_a_reply_that_is_not_read_is_given_up(serve_over_http: StartHttp) -> None:
-    web = serve_over_http(max_request_seconds=1.0)
+    web = serve_over_http(max_request_seconds=4.0)
     x = np.ones((64, 128, 16), np.float32)
     tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
     outputs = '[{"name": "attention.0"}, {"name": "attention.1"}]'

@@ -31,8 +31,8 @@ TOKEN = secrets.token_hex(16)
 
 def large() -> tuple[bytes, dict[str, str]]:
     """A request that takes a while."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": list(LARGE.shape)}
-    tensor["parameters"] = {"binary_data_size": LARGE.nbytes}
+    size = {"binary_data_size": LARGE.nbytes}
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(LARGE.shape), "parameters": size}
     parameters = {"binary_data_output": True}
     text = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
     return text + LARGE.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
