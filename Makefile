@@ -5,6 +5,7 @@ VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
 OLDEST_GRPC_VENV ?= .venv-oldest-grpc
+CRD_MODELS ?= .npm-kubernetes
 PEER_TRITON_VENV ?= .venv-peer-triton
 PEER_KSERVE_VENV ?= .venv-peer-kserve
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ TEST_PROCESSES ?= 2
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers scaling agreement gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,7 +29,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready
+environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(CRD_MODELS)/ready
 
 test: environments  ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -81,6 +82,9 @@ peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measu
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
 
+scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
+	$(BIN)/python benchmarks/scaling.py
+
 agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
 	$(BIN)/python benchmarks/agreement.py
 
@@ -99,7 +103,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(CRD_MODELS) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -127,6 +131,14 @@ $(TRITON_VENV)/ready: pyproject.toml
 $(KSERVE_VENV)/ready:
 	$(PYTHON) -m venv $(KSERVE_VENV)
 	$(KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile 'kserve; python_version < "3.14"'
+	touch $@
+
+# The schemas of custom resources of Kubernetes that npm packages have; what is checked with them is skipped elsewhere.
+$(CRD_MODELS)/ready: Makefile
+	mkdir -p $(CRD_MODELS)
+	npm install --prefix $(CRD_MODELS) --silent --ignore-scripts --no-audit --no-fund --no-save \
+		@kubernetes-models/gateway-api@2.0.0 @kubernetes-models/keda@2.0.0 \
+		|| echo "the schemas of custom resources are left out: they want npm"
 	touch $@
 
 # The peers of `make peers`, at the versions that were measured, with our version of onnxruntime. Its CPU build

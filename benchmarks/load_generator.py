@@ -13,7 +13,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import AsyncClient, PolyheadError
+from polyhead_client.channel import service_config
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
@@ -110,8 +111,8 @@ class _Recorder:
 
 
 def channel_to(address: str) -> grpc.aio.Channel:
-    """Open a channel with its own connection."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    """Open a channel with its own connection; of several servers, with one to each."""
+    return grpc.aio.insecure_channel(address, options=[*_OPTIONS, service_config(address)])
 
 
 def unary(channel: grpc.aio.Channel, path: str = INFER) -> Any:
@@ -150,12 +151,20 @@ async def closed_loop(
     in_flight: int,
     seconds: float,
     path: str = INFER,
+    connections: int = 1,
     server: CpuSeconds = _unknown,
 ) -> LoadResult:
     """Keep `in_flight` requests in flight: each reply is followed by the next request."""
-    async with channel_to(address) as channel:
-        call: Call = unary(channel, path)
-        await warm_up(call, requests[:2])
+    async with AsyncExitStack() as stack:
+        calls: list[Call] = []
+        for _ in range(connections):
+            calls.append(unary(await stack.enter_async_context(channel_to(address)), path))
+            await warm_up(calls[-1], requests[:2])
+        turns = itertools.cycle(calls)
+
+        def call(request: bytes) -> Awaitable[object]:
+            return next(turns)(request)
+
         return await _keep_in_flight(call, requests, in_flight, seconds, server)
 
 

@@ -35,7 +35,7 @@ FOREIGN = {
     "export": {"grpc"},
 }
 
-TOP = {"address", "errors", "settings"}
+TOP = {"address", "errors", "remote", "settings"}
 """Modules of the server that each of its rooms may import."""
 
 ROOMS = {

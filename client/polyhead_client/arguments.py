@@ -1,5 +1,6 @@
 """Check the arguments of a client."""
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -17,12 +18,12 @@ DEFAULT_TIMEOUT_S = 30.0
 
 # The schemes that gRPC knows; it takes everything else for host:port.
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):.")
-_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,\[\]]+):(?P<port>[0-9]{1,5})")
+_HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,\[\]]+):(?P<port>[0-9]{1,5})")
 _URL = re.compile(r"(?P<scheme>\w+)://(?P<authority>[^/?#\s]*)")
 
 
 def check_target(target: object) -> str:
-    """Check a server's address: `host:port`, or a name with one of gRPC's schemes.
+    """Check the address of a server, `host:port`, or a name of one or several with one of gRPC's schemes.
 
     gRPC itself takes a URL for a host name, and port 443 if there is none.
 
@@ -32,20 +33,56 @@ def check_target(target: object) -> str:
     was = f"target must be host:port, such as {DEFAULT_TARGET}, or unix:/path, was {target!r}"
     if not isinstance(target, str):
         raise InvalidRequest(was)
-    if _SCHEME.match(target):
+    if (scheme := _SCHEME.match(target)) is not None:
+        if scheme[1] in {"ipv4", "ipv6"}:
+            _check_list(target, scheme[1])
         return target
     if (url := _URL.match(target)) is not None:
         secure = "; for TLS, give credentials (in commands --tls)" if url["scheme"].lower() == "https" else ""
         raise InvalidRequest(f"{was}: leave out {url['scheme']}://{secure}")
     if (match := _HOST_AND_PORT.fullmatch(target)) is not None:
-        if not 0 < int(match["port"]) < 65_536:
+        if not _is_port(match["port"]):
             raise InvalidRequest(f"{was}: ports are between 1 and 65535")
         return target
+    if "," in target:
+        raise InvalidRequest(
+            f"{was}: several servers are a DNS name with the addresses of all, as in dns:///encoders:8001, "
+            "or a list of IP addresses, as in ipv4:10.0.0.1:8001,10.0.0.2:8001"
+        )
     if target.count(":") > 1 and "[" not in target and re.fullmatch(r"[0-9A-Fa-f:.]+", target):
         raise InvalidRequest(f"{was}: put an IPv6 address in brackets, as in [::1]:8001")
     if target and ":" not in target.rpartition("]")[2]:
         raise InvalidRequest(f"{was}: name the port; polyhead serve listens on 8001 by default")
     raise InvalidRequest(was)
+
+
+def is_several(target: str) -> bool:
+    """Return whether a target may stand for several servers: a list, or a DNS name that is given as one."""
+    scheme = _SCHEME.match(target)
+    return scheme is not None and (scheme[1] == "dns" or "," in target)
+
+
+def _check_list(target: str, scheme: str) -> None:
+    """Check a list of IP addresses. gRPC itself rejects each call, and takes port 443 if there is none."""
+    example = "10.0.0.1:8001,10.0.0.2:8001" if scheme == "ipv4" else "[fd00::1]:8001,[fd00::2]:8001"
+    seen = set()
+    for address in target.removeprefix(f"{scheme}:").removeprefix("//").removeprefix("/").split(","):
+        why = f"target must be a list of addresses, such as {scheme}:{example}, was {target!r}: {address!r} "
+        match = _HOST_AND_PORT.fullmatch(address)
+        host = match["host"].strip("[]").partition("%")[0] if match else ""
+        try:
+            kind = f"ipv{ipaddress.ip_address(host).version}"
+        except ValueError:
+            kind = "none"
+        if match is None or kind != scheme or not _is_port(match["port"]):
+            raise InvalidRequest(f"{why}is no IP address of this kind with a port")
+        if address in seen:
+            raise InvalidRequest(f"{why}is given twice")
+        seen.add(address)
+
+
+def _is_port(port: str) -> bool:
+    return 0 < int(port) < 65_536
 
 
 def check_timeout(timeout: T) -> T:

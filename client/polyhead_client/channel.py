@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from polyhead_client.arguments import check_options, check_target, check_token
+from polyhead_client.arguments import check_options, check_target, check_token, is_several
 from polyhead_client.calls import Stream
 from polyhead_client.errors import InvalidRequest, ServerError
 from polyhead_client.status import new_request_id, translated
@@ -40,8 +40,14 @@ SERVICE_CONFIG = {
 }
 """The configuration of gRPC's own retries."""
 
+BALANCING = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    # Servers that load or drain get no calls. One without gRPC's health service counts as ready.
+    "healthCheckConfig": {"serviceName": ""},
+}
+"""What the configuration has beyond that for several servers: calls go to those that are ready, in turn."""
+
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
     ("grpc.enable_retries", 1),
     # Requests up to this size can be retried; gRPC's default is 256 KiB.
     ("grpc.per_rpc_retry_buffer_size", 256 << 20),
@@ -52,8 +58,20 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     # Reconnect soon, even if the server was away for long.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5000),
+    # A server that vanishes without closing the connection is noticed within 25 s, before calls time out.
+    # The server's limit is a ping every 10 s. The second option is the kernel's timeout for what is sent;
+    # gRPC waits for the answer to a ping for as long as the third says.
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
 )
-"""The options of every channel that a client opens."""
+"""The options of every channel that a client opens, beside `service_config`."""
+
+
+def service_config(target: str) -> tuple[str, str]:
+    """Return the channel option with gRPC's retries and, for several servers, its load balancing."""
+    config = SERVICE_CONFIG | BALANCING if is_several(target) else SERVICE_CONFIG
+    return "grpc.service_config", json.dumps(config)
 
 
 def check_connection(
@@ -99,7 +117,7 @@ def open_channel(
         InvalidRequest: The target is not a valid address.
     """
     check_target(target)
-    arguments = _merged(options)
+    arguments = _merged(target, options)
     if credentials is None:
         return grpc.insecure_channel(target, arguments)
     return grpc.secure_channel(target, credentials, arguments)
@@ -109,15 +127,15 @@ def open_aio_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
     """Open a channel for `AsyncClient`, with TLS if there are credentials."""
-    arguments = _merged(options)
+    arguments = _merged(target, options)
     if credentials is None:
         return grpc.aio.insecure_channel(target, arguments)
     return grpc.aio.secure_channel(target, credentials, arguments)
 
 
-def _merged(options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def _merged(target: str, options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Merge a caller's options over ours; of an option that is given twice, gRPC takes the first."""
-    return list((dict(OPTIONS) | dict(options)).items())
+    return list((dict((service_config(target), *OPTIONS)) | dict(options)).items())
 
 
 def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -53,7 +53,7 @@ def _blocking(
 
 
 class Client:
-    """A client of a polyhead server. It is safe to share between threads.
+    """A client of polyhead servers. It is safe to share between threads.
 
     ```
     with Client() as client:
@@ -78,7 +78,8 @@ class Client:
         """Prepare a client; the first call connects.
 
         Args:
-            target: `host:port`, `unix:/path`, or another gRPC name, such as `dns:///host:port`.
+            target: One server, `host:port` or `unix:/path`. Or several, which take turns: a DNS name with
+                the addresses of all, `dns:///name:port`, or `ipv4:10.0.0.1:8001,10.0.0.2:8001`.
             timeout: The default timeout of an operation in seconds; None means no limit.
             patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
                 restarts, or is full). Otherwise calls are retried three times, within about a second.

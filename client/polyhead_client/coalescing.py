@@ -146,17 +146,19 @@ class Coalescer:
             queue.abandon()
 
     def _send_joined(self, queue: "_Queue", sender: "_Sender") -> Operation[None]:
-        """Send joined requests, one after the other, until nothing waits."""
+        """Send a joined request.
+
+        The next one has a sender of its own, which starts behind the callers of this one, so that it takes
+        those along that call again.
+        """
         has_slot = True
         try:
-            while parts := queue.take(sender):
-                if len(parts) == 1:  # it sends its own request, and has the slot
-                    has_slot = False
-                    parts[0].wake()
-                    return
+            parts = queue.take(sender)
+            if len(parts) == 1:  # it sends its own request, and has the slot
+                has_slot = False
+                parts[0].wake()
+            elif parts:
                 yield from self._send_together(queue, parts)
-                if sender.cancelled:
-                    return
         finally:
             if has_slot:
                 self._go_on(queue)
@@ -178,21 +180,17 @@ class Coalescer:
 
 
 class _Sender:
-    """An operation in the background that sends joined requests.
+    """An operation in the background that sends a joined request.
 
     Attributes:
-        at_once: Whether its first request is sent however many are under way.
-        started: Whether it has begun to take calls.
-        callers: The callers that wait for the present request.
-        cancelled: Whether the last of them has left.
+        at_once: Whether it is sent however many are under way.
+        callers: The callers that wait for it.
         cancel: Cancels the operation.
     """
 
     def __init__(self, *, at_once: bool) -> None:
         self.at_once = at_once
-        self.started = False
         self.callers = 0
-        self.cancelled = False
         self.cancel: Callable[[], None] | None = None
 
 
@@ -293,6 +291,7 @@ class _Queue:
         self._lock = Lock()
         self._calls = 0  # in the requests under way
         self._starting = 0  # senders that have not begun
+        self._joins = False  # whether the latest request held several calls
         self._waiting: list[_Part] = []
         self._units = 0  # tokens, or bytes of text, that wait
         self._seconds: float | None = None  # to compute a unit
@@ -308,11 +307,15 @@ class _Queue:
         self._seconds = seconds if known is None else min(seconds, known + _FORGETTING * (seconds - known))
 
     def goes_ahead(self, part: _Part) -> bool:
-        """Return whether to send a call at once: it is not small, or nothing is under way."""
+        """Return whether to send a call at once: it is not small, or nothing is under way.
+
+        After a joined request, its callers are likely to call again together. So the first of them goes with
+        a sender, too, which starts when they have.
+        """
         if self._seconds is None or self._cost(part.units) > _LONGEST_SECONDS / 2:
             return True
         with self._lock:
-            if not self.under_way:
+            if not self.under_way and not self._joins:
                 self.under_way += 1
                 self._calls += 1
                 part.has_slot = True
@@ -342,11 +345,8 @@ class _Queue:
         A single call also takes over the sender's slot.
         """
         with self._lock:
-            if not sender.started:
-                sender.started = True
-                self._starting -= 1
-            at_once, sender.at_once = sender.at_once, False
-            spare = at_once or self.under_way <= _MAX_UNDER_WAY or self._is_full(1)
+            self._starting -= 1
+            spare = sender.at_once or self.under_way <= _MAX_UNDER_WAY or self._is_full(1)
             if not self._waiting or not spare:
                 return []
             head, *others = self._waiting
@@ -369,7 +369,8 @@ class _Queue:
             for part in taken:
                 self._remove(part)
                 part.sender = sender if len(taken) > 1 else None
-            head.has_slot = len(taken) == 1
+            self._joins = len(taken) > 1
+            head.has_slot = not self._joins
             self._calls += len(taken)
             sender.callers = len(taken)
             return taken
@@ -410,8 +411,7 @@ class _Queue:
             sender, part.sender = part.sender, None
             if sender is not None:
                 sender.callers -= 1
-                sender.cancelled = not sender.callers
-        if sender is not None and sender.cancelled and sender.cancel is not None:
+        if sender is not None and not sender.callers and sender.cancel is not None:
             sender.cancel()
         return part.error
 
@@ -451,8 +451,13 @@ class _Queue:
         return self._cost(self._units) >= requests * _LONGEST_SECONDS
 
     def _take_slot(self) -> bool:
-        """Take a slot for a sender if one is free, or if as much waits as a request can hold."""
-        if self.under_way >= _MAX_UNDER_WAY and not self._is_full(self._starting + 1):
+        """Take a slot for a sender, unless it is better to wait for a request under way.
+
+        That is while none is free, or while few calls wait: after a small request beside a large one, both
+        are to share the calls again. But as much as a request can hold does not wait.
+        """
+        few = 2 * len(self._waiting) < self._calls
+        if (few or self.under_way >= _MAX_UNDER_WAY) and not self._is_full(self._starting + 1):
             return False
         self.under_way += 1
         self._starting += 1

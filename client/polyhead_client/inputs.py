@@ -5,7 +5,7 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model.
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
 from typing import Any, TypeAlias
@@ -68,7 +68,8 @@ class Field:
     def tensor(self) -> InputTensor:
         """Encode the rows for the wire, padded."""
         array = pad(self.rows)
-        return InputTensor(name=self.name, datatype=self.datatype, shape=array.shape, raw=array.tobytes())
+        raw = array.ravel().view(np.uint8).data
+        return InputTensor(name=self.name, datatype=self.datatype, shape=array.shape, raw=raw)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,24 +111,21 @@ class Batch:
     """[B], or None for texts."""
     memory_lengths: NDArray[np.int32] | None = None
     """[B] where the memory is a list; None otherwise."""
+    size: int = field(init=False)
+    """B."""
+    tokens: int | None = field(init=False, default=None)
+    """T, or None for texts: the server counts their tokens."""
+
+    def __post_init__(self) -> None:
+        rows = self.fields[0].rows
+        self.size = len(rows)
+        if self.lengths is not None:
+            self.tokens = rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
 
     @property
     def kind(self) -> str:
         """The name of the main input: `text`, `input_ids`, `x` or `query`."""
         return self.fields[0].name
-
-    @cached_property
-    def size(self) -> int:
-        """B."""
-        return len(self.fields[0].rows)
-
-    @cached_property
-    def tokens(self) -> int | None:
-        """T, or None for texts: the server counts their tokens."""
-        if self.lengths is None:
-            return None
-        rows = self.fields[0].rows
-        return rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
 
     @cached_property
     def text_bytes(self) -> int:
@@ -332,11 +330,11 @@ def join(batches: Sequence[Batch]) -> Batch:
     columns: dict[str, list[Field]] = {}
     texts: dict[str, list[bytes]] = {}
     for batch in batches:
-        for field in batch.fields:
-            if isinstance(field, Texts):
-                texts.setdefault(field.name, []).extend(field.rows)
+        for each in batch.fields:
+            if isinstance(each, Texts):
+                texts.setdefault(each.name, []).extend(each.rows)
             else:
-                columns.setdefault(field.name, []).append(field)
+                columns.setdefault(each.name, []).append(each)
     counted = columns.pop(LENGTHS, None) is not None or len({batch.tokens for batch in batches}) > 1
     fields: list[Field | Texts] = [Texts(name=name, rows=rows) for name, rows in texts.items()]
     fields += [replace(parts[0], rows=_joined([part.rows for part in parts])) for parts in columns.values()]

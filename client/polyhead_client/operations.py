@@ -30,7 +30,7 @@ from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import RequestTemplate, template_of
 from polyhead_client.results import Results
-from polyhead_client.selection import Indices, read_indices, read_layers, read_options
+from polyhead_client.selection import Indices, RequestedOutputs, read_indices, read_layers, read_options
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -45,6 +45,8 @@ Timeout: TypeAlias = float | EllipsisType | None
 
 # Replies from this size on come faster in parts.
 _LARGE_REPLY_BYTES = 4 * 2**20
+_MOST_ATTEMPTS = 4
+"""The attempts to fetch a reply in parts that breaks off; as many as gRPC makes of a call."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
@@ -218,7 +220,7 @@ class Operations:
             if value is not None:
                 batch = batch.with_fields(per_head(_input(info, field), value, batch))
         # What is joined has one length, and a memory has another.
-        coalescer = self._coalescer if batch.memory_tokens is None else None
+        coalescer = None if batch.kind == QUERY else self._coalescer
         send = _request if coalescer is None else coalescer.encode
         started_ns = time.perf_counter_ns()
         try:
@@ -424,11 +426,24 @@ def _request(
         else:
             reply = parse_reply(data, pb.ModelInferResponse)
             return read(reply.message, reply.contents, batch, requested)
-    assembly = Assembly()
-    streamed = Stream(rpc=RPCS["ModelStreamInfer"], data=build(parts=True), deadline=deadline)
-    last = assembly.add((yield streamed))
-    while not last:
-        last = assembly.add((yield NextMessage(stream=streamed)))
+    return (yield from _request_in_parts(build(parts=True), batch, requested, deadline))
+
+
+def _request_in_parts(
+    data: bytes, batch: Batch, requested: RequestedOutputs, deadline: Deadline
+) -> Operation[Results]:
+    """Fetch a reply in parts; from the beginning again if it breaks off, perhaps from another server."""
+    for retries in reversed(range(_MOST_ATTEMPTS)):
+        assembly = Assembly()
+        streamed = Stream(rpc=RPCS["ModelStreamInfer"], data=data, deadline=deadline)
+        last = assembly.add((yield streamed))
+        try:
+            while not last:
+                last = assembly.add((yield NextMessage(stream=streamed)))
+            break
+        except Unavailable:  # which gRPC does not retry after the first message
+            if not retries:
+                raise
     return read(assembly.message, assembly.contents, batch, requested)
 
 

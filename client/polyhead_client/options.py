@@ -91,7 +91,7 @@ class ConnectionOptions(Access):
     """The server, and one of its models."""
 
     address: str = DEFAULT_TARGET
-    """The server: host:port, or unix:/path."""
+    """The server: host:port, or unix:/path. Several: dns:///name:port, or ipv4: and a list."""
     model: str | None = None
     """The family. Default: the only one that is served."""
     timeout: float = DEFAULT_TIMEOUT_S

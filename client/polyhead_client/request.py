@@ -11,9 +11,12 @@ from polyhead_client.models import ModelInfo
 from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, RequestedOutputs, select
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PARTS, PROMPT_NAME, TRUNCATE
+from polyhead_proto.wire import write_varint
 
 # Names, shapes and timings. An estimate that is too small only costs a rejected call.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
+_LARGEST_MESSAGE = 2**31 - 1
+_RAW_TAG = bytes([pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,14 +92,17 @@ def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> by
             )
             for output in requested.outputs
         ],
-        raw_input_contents=[tensor.raw for tensor in batch.tensors],
     )
-    size, limit = message.ByteSize(), info.max_request_bytes
-    if limit is not None and size > limit:
+    # What protobuf would write, which copies each tensor three times.
+    pieces: list[bytes | memoryview] = [serialise(message)]
+    for tensor in batch.tensors:
+        pieces += (_RAW_TAG, write_varint(len(tensor.raw)), tensor.raw)
+    size, limit = sum(map(len, pieces)), info.max_request_bytes or _LARGEST_MESSAGE
+    if size > min(limit, _LARGEST_MESSAGE):
         raise TooLarge(
             f"the request has {size} bytes, {info.name} takes at most {limit}: send fewer sequences a call"
         )
-    return serialise(message)
+    return b"".join(pieces)
 
 
 def reply_bytes(

@@ -58,8 +58,11 @@ class Results:
             total_ns: The duration of the call.
         """
         single = form is InputForm.SINGLE
+        by_role = requested.by_role
 
         def of_layers(*roles: str) -> Mapping[int, Arrays] | None:
+            if by_role.keys().isdisjoint(roles):
+                return None
             by_layer = {
                 layer: _of_layer(self.arrays[output.name], output.layer_axis, index, single)
                 for role in roles
@@ -82,7 +85,7 @@ class Results:
 
         heads = requested.heads or tuple(range(self.heads)) or None
         # The first output of each role.
-        found = {role: self.arrays.get(outputs[0].name) for role, outputs in requested.by_role.items()}
+        found = {role: self.arrays.get(outputs[0].name) for role, outputs in by_role.items()}
         keys = found.get(TOP_KEYS)
         return Encoding(
             model=self.model,

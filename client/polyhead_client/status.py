@@ -46,10 +46,11 @@ _HINTS: Mapping[re.Pattern[str], str] = MappingProxyType(
         re.compile("CERTIFICATE_VERIFY_FAILED"): "none of the authorities in the credentials signed its "
         "certificate: give the one that did (in commands, --tls-ca)",
         re.compile("Hostname Verification Check failed"): "its certificate is for another name: call it by "
-        "that name",
+        'that name, or give that name of several servers with the option ("grpc.default_authority", NAME)',
         # TLS servers do this to plain connections, and to callers without a certificate.
         re.compile(
-            "failed to connect to all addresses.*(Socket closed|Connection reset by peer)"
+            "(failed to connect to all addresses|all backends failing)"
+            ".*(Socket closed|Connection reset by peer)"
         ): "it closed "
         "the connection at once, most likely because it speaks TLS: give credentials (in commands, --tls or "
         "--tls-ca; --tls-cert and --tls-key where it asks for a certificate). A server that has too many "

@@ -18,7 +18,7 @@ class InputTensor:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    raw: bytes
+    raw: bytes | memoryview
 
 
 def as_datatype(name: str, datatype: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -121,6 +121,38 @@ def explicit_attention(dtype: torch.dtype) -> Attend:
     return attend_explicitly if dtype == torch.float32 else _attend_in_half_precision
 
 
+def explicit_masked_attention() -> Attend:
+    """Return attention as explicit operations, with weights, whose masks are a sum and a product.
+
+    Onnxruntime's CPU computes these with all threads, and `Where` with one.
+    """
+    made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
+
+    def attend(
+        query: Tensor,  # (B, T, H·K)
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        /,
+        *,
+        bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        scores = _scores(query, key, heads, bias)
+        if mask is None:
+            weights = scores.softmax(-1)
+        else:
+            if id(mask) not in made:
+                hidden = torch.where(mask, 0.0, _MASKED_SCORE)[:, None]  # (B or 1, 1, Tq or 1, Tk)
+                made[id(mask)] = mask, hidden, mask[:, None].float()
+            _, hidden, sees = made[id(mask)]
+            # The product: onnxruntime's softmax gives a masked key 4e-39, and a row without any other equal parts.
+            weights = (scores + hidden).softmax(-1) * sees
+        return _weigh(weights, value, heads), weights
+
+    return attend
+
+
 def biased_attention(
     lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor], window: Tensor | None = None
 ) -> Attend:
@@ -154,7 +186,7 @@ def biased_attention(
     ) -> tuple[Tensor, Tensor]:
         logits.append(_scores(query, key, heads, bias) + hidden)
         weights = logits[-1].softmax(-1)
-        return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights
+        return _weigh(weights, value, heads), weights
 
     return attend
 
@@ -197,4 +229,9 @@ def _attend_in_half_precision(
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     weights = attention_weights(query, key, heads, mask, bias=bias)
-    return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2), weights
+    return _weigh(weights, value, heads), weights
+
+
+def _weigh(weights: Tensor, value: Tensor, heads: int) -> Tensor:
+    """Return the weighted sum of the values of each head, [B, Tq, H·K]."""
+    return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2)

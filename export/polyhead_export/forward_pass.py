@@ -14,6 +14,7 @@ from torch import Tensor
 from polyhead_export.attention_ops import (
     biased_attention,
     explicit_attention,
+    explicit_masked_attention,
     fused_attention,
     fused_masked_attention,
 )
@@ -106,6 +107,7 @@ def run_forward(
     *,
     explicit: Collection[int],
     norm_maps: Sequence[Tensor],
+    plain: bool = True,
     masks_by_bias: bool = False,
 ) -> ForwardPass:
     """Run an encoder.
@@ -116,6 +118,7 @@ def run_forward(
         explicit: The layers that compute attention explicitly; the others are fused, which only an ONNX
             runtime can compute.
         norm_maps: Of each attention in the order of computation, see `norm_maps_of`.
+        plain: Whether explicit attention is as the encoder computes it, not as onnxruntime is fastest.
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
     """
     config, lengths = encoder.config, inputs["lengths"]
@@ -129,7 +132,7 @@ def run_forward(
             lengths,
             mask,
             explicit,
-            dtype,
+            explicit_attention(dtype) if plain else explicit_masked_attention(),
             causal=config.causal,
             windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
         )
@@ -142,7 +145,7 @@ def run_forward(
                 inputs["memory_lengths"],
                 inputs.get("memory_mask"),
                 explicit,
-                dtype,
+                explicit_attention(dtype) if plain else explicit_masked_attention(),
                 windows=[None] * config.layers,
                 can_be_empty=True,
             )
@@ -204,7 +207,7 @@ class _Recorder:
         key_lengths: Integers [B].
         mask: Boolean [B, T, T or S], which the encoder has combined with padding and causality.
         explicit: The layers that compute attention explicitly.
-        dtype: Of the encoder.
+        attend: Computes it.
         windows: Boolean [1, T, T] of each layer, or None.
         causal: Whether a token sees only itself and those before it.
         can_be_empty: See `fused_attention`.
@@ -215,7 +218,7 @@ class _Recorder:
         key_lengths: Tensor,
         mask: Tensor | None,
         explicit: Collection[int],
-        dtype: torch.dtype,
+        attend: Attend,
         *,
         windows: Sequence[Tensor | None],
         causal: bool = False,
@@ -227,7 +230,7 @@ class _Recorder:
         self._windows = windows
         self._all_logits: list[Tensor] = []
         self._explicit = explicit
-        self._in_explicit_layers: list[Attend] = [explicit_attention(dtype)] * len(windows)
+        self._in_explicit_layers: list[Attend] = [attend] * len(windows)
         self._in_fused_layers: list[Attend] = [fused_masked_attention()] * len(windows)
         if mask is None:
             self._in_fused_layers = for_each_window(

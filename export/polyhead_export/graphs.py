@@ -51,6 +51,7 @@ class _TracedEncoder(nn.Module):
             inputs,
             explicit=explicit,
             norm_maps=list(self.norm_maps),
+            plain=False,
             masks_by_bias=self.kind.masks_by_bias,
         )
         return (*run.outputs, *self.kind.compute(config, inputs, run))

@@ -2,22 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import App, Parameter
-from cyclopts.validators import Number
+from cyclopts import App
 
-from polyhead_export.command import (
-    AtLeastOne,
-    Names,
-    Numbers,
-    is_there,
-    lines_of,
-    print_exported,
-    remarks,
-    sources_of,
-)
-from polyhead_model.config import Pooling
+from polyhead_export.command import print_exported, remarks
+from polyhead_export.options import DEFAULT_OPTIONS, ExportOptions, lines_of
 
 if TYPE_CHECKING:
     from polyhead_export.pruning import Pruning
@@ -28,27 +18,12 @@ app = App(name="prune", help="Export an encoder without some of its attention he
 
 @app.default
 def prune(
+    options: ExportOptions = DEFAULT_OPTIONS,
     *,
-    preset: str | None = None,
-    checkpoint: Path | None = None,
-    encoder: Path | None = None,
-    name: str | None = None,
     fraction: float | None = None,
     heads: str | None = None,
     scores: Path | None = None,
     sentences: Path | None = None,
-    head_mask: bool = False,
-    graphs: Names = (),
-    attention_layers: Numbers | None = None,
-    pooling: Pooling | None = None,
-    normalise: Annotated[bool, Parameter(negative=())] = False,
-    prompt: str | None = None,
-    no_prompt: Annotated[bool, Parameter(negative=())] = False,
-    strict: Annotated[bool, Parameter(negative=())] = False,
-    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32",
-    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
-    models: Path = Path("models"),
-    version: AtLeastOne = 1,
     if_exists: Literal["fail", "replace"] = "fail",
 ) -> None:
     """Export an encoder without some of its attention heads: its projections become smaller.
@@ -59,15 +34,8 @@ def prune(
 
     Parameters
     ----------
-    preset
-        A named configuration; `polyhead describe` lists them.
-    checkpoint
-        A Hugging Face folder of an encoder (safetensors); or its name on the Hugging Face hub, ORG/NAME or
-        ORG/NAME@REVISION, to be downloaded.
-    encoder
-        A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
-    name
-        The family's name in the repository. Default: the preset's name.
+    options
+        What to export, and where to.
     fraction
         The fraction of heads to remove, such as 0.25: the least important ones.
     heads
@@ -77,32 +45,6 @@ def prune(
     sentences
         A text file with a sentence on each line, such as the encoder will be used for: importance by gradient
         and drift are measured on them. Default: some English sentences; random inputs without a tokenizer.
-    head_mask
-        Accept a factor for each head in requests: 0 silences a head.
-    graphs
-        More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory.
-    attention_layers
-        The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all.
-    pooling
-        How to pool a checkpoint that does not say how (one without modules.json).
-    normalise
-        With --pooling: scale pooled vectors to length 1.
-    prompt
-        The prompt of a sentence-transformers checkpoint to put before each text, by its name. Default: the
-        checkpoint's own choice. Requests may name another one.
-    no_prompt
-        Put no prompt before texts of requests that name none.
-    strict
-        Reject a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json.
-    precision
-        The precision of the computation; inputs and outputs stay the same. fp16 and bf16 are for CUDA only,
-        int8 is for CPUs.
-    seed
-        The seed of random weights, of random inputs and of the loss whose gradient is taken.
-    models
-        The model repository; created if missing.
-    version
-        The version's number.
     if_exists
         What to do if the version exists already.
     """
@@ -110,7 +52,6 @@ def prune(
 
     from polyhead_export.batches import batches_of_sentences, random_batches
     from polyhead_export.errors import ExportError
-    from polyhead_export.family import export_family
     from polyhead_export.parity import RANDOM_INPUTS
     from polyhead_export.pruning import parse_heads, prune_encoder
     from polyhead_export.sentences import SENTENCES
@@ -121,27 +62,9 @@ def prune(
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
     named = () if heads is None else parse_heads(heads)
     given = () if sentences is None else lines_of(sentences)
-    (source,) = sources_of(
-        preset,
-        checkpoint,
-        encoder,
-        name,
-        heads=(),
-        layers=None,
-        mask=False,
-        head_mask=head_mask,
-        seed=seed,
-        pooling=pooling,
-        normalise=normalise,
-        prompt=prompt,
-        no_prompt=no_prompt,
-        strict=strict,
-    )
-    if if_exists == "fail" and is_there(models, source.name, version):
-        raise ExportError(
-            f"version {version} of {source.name} exists already in {models}: give another --version, or "
-            "--if-exists replace"
-        )
+    (source,) = options.sources()
+    if if_exists == "fail":
+        options.check_free([source.name], "--if-exists replace")
     console = Console(stderr=True)
 
     def say(sentence: str) -> None:
@@ -157,28 +80,21 @@ def prune(
     elif given:
         raise ExportError("--sentences need a tokenizer.json, this encoder has none")
     else:
-        batches, inputs = random_batches(config, seed=seed), RANDOM_INPUTS
+        batches, inputs = random_batches(config, seed=options.seed), RANDOM_INPUTS
     say(f"measuring heads on {inputs}" if fraction is not None and scores is None else "removing heads")
     pruned, pruning, spared = prune_encoder(
-        built.encoder, batches, inputs, fraction=fraction, heads=named, scores=scores, seed=seed
+        built.encoder, batches, inputs, fraction=fraction, heads=named, scores=scores, seed=options.seed
     )
     for sentence in _sentences(pruning, spared, sum(len(config.heads_of(at)) for at in range(config.layers))):
         say(sentence)
     built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
-    exported = export_family(
-        pruned,
+    exported = options.export(
+        built,
         source.name,
-        models,
-        version=version,
-        precision=precision,
-        graphs=graphs,
-        attention_layers=attention_layers,
-        tokenizer=built.tokenizer,
-        sentences=given if precision == "int8" else (),
-        left_out=built.left_out,
-        pruning=pruning,
-        if_exists=if_exists,
+        sentences=given if options.precision == "int8" else (),
+        replace=if_exists == "replace",
         on_step=console.print,
+        pruning=pruning,
     )
     print_exported([exported], [])
 

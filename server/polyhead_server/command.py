@@ -1,6 +1,7 @@
 """`polyhead serve`: settings from flags, the environment and a file; then the server."""
 
 from pathlib import Path
+from typing import Literal
 
 from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.config import Env, Toml
@@ -33,13 +34,15 @@ app = App(
 
 
 @app.default
-def serve(settings: Settings, *, config: Path | None = None) -> int:
+def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config: Path | None = None) -> int:
     """Serve a model repository over gRPC, until SIGTERM or Ctrl-C; then finish accepted requests.
 
     A flag overrides its environment variable, which overrides the file.
 
     Args:
         settings: The server's settings.
+        engine: grpc: a server of our own. ray: Ray Serve on this machine, to try it out; --workers are
+            replicas of each model. docs/ray.md describes clusters.
         config: TOML file with any of the other options, such as `port = 8001`.
     """
     from polyhead_server.errors import StartError
@@ -47,6 +50,8 @@ def serve(settings: Settings, *, config: Path | None = None) -> int:
 
     configure(settings.log_level, settings.log_format)
     try:
+        if engine == "ray":
+            return _serve_on_ray(settings)
         gpus = gpus_for(settings.device)
         if settings.workers > 1 or len(gpus) > 1:
             from polyhead_server.workers.supervisor import supervise
@@ -58,3 +63,15 @@ def serve(settings: Settings, *, config: Path | None = None) -> int:
     except StartError as error:
         LOGGER.error("cannot serve: %s", error)
         return 1
+
+
+def _serve_on_ray(settings: Settings) -> int:
+    from polyhead_server.errors import StartError
+
+    try:
+        from polyhead_server.ray.local import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise StartError("--engine ray needs Ray Serve: pip install 'polyhead[server,ray]'") from error
+    return run(settings)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -49,14 +49,22 @@ class Runtime:
 
     Args:
         settings: The repository, the device and the limits.
+        families: Serve only these families of the repository; none is all.
         counters: Where statistics are counted; None makes new ones.
 
     Raises:
         DeviceError: The requested device does not work.
     """
 
-    def __init__(self, settings: Settings, *, counters: SharedCounters | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        families: Sequence[str] = (),
+        counters: SharedCounters | None = None,
+    ) -> None:
         self.settings = settings
+        self._families = families
         self.device = replace(
             choose_device(settings.device),
             packed=settings.weights == "packed",
@@ -78,6 +86,7 @@ class Runtime:
             build=_Builder(settings, self.device, self.registry).build,
             retired=self._inference.forget,
             side_by_side=threads,
+            families=families,
         )
         self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
         self._change = asyncio.Event()
@@ -101,7 +110,11 @@ class Runtime:
         if self._loading is not None:
             return
         self._loop = asyncio.get_running_loop()
-        found = await look(self.settings.models, may_be_empty=self.settings.repository_mode != "none")
+        found = await look(
+            self.settings.models,
+            families=self._families,
+            may_be_empty=self.settings.repository_mode != "none",
+        )
         self._reconciler.declare(found)
         self._gauges.sample()
         self._loading = asyncio.ensure_future(self._load(found))

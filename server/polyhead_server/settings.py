@@ -13,6 +13,7 @@ from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
 from polyhead_server.engine.gpus import check_device
+from polyhead_server.remote import RemoteFolder, location
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LARGEST_MESSAGE = 2**31 - 1
@@ -74,6 +75,10 @@ def _convert_size(_type: object, tokens: Sequence[Token]) -> int:
     return parse_size(tokens[0].value)
 
 
+def _convert_models(_type: object, tokens: Sequence[Token]) -> Path | RemoteFolder:
+    return location(tokens[0].value)
+
+
 def _check_device(_type: object, device: str) -> None:
     check_device(device)
 
@@ -112,8 +117,10 @@ _MessageSize = Parameter(
 class Settings:
     """Configure one server. B is the number of sequences in a batch, T the number of tokens in each."""
 
-    models: Path
-    """Folder of the model repository, as `polyhead export` writes it."""
+    models: Annotated[
+        Path | RemoteFolder, Parameter(converter=_convert_models, accepts_keys=False, n_tokens=1)
+    ]
+    """Folder of the model repository, as `polyhead export` writes it, or its URL: s3://bucket/models."""
 
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 listens on every interface."""

@@ -372,7 +372,7 @@ def start_fake() -> Iterator[Callable[..., FakeServer]]:
     """Starts further servers."""
     servers: list[FakeServer] = []
 
-    def start(credentials: grpc.ServerCredentials) -> FakeServer:
+    def start(credentials: grpc.ServerCredentials | None) -> FakeServer:
         servers.append(FakeServer(credentials))
         return servers[-1]
 

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
         ("127.0.0.1:8001/v2", "was '127.0.0.1:8001/v2'"),
         ("a b:8001", "was 'a b:8001'"),
         ("me@gpu-1:8001", "was 'me@gpu-1:8001'"),
+        (
+            "a:8001,b:8001",
+            "several servers are a DNS name with the addresses of all, as in dns:///encoders",
+        ),
+        ("127.0.0.1:8001,127.0.0.1:8002", "as in ipv4:10.0.0.1:8001,10.0.0.2:8001"),
         ("gpu-1:8001\n", r"was 'gpu-1:8001\n'"),
         ("", "was ''"),
         (None, "was None"),
@@ -49,6 +54,28 @@ def test_what_is_no_address_is_refused_with_what_it_must_be(kind: Any, target: A
         InvalidRequest, match=r"^target must be host:port, such as 127.0.0.1:8001, or unix:/path, was "
     ) as caught:
         kind(target)
+
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("ipv4:10.0.0.1:8001,bad", "'bad' is no IP address of this kind with a port"),
+        ("ipv4:10.0.0.1:8001,10.0.0.2", "'10.0.0.2' is no"),
+        ("ipv4:10.0.0.1:8001,10.0.0.2:0", "'10.0.0.2:0' is no"),
+        ("ipv4:10.0.0.1:8001,", "'' is no"),
+        ("ipv4:10.0.0.1:8001, 10.0.0.2:8001", "' 10.0.0.2:8001' is no"),
+        ("ipv4:10.0.0.999:8001", "'10.0.0.999:8001' is no"),
+        ("ipv4:encoders:8001", "'encoders:8001' is no"),
+        ("ipv4:[::1]:8001", "'[::1]:8001' is no"),
+        ("ipv6:10.0.0.1:8001", "such as ipv6:[fd00::1]:8001,[fd00::2]:8001, was 'ipv6:10.0.0.1:8001'"),
+        ("ipv4:10.0.0.1:8001,10.0.0.1:8001", "'10.0.0.1:8001' is given twice"),
+    ],
+)
+def test_a_list_of_servers_is_checked(target: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^target must be a list of addresses, such as ipv") as caught:
+        check_target(target)
 
     assert told in str(caught.value)
 
@@ -69,7 +96,9 @@ def test_what_is_no_address_is_refused_with_what_it_must_be(kind: Any, target: A
         "dns:///localhost:8001",
         "dns://1.1.1.1/localhost:8001",
         "ipv4:127.0.0.1:8001,127.0.0.1:8002",
-        "ipv6:[::1]:8001",
+        "ipv4:///127.0.0.1:8001",
+        "ipv6:[::1]:8001,[fe80::1%eth0]:8001",
+        "unix:/tmp/a,/tmp/b",
         "xds:///service",
     ],
 )

@@ -423,7 +423,36 @@ def test_the_calls_are_shared_out_among_two_requests(steps: Steps) -> None:
     assert steps.rows(request) == 5, "half of ten"
     steps.finish(request)
     assert steps.woken == calls[:5]
-    assert steps.rows(request) == 3, "half of five that are left"
+    assert steps.rows(steps.send()) == 3, "half of five that are left"
+
+
+def test_few_calls_wait_for_the_others(steps: Steps) -> None:
+    """After a small request beside a large one, both share the calls again."""
+    first = steps.begin(vectors(3, D))
+    for _ in range(5):
+        steps.begin(vectors(3, D))
+    large = steps.send()
+    assert steps.rows(large) == 3
+    steps.finish(first)
+    second = steps.send()
+    assert steps.rows(second) == 2
+    steps.finish(second)
+    steps.begin(vectors(3, D))
+    assert not steps.senders
+    for _ in range(2):
+        steps.begin(vectors(3, D))
+    assert steps.rows(steps.send()) == 3, "half of six"
+
+
+def test_the_first_call_after_a_joined_request_waits_for_the_others(steps: Steps) -> None:
+    first = steps.begin(vectors(3, D))
+    for _ in range(2):
+        steps.begin(vectors(3, D))
+    steps.finish(steps.send())
+    steps.finish(first)
+    for _ in range(4):
+        assert isinstance(steps.begin(vectors(3, D)).action, Join)
+    assert [steps.rows(steps.send()) for _ in range(2)] == [2, 2]
 
 
 @pytest.mark.parametrize("timeouts", [(5.0, 50.0, 9.0), (5.0, None, 9.0)], ids=str)
@@ -499,7 +528,7 @@ def test_a_call_that_would_cause_much_padding_goes_with_others(fake: "FakeServer
     assert shape[1] == 30
     assert shape[0] <= 6
     steps.finish(request)
-    shape = list(pb.ModelInferRequest.FromString(request.action.data).inputs[0].shape)
+    shape = list(pb.ModelInferRequest.FromString(steps.send().action.data).inputs[0].shape)
     assert shape[1] == 6
 
 
@@ -566,6 +595,7 @@ def test_an_overdue_call_is_the_first_of_its_request(steps: Steps) -> None:
     urgent.action.overdue()
     assert steps.send().action is None, "the other one comes first"
     steps.finish(steps.send())
+    assert steps.send().action is None
     assert steps.woken == [urgent, *calls]
     urgent.action.overdue()
     assert not steps.senders, "it has been sent"

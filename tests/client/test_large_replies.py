@@ -237,13 +237,31 @@ def test_a_stream_that_ends_too_early_is_an_error(play: Any) -> None:
 def test_a_status_in_the_middle_is_that_error(play: Any) -> None:
     def script(_number: int, context: Any) -> Any:
         yield OUTPUT
-        context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
+        context.abort(grpc.StatusCode.INTERNAL, "broken")
 
     client, handler = play(script)
 
-    with pytest.raises(Unavailable, match="going away"):
+    with pytest.raises(ServerError, match="broken"):
         client.encode(SMALL, model="a", attention=True)
     assert handler.streams == 1
+
+
+@pytest.mark.parametrize("times", [3, 4])
+def test_a_reply_that_breaks_off_is_fetched_again(play: Any, times: int) -> None:
+    def script(number: int, context: Any) -> Any:
+        yield OUTPUT
+        if number <= times:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
+        yield ATTENTION
+
+    client, handler = play(script)
+
+    if times == 3:
+        assert client.encode(SMALL, model="a", attention=True).attention[0].shape == (1, 1, 30, 30)
+    else:
+        with pytest.raises(Unavailable, match="going away"):
+            client.encode(SMALL, model="a", attention=True)
+    assert handler.streams == 4
 
 
 def test_a_stream_that_is_refused_for_now_is_tried_again(play: Any) -> None:

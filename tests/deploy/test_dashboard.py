@@ -3,16 +3,10 @@
 import importlib
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.deploy.compose_file import ROOT, services
-from tests.servers import quick_settings, serving
-
-from polyhead_server.errors import UnavailableError
-from polyhead_server.observability.metrics import Metrics
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "polyhead.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -33,20 +27,6 @@ QUERIES = [
     *(note["expr"] for note in DASHBOARD["annotations"]["list"]),
     *(variable["definition"] for variable in DASHBOARD["templating"]["list"]),
 ]
-
-
-@pytest.fixture(scope="module")
-def told(repository: Path) -> Iterator[dict[str, set[str]]]:
-    """The labels of every sample that a real server tells, with the kind of its metric."""
-    with serving(quick_settings(repository)) as one:
-        one.server.runtime.lifecycle.draining.set()
-        with pytest.raises(UnavailableError), one.server.runtime.lifecycle.accept():
-            pass  # so that there is a drop
-        samples: dict[str, set[str]] = {}
-        for family in Metrics(one.server.runtime.registry.counters).collect():
-            for sample in family.samples:
-                samples.setdefault(sample.name, {f"type={family.type}"}).update(sample.labels)
-        yield samples
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -11,7 +11,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 import trustme
 from tests.deploy.compose_file import ROOT, services
 from tests.deploy.dashboard_picture import dashboard, draw, fill_in
+from tests.deploy.kubernetes_objects import KUBECTL, pod
 from tests.deploy.stack import Stack, can_be_had, run, volumes
 from tests.deploy.traffic import TEXTS, Hurried, Persistent, UntilRefused
 from tests.interop.test_tritonclient import PYTHON as TRITON_PYTHON
@@ -438,6 +440,34 @@ def test_a_full_disk_is_said_and_starts_nothing(images: None, tmp_path: Path) ->
     assert full.left() == []
 
 
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
+def test_a_pod_runs_with_what_its_manifest_gives_it(images: None) -> None:
+    """The containers of deploy/kubernetes/overlays/try, one after the other, on this engine."""
+    spec = pod("overlays/try")
+    (export,), (server,) = spec["initContainers"], spec["containers"]
+    name = f"polyhead-pod-{TAG}"
+    try:
+        run(*_as_container(export, spec, volume=name))
+        run(*_as_container(server, spec, volume=name, more=("--detach", "--name", name, "--publish-all")))
+        (state,) = json.loads(run("docker", "inspect", name))
+        published = {
+            int(port.partition("/")[0]): f"127.0.0.1:{bound[0]['HostPort']}"
+            for port, bound in state["NetworkSettings"]["Ports"].items()
+        }
+        startup, live = server["startupProbe"], server["livenessProbe"]["httpGet"]
+        with Client(published[startup["grpc"]["port"]], timeout=60) as client:
+            client.wait_until_ready(timeout=startup["periodSeconds"] * startup["failureThreshold"])
+            assert client.encode(TEXTS, model="minilm").pooled is not None
+        with urllib.request.urlopen(f"http://{published[live['port']]}{live['path']}", timeout=10) as reply:
+            assert reply.status == 200
+        run("docker", "stop", "--time", str(spec["terminationGracePeriodSeconds"]), name)
+        (state,) = json.loads(run("docker", "inspect", name))
+        assert state["State"]["ExitCode"] == 0
+    finally:
+        run("docker", "rm", "--force", name, check=False)
+        run("docker", "volume", "rm", "--force", name)
+
+
 def test_the_picture(stack: Stack) -> None:
     draw(stack.ask, OUT / "dashboard.png", start=stack.started, end=time.time())
 
@@ -465,6 +495,28 @@ def _size(image: str) -> int:
     return int(
         run("docker", "run", "--rm", "--user", "0", "--entrypoint", "du", image, "-sxb", "/").split()[0]
     )
+
+
+def _as_container(
+    container: dict[str, Any], spec: dict[str, Any], *, volume: str, more: Sequence[str] = ()
+) -> list[str]:
+    """`docker run` with what a pod's spec gives a container; `volume` is the pod's volume of models."""
+    security = spec["securityContext"] | container["securityContext"]
+    limits = container["resources"]["limits"]
+    mounts = {
+        "models": ("--mount", f"type=volume,source={volume},destination="),
+        "tmp": ("--tmpfs", ""),
+    }
+    words = ["docker", "run", *more, f"--user={security['runAsUser']}:{security['runAsGroup']}"]
+    words += ["--read-only"] * security["readOnlyRootFilesystem"]
+    words += [f"--cap-drop={name}" for name in security["capabilities"]["drop"]]
+    words += [] if security["allowPrivilegeEscalation"] else ["--security-opt=no-new-privileges"]
+    words += [f"--memory={limits['memory'].lower().removesuffix('i')}", f"--cpus={limits.get('cpu', 2)}"]
+    for mount in container["volumeMounts"]:
+        flag, value = mounts[mount["name"]]
+        words += [flag, value + mount["mountPath"] + ",readonly" * mount.get("readOnly", False)]
+    image = container["image"].partition(":")[0]
+    return [*words, *(() if more else ("--rm",)), f"{image}:{TAG}", *container.get("args", ())]
 
 
 def _normal(pinned: str) -> str:

@@ -4,7 +4,7 @@
 
 Runs in an environment of its own (tritonclient pins an older protobuf); `test_tritonclient.py` starts
 it against a server with the families of `tests/conftest.py`. The second argument is what to import first,
-the third the token that opens loading and unloading.
+the third the token that opens loading and unloading; without one, those are left out.
 """
 
 import asyncio
@@ -205,7 +205,8 @@ def main() -> None:
         infer_text(client, polyhead)
         infer_in_other_ways(client, expected)
         fail(client)
-        load_and_unload(client, expected)
+        if TOKEN:
+            load_and_unload(client, expected)
     sys.stdout.write("all calls worked\n")
 
 

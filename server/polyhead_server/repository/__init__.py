@@ -1,5 +1,6 @@
 """The model repository on disk: what is there, and whether it can be trusted."""
 
+from polyhead_server.repository.downloads import fetch
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import Graph, GraphName, Manifest, Tensor, read_manifest
 from polyhead_server.repository.private import private_copy, remove_abandoned_copies, remove_private_copies
@@ -21,6 +22,7 @@ __all__ = [
     "Scan",
     "Tensor",
     "VersionFolder",
+    "fetch",
     "list_families",
     "no_models",
     "private_copy",

@@ -33,7 +33,7 @@ def verify(folder: Path, manifest: Manifest) -> None:
         RepositoryError: Says which file is wrong, and how.
     """
     for name, record in manifest.files.items():
-        _check_file(folder / name, record)
+        check_file(folder / name, record)
     for graph in manifest.graphs.values():
         _check_graph(folder, graph, manifest)
 
@@ -57,7 +57,12 @@ def open_listed(path: Path, record: FileRecord) -> BufferedReader:
     return file
 
 
-def _check_file(path: Path, record: FileRecord) -> None:
+def check_file(path: Path, record: FileRecord) -> None:
+    """Check that a file is the one that a manifest lists.
+
+    Raises:
+        RepositoryError: It is missing, cannot be read, or has another size or SHA-256.
+    """
     try:
         with open_listed(path, record) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

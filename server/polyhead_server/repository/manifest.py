@@ -19,6 +19,7 @@ from pydantic import (
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import RepositoryError, listed, quoted
+from polyhead_server.remote import RemoteFolder
 from polyhead_server.repository.files import read_regular
 
 FORMAT = 2
@@ -238,7 +239,7 @@ class Manifest(_Model):
         return self.name if graph == "fast" else f"{self.name}.{graph}"
 
 
-def read_manifest(folder: Path, *, family: str, version: int) -> Manifest:
+def read_manifest(folder: Path | RemoteFolder, *, family: str, version: int) -> Manifest:
     """Read and check a version's manifest.
 
     Args:
@@ -250,7 +251,10 @@ def read_manifest(folder: Path, *, family: str, version: int) -> Manifest:
         RepositoryError: Missing, not valid, of a newer format, or about something else.
     """
     try:
-        content = read_regular(folder / "manifest.json", limit=_MAX_BYTES)
+        if isinstance(folder, RemoteFolder):
+            content = folder.read("manifest.json", limit=_MAX_BYTES)
+        else:
+            content = read_regular(folder / "manifest.json", limit=_MAX_BYTES)
     except OSError as error:
         raise RepositoryError(f"manifest.json cannot be read: {error.strerror}") from error
     try:

@@ -1,12 +1,14 @@
 """What a model repository holds: families, and their versions."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from polyhead_server.errors import RepositoryError, StartError
+from polyhead_server.remote import RemoteFolder
+from polyhead_server.repository.downloads import cached
 from polyhead_server.repository.manifest import FAMILY, Manifest, read_manifest
 
 
@@ -18,6 +20,8 @@ class VersionFolder:
     version: int
     folder: Path
     manifest: Manifest
+    source: RemoteFolder | None = None
+    """Where the files in the folder have to be downloaded from; None: they are there."""
     state: str = ""
     """Changes with the manifest and with the size, time or inode of a file that it lists."""
 
@@ -35,7 +39,7 @@ Scan: TypeAlias = Sequence[VersionFolder | Broken]
 """What a repository or a family holds, each family's newest version first."""
 
 
-def scan(models: Path) -> Scan:
+def scan(models: Path | RemoteFolder) -> Scan:
     """Read the manifests of a repository, `models/NAME/<version>/manifest.json`.
 
     Raises:
@@ -47,46 +51,60 @@ def scan(models: Path) -> Scan:
     return found
 
 
-def no_models(models: Path) -> StartError:
+def no_models(models: Path | RemoteFolder) -> StartError:
     """Return the error about a repository that holds nothing."""
     return StartError(
         f"--models must hold at least one model, {models} has none: `polyhead export` writes them there"
     )
 
 
-def list_families(models: Path) -> list[str]:
+def list_families(models: Path | RemoteFolder) -> list[str]:
     """Return what may be families by their names, in order. Looks into none: each may be another mount.
 
     Raises:
         StartError: There is no such folder.
     """
     try:
-        return sorted(name for name in os.listdir(models) if FAMILY.fullmatch(name))  # noqa: PTH208 - as above
+        names = models.names() if isinstance(models, RemoteFolder) else os.listdir(models)  # noqa: PTH208 - as above
     except OSError as error:
         raise StartError(
             f"--models must be a folder that can be read, {models} is not: {error.strerror}"
         ) from error
+    return sorted(name for name in names if FAMILY.fullmatch(name))
 
 
-def scan_family(folder: Path) -> Scan:
+def scan_family(folder: Path | RemoteFolder) -> Scan:
     """Read the manifests of one family. A folder that is missing, or is none, holds nothing."""
     try:
-        versions = sorted((number for entry in folder.iterdir() if (number := _version(entry))), reverse=True)
+        versions = sorted(_versions(folder), reverse=True)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         reason = f"its folder cannot be read: {error.strerror}"
         return [Broken(family=folder.name, version=0, reason=reason)]
     if not versions:
-        return [Broken(family=folder.name, version=0, reason="it has no version folder (1, 2, …)")]
+        reason = "it has no version folder (1, 2, …)"
+        if folder.name.isdecimal():
+            reason += "; if it is one itself, --models must be the folder above its family's"
+        return [Broken(family=folder.name, version=0, reason=reason)]
     return [_read(folder / str(version), folder.name, version) for version in versions]
 
 
-def _read(folder: Path, family: str, version: int) -> VersionFolder | Broken:
+def _read(folder: Path | RemoteFolder, family: str, version: int) -> VersionFolder | Broken:
     try:
         manifest = read_manifest(folder, family=family, version=version)
     except RepositoryError as error:
         return Broken(family=family, version=version, reason=str(error))
+    if isinstance(folder, RemoteFolder):
+        local = cached(manifest)
+        return VersionFolder(
+            family=family,
+            version=version,
+            folder=local,
+            manifest=manifest,
+            source=folder,
+            state=manifest.digest,
+        )
     state = _state(folder, manifest)
     return VersionFolder(family=family, version=version, folder=folder, manifest=manifest, state=state)
 
@@ -102,8 +120,10 @@ def _state(folder: Path, manifest: Manifest) -> str:
     return "\n".join(seen)
 
 
-def _version(entry: Path) -> int:
-    """Return the number that a version's folder is named by, or 0."""
-    name = entry.name
-    plain = name.isascii() and name.isdecimal() and len(name) < 19 and not name.startswith("0")
-    return int(name) if plain and entry.is_dir() else 0
+def _versions(folder: Path | RemoteFolder) -> Iterator[int]:
+    """Yield the numbers that folders of versions are named by. Behind a URL they are taken for folders."""
+    names = folder.names() if isinstance(folder, RemoteFolder) else os.listdir(folder)  # noqa: PTH208 - as above
+    for name in names:
+        plain = name.isascii() and name.isdecimal() and len(name) < 19 and not name.startswith("0")
+        if plain and (isinstance(folder, RemoteFolder) or (folder / name).is_dir()):
+            yield int(name)

@@ -15,7 +15,7 @@ from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.repository import Manifest, VersionFolder, private_copy, verify
+from polyhead_server.repository import Manifest, VersionFolder, fetch, private_copy, verify
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
 from polyhead_server.scheduling.costs import Size
@@ -93,6 +93,8 @@ class Loader:
         try:
             check_precision(manifest.precision, self._device)
             signatures = {graph: signature_of(manifest, graph) for graph in manifest.graphs}
+            if version.source is not None:
+                fetch(version.source, version.folder, manifest)
             with private_copy(version.folder, manifest) as folder:
                 verify(folder, manifest)
                 for graph, reason in manifest.skipped.items():

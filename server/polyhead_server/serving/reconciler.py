@@ -5,7 +5,7 @@ left as it is until that ends, and the others are still followed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from polyhead_server.errors import SlowError, StartError, UnknownModelError, quoted
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.remote import RemoteFolder
 from polyhead_server.repository import Broken, Scan, VersionFolder, list_families, no_models, scan_family
 from polyhead_server.repository.manifest import FAMILY
 from polyhead_server.serving.loading import Loaded, in_thread
@@ -42,13 +43,14 @@ class Reconciler:
         build: Makes a model of a loaded graph.
         retired: Called for each model that is out of service and has given its last answer.
         side_by_side: How many families are looked at and loaded at once.
+        families: The only ones to serve; none is all.
         look_seconds: How long looking at a family may hold up the others.
         load_seconds: How long loading one may.
     """
 
     def __init__(
         self,
-        models: Path,
+        models: Path | RemoteFolder,
         *,
         policy: Policy,
         registry: Registry,
@@ -56,10 +58,12 @@ class Reconciler:
         build: Callable[[Loaded], Model],
         retired: Callable[[Model], None],
         side_by_side: int,
+        families: Sequence[str] = (),
         look_seconds: float = LOOK_SECONDS,
         load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self._models = models
+        self._families = families
         self._registry = registry
         self._rollout = Rollout(registry, policy=policy, load=load, build=build, retired=retired)
         self._side_by_side = side_by_side
@@ -88,7 +92,7 @@ class Reconciler:
         """
         async with self._one_at_a_time:
             if found is None:
-                names = await self._look(_REPOSITORY, list_families)
+                names = self._families or await self._look(_REPOSITORY, list_families)
             else:
                 names = [one.family for one in found]
 
@@ -156,7 +160,7 @@ class Reconciler:
             work.cancel()
         await self._rollout.close()
 
-    async def _look(self, name: str, read: Callable[[Path], T]) -> T:
+    async def _look(self, name: str, read: Callable[[Path | RemoteFolder], T]) -> T:
         return await self._in_time(
             name, lambda: in_thread(lambda: read(self._models / name)), self._look_seconds
         )
@@ -206,11 +210,18 @@ def _log_end(name: str, work: asyncio.Future[Any]) -> None:
         LOGGER.info("%s: the slow operation has ended", name or "the repository", exc_info=work.exception())
 
 
-async def look(models: Path, *, may_be_empty: bool, seconds: float = LOOK_SECONDS) -> Scan:
+async def look(
+    models: Path | RemoteFolder,
+    *,
+    families: Sequence[str] = (),
+    may_be_empty: bool,
+    seconds: float = LOOK_SECONDS,
+) -> Scan:
     """Read the manifests of a repository as `scan` does, leaving out families that do not answer.
 
     Args:
         models: The repository's folder.
+        families: The only ones to look for; none is all.
         may_be_empty: Whether it may hold nothing yet.
         seconds: How long the list of families, and each of them, may take.
 
@@ -219,7 +230,7 @@ async def look(models: Path, *, may_be_empty: bool, seconds: float = LOOK_SECOND
     """
     silent = f"it did not answer within {seconds:g} s"
     try:
-        names = await asyncio.wait_for(in_thread(lambda: list_families(models)), seconds)
+        names = families or await asyncio.wait_for(in_thread(lambda: list_families(models)), seconds)
     except TimeoutError as error:
         raise StartError(f"--models must be a folder that can be read, {models} is not: {silent}") from error
     found: list[VersionFolder | Broken] = []

@@ -57,7 +57,11 @@ def caller_deadline(context: CallContext) -> float:
 
 def reject(context: RecordedContext, error: Exception) -> ErrorReply:
     """Turn an error into what its caller gets. Log those that are the server's fault."""
-    name = request_id(context)
+    return rejection_of(error, request_id(context))
+
+
+def rejection_of(error: Exception, name: str) -> ErrorReply:
+    """Do the same as `reject` for a request of this id."""
     reply = error_reply(error, name)
     if (record := CURRENT.get()) is not None:
         record.code, record.message = reply.code.name, reply.message

@@ -58,6 +58,13 @@ def test_broken_families_do_not_hide_the_others(models: Path) -> None:
     ]
 
 
+def test_a_family_in_the_place_of_the_repository_is_said(models: Path) -> None:
+    (found,) = scan(models / "tiny")
+
+    assert isinstance(found, Broken)
+    assert found.reason.endswith("if it is one itself, --models must be the folder above its family's")
+
+
 def test_a_missing_or_empty_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"must be a folder that can be read, .*: No such file"):
         scan(tmp_path / "none")

@@ -1,0 +1,490 @@
+"""`make scaling`: what it costs to serve with more than one server, beside a plain one on the same machine.
+
+One encoder, bench-384, behind a plain server, over streams, behind two workers, two servers that take
+turns, and Ray Serve, under the same load, in turn. With more processors all but the first would be faster;
+what is measured is the cost of what lies between a client and the encoder.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from encoders import ENCODERS, export_missing, request_bytes
+from load_generator import LoadResult, closed_loop, stream_loop
+from polyhead_client import Client
+from polyhead_load.sweep.server import free_port, started_server
+from report import (
+    Condition,
+    conditions_rows,
+    conditions_table,
+    console,
+    made_with,
+    markdown_table,
+    spell_number,
+    with_fingerprint,
+    write,
+)
+
+_ENCODER = ENCODERS[1]
+IN_FLIGHT = (1, 8, 32)
+PLAIN = "one server"
+RAY = {
+    "Ray Serve, one replica": {},
+    "Ray Serve, one replica, HAProxy": {"RAY_SERVE_ENABLE_HA_PROXY": "1"},
+}
+TWO_NODES = "Ray Serve, two nodes"
+_CONNECTIONS = 8
+"""Clients of the workers: the system gives each connection to one worker."""
+_STREAMS = {1: 1, 8: 1, 32: 4}
+_IDLE_SECONDS = 2.0
+_START_SECONDS = 120.0
+_LATENCY = 2.0
+_THROUGHPUT = 0.95
+_BATCH = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Servers that are running."""
+
+    name: str
+    target: str
+    addresses: Sequence[str]
+    """Where to ask for statistics."""
+    roots: Sequence[psutil.Process]
+    """They and their children are what serves."""
+    send: Callable[..., Any] = closed_loop
+
+    def processes(self) -> list[psutil.Process]:
+        """Return everything that runs."""
+        return [*self.roots, *(child for root in self.roots for child in root.children(recursive=True))]
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time used so far."""
+        total = 0.0
+        for process in self.processes():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def memory_mib(self) -> float:
+        """Return the memory that nothing else has, of all processes."""
+        total = 0
+        for process in self.processes():
+            with suppress(psutil.Error):
+                total += process.memory_full_info().uss
+        return total / 2**20
+
+    def runs(self) -> tuple[int, int]:
+        """Return the sequences and the runs so far."""
+        sequences = runs = 0
+        for address in self.addresses:
+            with Client(address, timeout=30) as client:
+                for model in client.statistics(_ENCODER.name):
+                    sequences += model.inference_count
+                    runs += model.execution_count
+        return sequences, runs
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop everything for a while: Ray is busy even when nothing is asked of it."""
+        processes = self.processes()
+        for process in processes:
+            with suppress(psutil.Error):
+                process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                with suppress(psutil.Error):
+                    process.resume()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSample:
+    """One load of one setup."""
+
+    rate: float
+    """Sequences per second."""
+    p50_ms: float
+    batch: float
+    """Sequences per run, in the mean."""
+    errors: int
+    client_cores: float
+    server_cores: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What a setup takes while nothing is asked of it."""
+
+    cores: float
+    memory_mib: float
+    processes: int
+
+
+Samples = Mapping[str, Mapping[int, Sequence[ScalingSample]]]
+"""By setup and requests in flight; one of each round."""
+
+
+def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[bytes]) -> ScalingSample:
+    """Load a setup."""
+    before = setup.runs()
+    load: LoadResult = asyncio.run(
+        setup.send(setup.target, requests, in_flight=in_flight, seconds=seconds, server=setup.cpu_seconds)
+    )
+    sequences, runs = (now - earlier for now, earlier in zip(setup.runs(), before, strict=True))
+    return ScalingSample(
+        rate=load.rate,
+        p50_ms=load.percentile_ms(50),
+        batch=sequences / max(runs, 1),
+        errors=load.errors,
+        client_cores=load.client_cores,
+        server_cores=load.server_cores,
+    )
+
+
+def in_turn(
+    setups: Sequence[Setup], *, rounds: int, seconds: float, apart: bool
+) -> dict[str, dict[int, list[ScalingSample]]]:
+    """Load setups in turn, in every second round backwards.
+
+    Args:
+        setups: All of them.
+        rounds: Samples of each.
+        seconds: Length of a sample.
+        apart: Stop the last while the others are measured.
+    """
+    requests = request_bytes(_ENCODER, [_ENCODER.tokens] * 64)
+    samples: dict[str, dict[int, list[ScalingSample]]] = {
+        each.name: {in_flight: [] for in_flight in IN_FLIGHT} for each in setups
+    }
+    for setup in setups:  # costs are learned, connections opened
+        measure(setup, IN_FLIGHT[-1], seconds, requests)
+    for number in range(rounds):
+        for in_flight in IN_FLIGHT:
+            for setup in setups if number % 2 == 0 else setups[::-1]:
+                with ExitStack() as stack:
+                    if apart and setup is not setups[-1]:
+                        stack.enter_context(setups[-1].suspended())
+                    samples[setup.name][in_flight].append(measure(setup, in_flight, seconds, requests))
+    return samples
+
+
+def standing(setup: Setup) -> Standing:
+    """Measure what a setup takes at rest."""
+    before = setup.cpu_seconds()
+    time.sleep(_IDLE_SECONDS)
+    return Standing(
+        cores=(setup.cpu_seconds() - before) / _IDLE_SECONDS,
+        memory_mib=setup.memory_mib(),
+        processes=len(setup.processes()),
+    )
+
+
+@contextmanager
+def served(
+    name: str,
+    models: Path,
+    *flags: str,
+    servers: int = 1,
+    environment: Mapping[str, str] | None = None,
+    send: Callable[..., Any] = closed_loop,
+) -> Iterator[Setup]:
+    """Start servers; several take turns."""
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                started_server(models, ["--log-level", "error", *flags], environment=environment)
+            )
+            for _ in range(servers)
+        ]
+        addresses = [server.address for server in running]
+        yield Setup(
+            name=name,
+            target=addresses[0] if servers == 1 else f"ipv4:{','.join(addresses)}",
+            addresses=addresses,
+            roots=[psutil.Process(server.pid) for server in running],
+            send=send,
+        )
+
+
+@contextmanager
+def two_nodes(models: Path, folder: Path) -> Iterator[Setup]:
+    """Start two nodes of Ray, with a replica of one thread on each."""
+    port = free_port()
+    service = "polyhead_server.ray.services.add_"
+    config = {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1", "port": free_port()},
+        "grpc_options": {
+            "port": port,
+            "grpc_servicer_functions": [f"{service}inference_service", f"{service}health_service"],
+        },
+        "applications": [
+            {
+                "name": "polyhead",
+                "import_path": "polyhead_server.ray.application:build",
+                "args": {"models": str(models.resolve()), "replicas": 2, "cpus": 1},
+            }
+        ],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "serve.json"  # which is YAML, too
+    file.write_text(json.dumps(config))
+    address = f"127.0.0.1:{port}"
+    with (folder / "log").open("wb") as log:
+        process = psutil.Popen(
+            [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        with Client(address, timeout=_START_SECONDS) as client:
+            client.wait_until_ready(_ENCODER.name)
+        yield Setup(name=TWO_NODES, target=address, addresses=[address], roots=[process])
+    finally:
+        every = [process, *process.children(recursive=True)]
+        process.stdin.close()
+        _, left = psutil.wait_procs(every, timeout=30)
+        for each in left:
+            with suppress(psutil.Error):
+                each.kill()
+
+
+def over_streams(target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any) -> Any:
+    """Do as `closed_loop`, over streams."""
+    return stream_loop(target, requests, streams=_STREAMS[in_flight], in_flight=in_flight, **options)
+
+
+def on_connections(target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any) -> Any:
+    """Do as `closed_loop`, on several connections."""
+    connections = min(in_flight, _CONNECTIONS)
+    return closed_loop(target, requests, in_flight=in_flight, connections=connections, **options)
+
+
+def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
+    """Yield what is measured together, beside a plain server: setups at rest take nothing, but for Ray."""
+
+    @contextmanager
+    def of_our_own() -> Iterator[list[Setup]]:
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(served("streams", models, "--http-port", "off", send=over_streams)),
+                stack.enter_context(
+                    served(
+                        "`--workers 2`",
+                        models,
+                        "--http-port",
+                        "off",
+                        "--workers",
+                        "2",
+                        send=on_connections,
+                    )
+                ),
+                stack.enter_context(
+                    served(
+                        "two servers in turn",
+                        models,
+                        *("--http-port", "off", "--threads", "1"),
+                        servers=2,
+                    )
+                ),
+            ]
+
+    @contextmanager
+    def on_ray(name: str, environment: Mapping[str, str]) -> Iterator[list[Setup]]:
+        flags = ("--engine", "ray", "--host", "0.0.0.0")
+        with served(name, models, *flags, environment=environment) as setup:
+            yield [setup]
+
+    @contextmanager
+    def on_two_nodes() -> Iterator[list[Setup]]:
+        with two_nodes(models, folder) as setup:
+            yield [setup]
+
+    yield of_our_own
+    if find_spec("ray") is None:
+        console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'")
+        return
+    for name, environment in RAY.items():
+        yield partial(on_ray, name, environment)
+    yield on_two_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A setup beside the plain server of its block."""
+
+    name: str
+    samples: Mapping[int, Sequence[ScalingSample]]
+    plain: Mapping[int, Sequence[ScalingSample]]
+    rest: Standing
+
+    def median(self, in_flight: int, field: str) -> float:
+        """Return the median of the rounds."""
+        return float(median(getattr(sample, field) for sample in self.samples[in_flight]))
+
+    def ratios(self, in_flight: int, field: str) -> list[float]:
+        """Return a setup's numbers divided by the plain server's in the same round, ascending."""
+        pairs = zip(self.samples[in_flight], self.plain[in_flight], strict=True)
+        return sorted(getattr(own, field) / getattr(plain, field) for own, plain in pairs)
+
+
+def targets(compared: Sequence[Compared]) -> list[Condition]:
+    """Return what Ray should reach."""
+    found = []
+    one_replica = [each for each in compared if each.name in RAY]
+    if one_replica:
+        p50 = {each.name: median(each.ratios(1, "p50_ms")) for each in one_replica}
+        found.append(
+            Condition(
+                name=f"Ray Serve, one replica, one in flight: p50 ≤ {_LATENCY:g} × {PLAIN}'s, either path",
+                holds=min(p50.values()) <= _LATENCY,
+                seen=", ".join(f"{ratio:.2f} ({name})" for name, ratio in p50.items()),
+            )
+        )
+    for each in compared:
+        if each.name == TWO_NODES:
+            most = IN_FLIGHT[-1]
+            rate, batch = median(each.ratios(most, "rate")), each.median(most, "batch")
+            found += [
+                Condition(
+                    name=f"{TWO_NODES}, {most} in flight: requests/s ≥ {_THROUGHPUT:g} × {PLAIN}'s",
+                    holds=rate >= _THROUGHPUT,
+                    seen=f"{rate:.2f}",
+                ),
+                Condition(
+                    name=f"{TWO_NODES}, {most} in flight: {_BATCH:g} sequences per run or more",
+                    holds=batch >= _BATCH,
+                    seen=f"{batch:.1f}",
+                ),
+            ]
+    return found
+
+
+def page(compared: Sequence[Compared], result: Mapping[str, Any]) -> str:
+    """Return the comparison as a page in Markdown."""
+    config = _ENCODER.config
+    lines = [
+        "# More than one server, on one machine",
+        "",
+        f"Made by `make scaling`: {made_with(result['fingerprint'])}.",
+        "",
+        f"D = {config.d_model}, H = {config.heads}, {config.layers} layers with feed-forward, T = "
+        f"{_ENCODER.tokens}; medians of {result['rounds']} rounds of {result['seconds']:g} s, in turn.",
+        "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
+        "the lowest and the highest round in brackets. While it is measured, Ray's processes are stopped.",
+        "",
+        *conditions_rows(result["targets"]),
+    ]
+    for in_flight in IN_FLIGHT:
+        lines += [
+            f"## {in_flight} in flight",
+            "",
+            *markdown_table(_row(each, in_flight) for each in compared),
+        ]
+    lines += [
+        "## At rest",
+        "",
+        "Cores that are busy although nothing is asked, and memory that no other process shares.",
+        "",
+        *markdown_table(
+            {
+                "": each.name,
+                "processes": each.rest.processes,
+                "cores": f"{each.rest.cores:.2f}",
+                "memory, MiB": spell_number(each.rest.memory_mib),
+            }
+            for each in compared
+        ),
+        "## How it was measured",
+        "",
+        "* An asyncio client sends single sequences, built before the clock starts, and does not decode",
+        "  the replies. Streams: one, or four for 32 in flight. Workers: up to eight connections, because",
+        "  the system gives each to one worker.",
+        "* The two servers and the replicas on two nodes run with one thread each, everything else with two.",
+        "* Ray Serve: `polyhead serve --engine ray`, through its proxy actor and through HAProxy; two nodes",
+        "  are two raylets on this machine, each with a replica.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _row(each: Compared, in_flight: int) -> dict[str, str]:
+    def ratio(field: str) -> str:
+        ratios = each.ratios(in_flight, field)
+        return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+
+    plain = each.name == PLAIN
+    return {
+        "": f"**{each.name}**" if plain else each.name,
+        "requests/s": spell_number(each.median(in_flight, "rate")),
+        "×": "" if plain else ratio("rate"),
+        "p50 ms": spell_number(each.median(in_flight, "p50_ms")),
+        "× ": "" if plain else ratio("p50_ms"),
+        "sequences per run": f"{each.median(in_flight, 'batch'):.1f}",
+        "cores: client / server": f"{each.median(in_flight, 'client_cores'):.2f} / "
+        f"{each.median(in_flight, 'server_cores'):.2f}",
+        "errors": str(sum(sample.errors for sample in each.samples[in_flight])),
+    }
+
+
+def main() -> int:
+    """Measure, report, and return 0 if every target is met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, default=Path("build/scaling-models"))
+    parser.add_argument("--out", type=Path, default=Path("build/bench/scaling"), help="without its ending")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
+    chosen = parser.parse_args()
+    export_missing([_ENCODER], chosen.models)
+    compared: list[Compared] = []
+    with (
+        console.status("measuring") as status,
+        served(PLAIN, chosen.models, "--http-port", "off") as plain,
+    ):
+        for block in blocks(chosen.models, chosen.out.parent / "ray"):
+            with block() as setups:
+                on_ray = bool(compared)
+                status.update(", ".join(setup.name for setup in setups))
+                rests = {setup.name: standing(setup) for setup in (plain, *setups)}
+                samples = in_turn(
+                    [plain, *setups], rounds=chosen.rounds, seconds=chosen.seconds, apart=on_ray
+                )
+                names = [setup.name for setup in setups] if on_ray else list(samples)
+                compared += [
+                    Compared(name=name, samples=samples[name], plain=samples[PLAIN], rest=rests[name])
+                    for name in names
+                ]
+    conditions = targets(compared)
+    console.print(conditions_table(conditions))
+    result = with_fingerprint(
+        {
+            "rounds": chosen.rounds,
+            "seconds": chosen.seconds,
+            "targets": [asdict(condition) for condition in conditions],
+            "setups": [asdict(each) for each in compared],
+        }
+    )
+    write(chosen.out, result, page(compared, result))
+    return 0 if all(condition.holds for condition in conditions) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The options that commands which export have in common. Needs neither torch nor onnx to import."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
+
+from polyhead_model.config import Pooling
+
+if TYPE_CHECKING:
+    from polyhead_export.family import ExportedFamily
+    from polyhead_export.pruning import Pruning
+    from polyhead_export.sources import Built, Source
+
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def _numbers(kind: object, tokens: tuple[Token, ...]) -> tuple[int, ...]:
+    """Parse `1,2,4,8`."""
+    try:
+        return tuple(int(number) for number in _items(kind, tokens))
+    except ValueError:
+        given = " ".join(token.value for token in tokens)
+        raise ValueError(f"must be numbers such as 1,2,4,8, was {given!r}") from None
+
+
+def _items(_: object, tokens: tuple[Token, ...]) -> tuple[str, ...]:
+    """Parse `rows,insight`."""
+    return tuple(name.strip() for token in tokens for name in token.value.split(","))
+
+
+Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
+Names = Annotated[tuple[str, ...], Parameter(converter=_items, n_tokens=1, accepts_keys=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The encoder, its graphs, and where they go."""
+
+    preset: str | None = None
+    """A named configuration; `polyhead describe` lists them."""
+    checkpoint: Path | None = None
+    """A Hugging Face folder of an encoder (safetensors); or its name on the Hugging Face hub, ORG/NAME or
+    ORG/NAME@REVISION, to be downloaded."""
+    encoder: Path | None = None
+    """A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}."""
+    name: str | None = None
+    """The family's name in the repository. Default: the preset's name."""
+    head_mask: bool = False
+    """Accept a factor for each head in requests: 0 silences a head."""
+    graphs: Names = ()
+    """More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory."""
+    attention_layers: Numbers | None = None
+    """The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all."""
+    pooling: Pooling | None = None
+    """How to pool a checkpoint that does not say how (one without modules.json)."""
+    normalise: Annotated[bool, Parameter(negative=())] = False
+    """With --pooling: scale pooled vectors to length 1."""
+    prompt: str | None = None
+    """The prompt of a sentence-transformers checkpoint to put before each text, by its name. Default: the
+    checkpoint's own choice. Requests may name another one."""
+    no_prompt: Annotated[bool, Parameter(negative=())] = False
+    """Put no prompt before texts of requests that name none."""
+    strict: Annotated[bool, Parameter(negative=())] = False
+    """Reject a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json."""
+    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    """The precision of the computation; inputs and outputs stay the same. fp16 and bf16 are for CUDA only,
+    int8 is for CPUs."""
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0
+    """The seed of random weights, and of random inputs."""
+    models: Path = Path("models")
+    """The model repository; created if missing."""
+    version: AtLeastOne = 1
+    """The version's number."""
+
+    def sources(
+        self, *, heads: tuple[int, ...] = (), layers: int | None = None, mask: bool = False
+    ) -> "list[Source]":
+        """Return the encoders to export.
+
+        Args:
+            heads: Head counts, each a family of its own; for presets.
+            layers: The number of layers; None means the preset's.
+            mask: Whether the graphs take an arbitrary mask; for presets.
+
+        Raises:
+            ExportError: The options contradict each other, or select nothing.
+        """
+        from polyhead_export.errors import ExportError
+        from polyhead_export.sources import from_checkpoint, from_description, from_preset
+        from polyhead_model.hub import local_checkpoint
+
+        if sum(given is not None for given in (self.preset, self.checkpoint, self.encoder)) != 1:
+            raise ExportError("give either --preset, --checkpoint or --encoder")
+        if self.checkpoint is None and (
+            self.pooling or self.normalise or self.prompt is not None or self.no_prompt
+        ):
+            raise ExportError("--pooling, --normalise, --prompt and --no-prompt are for a checkpoint")
+        if self.prompt is not None and self.no_prompt:
+            raise ExportError("give --prompt or --no-prompt, not both")
+        if self.preset is not None:
+            return from_preset(
+                self.preset,
+                name=self.name,
+                heads=heads,
+                layers=layers,
+                mask=mask,
+                head_mask=self.head_mask,
+                seed=self.seed,
+            )
+        if heads or layers is not None or mask:
+            raise ExportError(
+                "--heads, --layers and --mask change a preset; a checkpoint or a description is exported as "
+                "it is"
+            )
+        if self.name is None:
+            flag = "--checkpoint" if self.encoder is None else "--encoder"
+            raise ExportError(f"{flag} needs a --name for the family")
+        if self.checkpoint is not None:
+            return [
+                from_checkpoint(
+                    local_checkpoint(self.checkpoint),
+                    self.name,
+                    prompt_name="" if self.no_prompt else self.prompt,
+                    pooling=self.pooling,
+                    normalise=self.normalise,
+                    strict=self.strict,
+                    head_mask=self.head_mask,
+                )
+            ]
+        if self.encoder is not None:
+            return [from_description(self.encoder, self.name, head_mask=self.head_mask, seed=self.seed)]
+        return []
+
+    def check_free(self, names: Sequence[str], advice: str) -> None:
+        """Check that the version of these families has not been begun.
+
+        Raises:
+            ExportError: It has.
+        """
+        from polyhead_export.errors import ExportError
+
+        if there := [name for name in names if self.is_there(name)]:
+            raise ExportError(
+                f"version {self.version} of {', '.join(there)} exists already in {self.models}: "
+                f"give another --version, or {advice}"
+            )
+
+    def is_there(self, name: str) -> bool:
+        """Return whether the version of a family has been begun."""
+        return (self.models / name / str(self.version)).exists()
+
+    def is_complete(self, name: str) -> bool:
+        """Return whether the version of a family is complete; its manifest is written last."""
+        return (self.models / name / str(self.version) / "manifest.json").is_file()
+
+    def export(
+        self,
+        built: "Built",
+        name: str,
+        *,
+        sentences: Sequence[str],
+        replace: bool,
+        on_step: Callable[[str], None],
+        pruning: "Pruning | None" = None,
+    ) -> "ExportedFamily":
+        """Export one encoder; see `export_family`, which also lists the errors."""
+        from polyhead_export.family import export_family
+
+        return export_family(
+            built.encoder,
+            name,
+            self.models,
+            version=self.version,
+            precision=self.precision,
+            graphs=self.graphs,
+            attention_layers=self.attention_layers,
+            tokenizer=built.tokenizer,
+            sentences=sentences,
+            left_out=built.left_out,
+            pruning=pruning,
+            if_exists="replace" if replace else "fail",
+            on_step=on_step,
+        )
+
+
+DEFAULT_OPTIONS = ExportOptions()
+
+
+def lines_of(file: Path) -> tuple[str, ...]:
+    """Return the lines of a text file that are not empty."""
+    from polyhead_export.errors import ExportError
+
+    try:
+        lines = tuple(line for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"--sentences {file} must be a text file in UTF-8: {error}") from error
+    if not lines:
+        raise ExportError(f"--sentences {file} must hold at least one sentence, one on each line")
+    return lines

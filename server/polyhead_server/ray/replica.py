@@ -1,0 +1,107 @@
+"""A replica of one family: a runtime, with its engine and scheduler, inside an actor of Ray."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+import ray
+
+from polyhead_server.engine.allocator import give_memory_back, keep_trim
+from polyhead_server.engine.devices import flush_denormals
+from polyhead_server.errors import DeviceLostError, ErrorReply, StartError
+from polyhead_server.observability.logs import LOGGER, configure
+from polyhead_server.repository import remove_abandoned_copies
+from polyhead_server.runtime import Runtime
+from polyhead_server.settings import Settings
+from polyhead_server.transport.call import rejection_of
+
+Answer: TypeAlias = bytes | ErrorReply
+"""A message, or the status that ends a call: exceptions would lose their types between processes."""
+
+T = TypeVar("T")
+
+
+class FamilyReplica:
+    """Answer the requests of one family.
+
+    A family that cannot be loaded leaves a replica that says why: another start would not change that, and
+    Serve would take the whole application for failed.
+
+    Args:
+        settings: The repository, the device and the limits.
+        family: The family's name.
+
+    Raises:
+        StartError: The repository cannot be read, or has no such family. Serve tries again.
+    """
+
+    # Serve awaits it.
+    async def __init__(self, settings: Settings, family: str) -> None:  # type: ignore[misc]
+        configure(settings.log_level, settings.log_format)
+        give_memory_back()
+        flush_denormals()
+        remove_abandoned_copies()
+        self._runtime = Runtime(_with_resources(settings), families=[family])
+        await self._runtime.start()
+        try:
+            await self._runtime.loaded()
+        except StartError as error:
+            LOGGER.error("%s", error)
+        self._trimming = asyncio.create_task(keep_trim())
+
+    async def check_health(self) -> None:
+        """Fail if only another process can use the device again: Serve then replaces this replica.
+
+        Raises:
+            DeviceLostError: It was lost.
+        """
+        if self._runtime.lifecycle.lost.is_set():
+            raise DeviceLostError("the device failed for good", retry_after_ms=None)
+
+    async def infer(self, request: bytes, seconds: float, request_id: str) -> Answer:
+        """Answer an inference request within so many seconds."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        return await _answer(self._runtime.infer(request, deadline=deadline), request_id)
+
+    async def stream(self, request: bytes, seconds: float, request_id: str) -> AsyncGenerator[Answer]:
+        """Answer an inference request with one message, or in parts if it asks for them."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        messages: asyncio.Queue[Answer | None] = asyncio.Queue(1)
+
+        async def run() -> None:
+            work = self._runtime.stream(request, messages.put, deadline=deadline)
+            await messages.put(await _answer(work, request_id))
+
+        running = asyncio.create_task(run())
+        try:
+            while (message := await messages.get()) is not None:
+                yield message
+                if isinstance(message, ErrorReply):
+                    return
+        finally:
+            running.cancel()
+
+    async def call(self, procedure: str, request: bytes, request_id: str) -> Answer:
+        """Answer a request to any other unary procedure."""
+        return await _answer(self._runtime.call(procedure, request), request_id)
+
+    async def serving(self, name: str) -> bool | None:
+        """Return whether a model is ready, or any if the name is empty; None if there is no such model."""
+        return self._runtime.serving(name)
+
+
+async def _answer(work: Awaitable[T], request_id: str) -> T | ErrorReply:
+    try:
+        return await work
+    except Exception as error:
+        return rejection_of(error, request_id)
+
+
+def _with_resources(settings: Settings) -> Settings:
+    """Return the settings with the CPUs and the GPU that Ray has assigned to this actor."""
+    resources = ray.get_runtime_context().get_assigned_resources()
+    # An actor without a GPU may see all of them.
+    device = "cpu" if settings.device == "auto" and not resources.get("GPU") else settings.device
+    threads = settings.threads or max(1, int(resources.get("CPU", 1)))
+    return replace(settings, device=device, threads=threads)

@@ -1,0 +1,387 @@
+"""What deploy/kubernetes promises: objects that fit their schemas, each other, and the server."""
+
+import copy
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.deploy.compose_file import ROOT
+from tests.deploy.kubernetes_objects import FOLDER, KUBECTL, TARGETS, kustomize, of_kind, pod, render, server
+from tests.interop.test_kserve import ENVIRONMENT as KSERVE
+from tests.servers import InThread, quick_settings, serving
+
+from polyhead_server import Settings
+from polyhead_server.command import app
+from polyhead_server.http.server import DEFAULT_PORT, serve_http
+from polyhead_server.repository.manifest import FORMAT
+
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
+
+PLAIN = [target for target in TARGETS if target != "kserve"]
+NODE_MODULES = ROOT / ".npm-kubernetes" / "node_modules"
+VERSIONS = ("1.30", "1.37")
+"""The oldest Kubernetes that has all that is used, and the newest whose schemas are installed."""
+
+CORE = {"Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "Service"}
+CUSTOM = {"GRPCRoute", "ScaledObject"}
+OF_KSERVE = {"InferenceService", "ServingRuntime"}
+UNCHECKED = {"BackendTrafficPolicy"}
+"""Kinds whose schema is in no package."""
+
+
+def every(kinds: set[str]) -> list[dict[str, Any]]:
+    """All objects of these kinds."""
+    return [one for target in TARGETS for one in render(target) if one["kind"] in kinds]
+
+
+def labels(owner: dict[str, Any]) -> dict[str, str]:
+    """What an object selects."""
+    selector: dict[str, Any] = owner["spec"].get("selector") or owner["spec"]["podSelector"]
+    found: dict[str, str] = selector.get("matchLabels", selector)
+    return found
+
+
+def settings(target: str) -> Settings:
+    """What the server makes of the container's arguments, with its own command line."""
+    _, bound, _ = app.parse_args(server(target)["args"], exit_on_error=False, print_error=False)
+    found: Settings = bound.arguments["settings"]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("POLYHEAD_SERVE_")]:
+        monkeypatch.delenv(name)
+
+
+# ---- Schemas --------------------------------------------------------------------------------------------
+
+
+def test_every_file_is_rendered() -> None:
+    """kustomize refuses to name a file that is not there; here, none is there that nothing names."""
+    yaml: Any = importlib.import_module("yaml")
+    named = {FOLDER / target for target in TARGETS}
+    for file in FOLDER.rglob("kustomization.yaml"):
+        one = yaml.safe_load(file.read_text())
+        named |= {
+            (file.parent / other).resolve()
+            for key in ("resources", "components")
+            for other in one.get(key, [])
+        }
+
+    present = {path.parent if path.name == "kustomization.yaml" else path for path in FOLDER.rglob("*.yaml")}
+    assert present == named
+
+
+def test_every_kind_is_checked_or_said_not_to_be() -> None:
+    kinds = {one["kind"] for target in TARGETS for one in render(target)}
+
+    assert kinds == CORE | CUSTOM | OF_KSERVE | UNCHECKED
+    not_checked = (ROOT / "docs" / "kubernetes.md").read_text().partition("## What was checked")[2]
+    for kind in UNCHECKED:
+        assert f"`{kind}`" in not_checked
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_core_objects_fit_their_schemas(version: str) -> None:
+    validate: Any = importlib.import_module("kubernetes_validate")
+    objects = every(CORE)
+    for one in objects:
+        validate.validate(one, version, strict=True)
+
+    misspelt = copy.deepcopy(objects[0])
+    misspelt["spec"]["replica"] = 2
+    with pytest.raises(validate.ValidationError, match="replica"):
+        validate.validate(misspelt, version, strict=True)
+
+
+def check(command: list[str | Path], objects: list[dict[str, Any]]) -> str:
+    """What a script says about objects."""
+    done = subprocess.run(command, input=json.dumps(objects), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_custom_resources_fit_their_schemas(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None or not NODE_MODULES.exists():
+        pytest.skip(f"node, or {NODE_MODULES}, is not there; `make environments` makes it where there is npm")
+    # Where node finds the packages.
+    script = tmp_path / "custom_resources.mjs"
+    shutil.copy(Path(__file__).with_name(script.name), script)
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    wrong = copy.deepcopy(every(CUSTOM))
+    for one in wrong:
+        if one["kind"] == "GRPCRoute":
+            one["spec"]["rules"][0]["backendRefs"][0] |= {"port": "8001", "wieght": 1}
+        else:
+            one["spec"]["triggers"][0]["metricTyp"] = "Value"
+    said = check([node, script], wrong)
+
+    assert "port must be integer" in said
+    assert "ScaledObject.spec.triggers.0.metricTyp is no key of the schema" in said
+    assert check([node, script], every(CUSTOM)) == ""
+
+
+def test_resources_of_kserve_fit_their_models() -> None:
+    python = KSERVE / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no environment with kserve at {KSERVE}")
+    wrong = copy.deepcopy(every(OF_KSERVE))
+    for one in wrong:
+        if one["kind"] == "ServingRuntime":
+            one["spec"] |= {"replica": 2, "protocolVersions": "grpc-v2"}
+        else:
+            one["spec"]["predictor"]["model"]["storageURI"] = "pvc://other"
+    said = check([python, Path(__file__).with_name("kserve_resources.py")], [*every(OF_KSERVE), *wrong])
+
+    assert set(said.splitlines()) == {
+        "ServingRuntime.spec.replica is no key of V1alpha1ServingRuntimeSpec",
+        "ServingRuntime.spec.protocolVersions must be list[str], was 'grpc-v2'",
+        "InferenceService.spec.predictor.model.storageURI is no key of V1beta1ModelSpec",
+    }
+
+
+# ---- Objects and the server -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", PLAIN)
+def test_objects_select_the_pods(target: str) -> None:
+    deployment = of_kind(target, "Deployment")
+    of_pods: dict[str, str] = deployment["spec"]["template"]["metadata"]["labels"]
+    (spread,) = pod(target)["topologySpreadConstraints"]
+
+    for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
+        assert labels(of_kind(target, kind)).items() <= of_pods.items(), kind
+    assert spread["labelSelector"]["matchLabels"].items() <= of_pods.items()
+    for kind in ("HorizontalPodAutoscaler", "ScaledObject"):
+        for one in render(target):
+            if one["kind"] == kind:
+                assert one["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert len({one["metadata"]["namespace"] for one in render(target)}) == 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_arguments_are_flags_of_the_server(target: str) -> None:
+    served = settings(target)
+    mounts = {mount["mountPath"]: mount for mount in server(target)["volumeMounts"]}
+
+    assert served.http_port == DEFAULT_PORT
+    assert "/tmp" in mounts, "the only place that it writes to"
+    if target == "kserve":
+        # Where KServe puts the storage URI.
+        assert served.models == Path("/mnt/models")
+    else:
+        assert mounts[str(served.models)]["readOnly"] is True
+    assert served.max_request_seconds * 1000 <= 300_000
+    assert "grpc.max_connection_age_grace_ms=300000" in served.grpc_option
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_ports_are_those_of_the_server(target: str) -> None:
+    served, container = settings(target), server(target)
+    ports = {"grpc": served.port, "metrics": served.http_port}
+
+    for name in ("startupProbe", "readinessProbe"):
+        assert container[name]["grpc"]["port"] == served.port
+    assert container["livenessProbe"]["httpGet"]["port"] == served.http_port
+    if target == "kserve":
+        # One port, whose name makes KServe route HTTP/2 to it.
+        assert container["ports"] == [{"name": "grpc", "containerPort": served.port, "protocol": "TCP"}]
+        annotations = of_kind(target, "ServingRuntime")["spec"]["annotations"]
+        assert annotations["prometheus.kserve.io/port"] == str(served.http_port)
+        return
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
+    service = of_kind(target, "Service")["spec"]
+    assert service["clusterIP"] == "None"
+    assert {port["targetPort"]: port["port"] for port in service["ports"]} == ports
+    allowed = [
+        port["port"] for rule in of_kind(target, "NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]
+    ]
+    assert allowed == list(ports)
+    annotations = of_kind(target, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(served.http_port)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_pod_has_time_to_drain(target: str) -> None:
+    waits = server(target)["lifecycle"]["preStop"]["sleep"]["seconds"]
+
+    assert waits >= 5, "until its address is gone everywhere"
+    # What the documentation of stopping allows on top, and as much again.
+    assert pod(target)["terminationGracePeriodSeconds"] >= waits + settings(target).drain_seconds + 2 * 2
+
+
+@pytest.fixture(scope="module")
+def small(repository: Path) -> Iterator[InThread]:
+    with serving(quick_settings(repository)) as one:
+        yield one
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
+    container = server(target)
+    served, counters = small.server.runtime.settings, small.server.runtime.registry.counters
+
+    with grpc.insecure_channel(small.address) as channel:
+        for name in ("startupProbe", "readinessProbe"):
+            request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
+            reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    with serve_http(Settings(models=served.models, http_port=0), counters) as port:
+        url = f"http://127.0.0.1:{port}{container['livenessProbe']['httpGet']['path']}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_containers_have_nothing_that_they_do_not_need(target: str) -> None:
+    spec = pod(target)
+    assert spec["enableServiceLinks"] is False
+    for container in (*spec["containers"], *spec.get("initContainers", [])):
+        # A container's own settings win over the pod's.
+        security = spec.get("securityContext", {}) | container["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] == security["runAsGroup"] == 10001, "of the images"
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+    limits = server(target)["resources"]["limits"]
+    requests = server(target)["resources"]["requests"]
+    assert requests == {name: limits[name] for name in ("cpu", "memory")}
+    if target != "kserve":
+        assert spec["automountServiceAccountToken"] is False
+        assert of_kind(target, "NetworkPolicy")["spec"]["egress"] == []
+
+
+def test_images_are_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    images = {target: server(target)["image"] for target in TARGETS}
+    (export,) = (container["image"] for container in pod("overlays/try")["initContainers"])
+
+    assert images.pop("overlays/gpu") == f"polyhead-server-gpu:{version}"
+    assert set(images.values()) == {f"polyhead-server:{version}"}
+    assert export == f"polyhead-export:{version}"
+    assert server("overlays/gpu")["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_models_come_from_the_claim_or_the_image() -> None:
+    def models(target: str) -> dict[str, Any]:
+        (found,) = (volume for volume in pod(target)["volumes"] if volume["name"] == "models")
+        return dict(found)
+
+    for target in ("overlays/cpu", "overlays/gpu"):
+        assert models(target)["persistentVolumeClaim"] == {"claimName": "polyhead-models", "readOnly": True}
+    assert set(models("overlays/try")) == {"name", "emptyDir"}
+    (container,) = pod("overlays/try")["initContainers"]
+    assert {"name": "models", "mountPath": "/models"} in container["volumeMounts"]
+
+
+# ---- Scaling --------------------------------------------------------------------------------------------
+
+
+def queries() -> list[str]:
+    """What KEDA asks Prometheus."""
+    triggers = of_kind("overlays/gpu", "ScaledObject")["spec"]["triggers"]
+    return [trigger["metadata"]["query"] for trigger in triggers]
+
+
+def test_queries_name_what_is_told(told: dict[str, set[str]]) -> None:
+    for query in queries():
+        (name,) = re.findall(r"\bpolyhead_\w+", query)
+        kind = "type=counter" if "rate(" in query else "type=gauge"
+        assert kind in told[name]
+    assert [re.findall(r"\bpolyhead_\w+", query) for query in queries()] == [
+        ["polyhead_queued_tokens"],
+        ["polyhead_tokens_total"],
+    ]
+
+
+def test_queries_are_totals_of_the_namespace() -> None:
+    scaled = of_kind("overlays/gpu", "ScaledObject")
+
+    for trigger in scaled["spec"]["triggers"]:
+        query = trigger["metadata"]["query"]
+        assert re.fullmatch(r"sum\(\w+\(\w+\{[^{}]*\}\[\d+m\]\)\)", query), "one number, and of all pods"
+        assert trigger["metricType"] == "AverageValue"
+        assert float(trigger["metadata"]["threshold"]) > 0
+        assert f'namespace="{scaled["metadata"]["namespace"]}"' in query
+        # No pod that tells is not the same as no work.
+        assert trigger["metadata"]["ignoreNullValues"] == "false"
+    assert scaled["spec"]["minReplicaCount"] >= 2
+
+
+def test_one_autoscaler_at_most_and_no_number_beside_it(tmp_path: Path) -> None:
+    for target in PLAIN:
+        autoscalers = [
+            one for one in render(target) if one["kind"] in {"HorizontalPodAutoscaler", "ScaledObject"}
+        ]
+        assert len(autoscalers) <= 1
+        assert ("replicas" in of_kind(target, "Deployment")["spec"]) is not bool(autoscalers)
+
+    shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    both = tmp_path / "kubernetes" / "overlays" / "cpu"
+    file = both / "kustomization.yaml"
+    file.write_text(file.read_text() + "  - ../../components/keda\n")
+    done = kustomize(both)
+    assert done.returncode != 0
+    assert "/spec/replicas" in done.stderr
+
+
+# ---- Gateway and KServe ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["overlays/cpu", "overlays/gpu"])
+def test_the_gateway_reaches_the_service_and_limits_nothing(target: str) -> None:
+    route, policy = of_kind(target, "GRPCRoute"), of_kind(target, "BackendTrafficPolicy")
+    service = of_kind(target, "Service")
+    (rule,) = route["spec"]["rules"]
+    (parent,) = route["spec"]["parentRefs"]
+    callers = of_kind(target, "NetworkPolicy")["spec"]["ingress"][0]["from"]
+
+    assert rule["backendRefs"] == [{"name": service["metadata"]["name"], "port": settings(target).port}]
+    assert [(ref["kind"], ref["name"]) for ref in policy["spec"]["targetRefs"]] == [
+        (route["kind"], route["metadata"]["name"])
+    ]
+    assert policy["spec"]["timeout"]["http"] == {"requestTimeout": "0s", "maxStreamDuration": "0s"}
+    # The server's own rejections reach the client, which waits for as long as they say.
+    assert policy["spec"]["retry"]["retryOn"] == {"triggers": ["connect-failure", "refused-stream"]}
+    assert {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": parent["namespace"]}}
+    } in callers
+
+
+def test_kserve_finds_the_runtime_and_one_protocol() -> None:
+    runtime, service = of_kind("kserve", "ServingRuntime"), of_kind("kserve", "InferenceService")
+    model = service["spec"]["predictor"]["model"]
+    (offered,) = runtime["spec"]["supportedModelFormats"]
+
+    assert model["runtime"] == runtime["metadata"]["name"]
+    assert model["modelFormat"].items() <= offered.items()
+    assert offered["version"] == str(FORMAT)
+    assert runtime["spec"]["protocolVersions"] == [model["protocolVersion"]] == ["grpc-v2"]
+    assert runtime["spec"]["containers"][0]["name"] == "kserve-container"
+    assert service["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
+
+
+def test_kserve_is_given_the_same_server() -> None:
+    """Its objects cannot be made from the base, and shall not fall behind it."""
+    here, there = server("kserve"), server("overlays/try")
+    for key in ("image", "resources", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle"):
+        assert here[key] == there[key], key
+    assert here["args"][1:] == there["args"][1:]
+    ends = "terminationGracePeriodSeconds"
+    assert pod("kserve")[ends] == pod("overlays/try")[ends]

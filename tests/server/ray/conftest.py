@@ -1,0 +1,137 @@
+"""Ray as processes of their own: what it does to its process stays there."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
+FAMILIES = ("tiny", "tiny-tokens")
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+class RayCluster:
+    """`cluster.py` as a process, with the config file that is shipped.
+
+    Args:
+        models: The repository.
+        folder: For files of its own.
+    """
+
+    def __init__(self, models: Path, folder: Path) -> None:
+        self.models = models
+        self.address = f"127.0.0.1:{free_port()}"
+        self._folder = folder
+        self._log = (folder / "log").open("w")
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("cluster.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._said: Queue[str] = Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.put(line)
+        self._said.put("")
+
+    @property
+    def log(self) -> str:
+        """The end of what has been logged so far."""
+        return (self._folder / "log").read_text()[-4000:]
+
+    def wait_for(self, word: str) -> bool:
+        """Waits for a line; whether it came before the process ended, and in time."""
+        try:
+            while line := self._said.get(timeout=150):
+                if line == f"{word}\n":
+                    return True
+        except Empty:
+            pass
+        return False
+
+    def do(self, line: str) -> None:
+        """Has it do something."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        assert self.wait_for("done"), self.log
+
+    def deploy(self, **settings: str | float) -> None:
+        """Deploys the shipped config file with smaller replicas, and settings."""
+        config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
+        config["grpc_options"]["port"] = int(self.address.rpartition(":")[2])
+        config["http_options"] = {"host": "127.0.0.1", "port": free_port()}
+        (application,) = config["applications"]
+        application["args"] |= {"models": str(self.models), "families": list(FAMILIES), "cpus": 1}
+        application["args"]["settings"] = {"repository_mode": "none", **settings}
+        file = self._folder / "serve.yaml"
+        file.write_text(yaml.safe_dump(config))
+        self.do(f"deploy {file}")
+
+    def replicas(self, family: str) -> list[psutil.Process]:
+        """The processes of a family's replicas."""
+        found = psutil.Process(self._process.pid).children(recursive=True)
+        return [one for one in found if f"ray::ServeReplica:polyhead:{family}" in " ".join(command(one))]
+
+    def close(self) -> None:
+        """Ends everything."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        left = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass
+        self._reader.join()
+        self._process.stdout.close()
+        self._log.close()
+
+
+def command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.fixture(scope="module")
+def cluster(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """Two nodes that serve two families, with two replicas each."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyhead[ray]'")
+    folder = tmp_path_factory.mktemp("ray")
+    models = shutil.copytree(repository, folder / "models")
+    one = RayCluster(models, folder)
+    try:
+        if not one.wait_for("started"):
+            pytest.skip(f"Ray cannot start here: {one.log}")
+        one.deploy()
+        yield one
+    finally:
+        one.close()

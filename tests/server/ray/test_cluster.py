@@ -1,0 +1,252 @@
+"""Two families with two replicas each on two nodes, through Serve's gRPC proxies; then what breaks."""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.interop.test_tritonclient import PYTHON
+
+from polyhead_client import Client
+from polyhead_proto import RPCS
+from polyhead_proto import messages as pb
+from polyhead_proto.names import REQUEST_ID
+
+if TYPE_CHECKING:
+    from tests.server.ray.conftest import RayCluster
+
+pytestmark = pytest.mark.timeout(300)
+
+X = np.random.default_rng(5).standard_normal((1, 5, 16)).astype(np.float32)
+LONG = np.random.default_rng(5).standard_normal((1, 600, 16)).astype(np.float32)
+OWN = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+
+
+@pytest.fixture(scope="module")
+def channel(cluster: "RayCluster") -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(cluster.address, options=OWN) as one:
+        yield one
+
+
+def call(channel: grpc.Channel, name: str, request: Any, **options: Any) -> Any:
+    rpc = RPCS[name]
+    method = channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
+    return method(request, **({"timeout": 30} | options))
+
+
+def request(model: str = "tiny", x: Any = X, output: str = "output") -> pb.ModelInferRequest:
+    return pb.ModelInferRequest(
+        model_name=model,
+        inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
+        outputs=[{"name": output}],
+        raw_input_contents=[x.tobytes()],
+    )
+
+
+class Load:
+    """Callers of both families: some that retry, some that do not."""
+
+    def __init__(self, address: str) -> None:
+        self.codes: Counter[str] = Counter()
+        """How calls without a retry have ended."""
+        self.answered = 0
+        """How many calls with retries have."""
+        self.errors: list[Exception] = []
+        """What those raised."""
+        self._address = address
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+
+    def ids(self) -> Any:
+        return np.full((1, 4), 5, np.int64)
+
+    def retrying(self, model: str) -> None:
+        """Encodes with retries."""
+        with Client(self._address, timeout=60, patient=True, options=OWN) as client:
+            while not self._stopped.is_set():
+                try:
+                    client.encode(X if model == "tiny" else self.ids(), model=model)
+                except Exception as error:
+                    self.errors.append(error)
+                    return
+                with self._lock:
+                    self.answered += 1
+
+    def once(self) -> None:
+        """Calls without retries."""
+        with grpc.insecure_channel(self._address, options=[*OWN, ("grpc.enable_retries", 0)]) as channel:
+            while not self._stopped.is_set():
+                code = "OK"
+                try:
+                    call(channel, "ModelInfer", request("tiny.attention", LONG, "attention.0"), timeout=60)
+                except grpc.RpcError as error:
+                    code = error.code().name
+                    time.sleep(0.02)
+                with self._lock:
+                    self.codes[code] += 1
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        work = [
+            (self.retrying, ("tiny",)),
+            (self.retrying, ("tiny-tokens",)),
+            (self.once, ()),
+            (self.once, ()),
+        ]
+        threads = [threading.Thread(target=run, args=arguments) for run, arguments in work]
+        for thread in threads:
+            thread.start()
+        try:
+            self.wait_for_answers()
+            yield
+            self.wait_for_answers()
+        finally:
+            self._stopped.set()
+            for thread in threads:
+                thread.join()
+
+    def wait_for_answers(self, count: int = 20) -> None:
+        """Returns after so many more answers of both kinds."""
+        until = time.monotonic() + 60
+        answered, ok = self.answered + count, self.codes["OK"] + count
+        while (self.answered < answered or self.codes["OK"] < ok) and not self.errors:
+            assert time.monotonic() < until, (self.answered, self.codes)
+            time.sleep(0.05)
+
+    def check(self) -> None:
+        """Every caller that retries has got its answers; the others those, or UNAVAILABLE."""
+        assert not self.errors
+        assert set(self.codes) <= {"OK", "UNAVAILABLE"}, self.codes
+
+
+# ---- As on a server of its own -----------------------------------------------------------------
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="no environment with tritonclient")
+def test_an_unmodified_tritonclient_makes_every_call(cluster: "RayCluster") -> None:
+    script = Path(__file__).parents[2] / "interop" / "tritonclient_calls.py"
+
+    done = subprocess.run(
+        [PYTHON, script, cluster.address, "polyhead", ""],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all calls worked\n"
+
+
+def test_a_reply_of_more_than_4_mb_comes_as_it_is(channel: grpc.Channel) -> None:
+    reply = call(channel, "ModelInfer", request("tiny.attention", LONG, "attention.0"))
+
+    weights = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(1, 4, 600, 600)
+    assert weights.nbytes > 5 * 2**20
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "message"),
+    [
+        (request("nothing"), "NOT_FOUND", "there are the families tiny, tiny-tokens"),
+        (request("tiny.nothing"), "NOT_FOUND", "there are tiny, tiny.attention"),
+        (request(x=X[:, :, :3]), "INVALID_ARGUMENT", "dimension 2 (D) of x must be 16, was 3"),
+    ],
+)
+def test_errors_have_their_status_message_and_id(
+    channel: grpc.Channel, wrong: Any, code: str, message: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(channel, "ModelInfer", wrong, metadata=[(REQUEST_ID, "mine")])
+
+    assert caught.value.code().name == code
+    assert message in caught.value.details()
+    assert (REQUEST_ID, "mine") in [tuple(pair) for pair in caught.value.trailing_metadata()]
+
+
+def test_what_is_not_served_on_ray_is_unimplemented(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError, match="not loaded or unloaded by call on Ray") as caught:
+        call(channel, "RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="tiny"))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    with pytest.raises(grpc.RpcError, match="Method not found"):
+        next(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30))
+
+
+def test_a_deadline_is_kept_by_the_replica(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(channel, "ModelInfer", request(), timeout=0.001)
+
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_health_is_checked_by_name(channel: grpc.Channel) -> None:
+    def check(name: str) -> int:
+        probe = health_pb2.HealthCheckRequest(service=name)
+        return int(health_pb2_grpc.HealthStub(channel).Check(probe, timeout=30).status)
+
+    assert {check(name) for name in ("", "tiny", "tiny-tokens", "tiny.attention")} == {1}
+    with pytest.raises(grpc.RpcError, match="no service 'nothing' is known here"):
+        check("nothing")
+
+
+def test_statistics_are_of_all_replicas(channel: grpc.Channel) -> None:
+    def count() -> int:
+        statistics = call(channel, "ModelStatistics", pb.ModelStatisticsRequest(name="tiny"))
+        (one,) = statistics.model_stats
+        return int(one.inference_stats.success.count)
+
+    before = count()
+    for _ in range(10):
+        call(channel, "ModelInfer", request())
+
+    assert count() == before + 10
+
+
+# ---- What changes, and what breaks -------------------------------------------------------------
+
+
+def test_a_version_is_replaced_without_a_lost_answer(cluster: "RayCluster", channel: grpc.Channel) -> None:
+    new = shutil.copytree(cluster.models / "tiny" / "1", cluster.models / "tiny" / "2") / "manifest.json"
+    new.write_text(json.dumps(json.loads(new.read_text()) | {"version": 2}))
+    load = Load(cluster.address)
+
+    with load.running():
+        cluster.deploy(max_batch_size=8)
+
+    load.check()
+    assert set(load.codes) == {"OK"}
+    metadata = call(channel, "ModelMetadata", pb.ModelMetadataRequest(name="tiny"))
+    assert metadata.versions == ["2"]
+    assert metadata.properties["max_batch_size"] == "8"
+
+
+def test_a_replica_that_is_killed_costs_no_answer(cluster: "RayCluster") -> None:
+    load = Load(cluster.address)
+
+    with load.running():
+        cluster.replicas("tiny")[0].kill()
+        load.wait_for_answers(100)
+
+    load.check()
+
+
+def test_a_node_that_fails_costs_no_answer(cluster: "RayCluster", channel: grpc.Channel) -> None:
+    load = Load(cluster.address)
+
+    with load.running():
+        cluster.do("end")
+        load.wait_for_answers(100)
+
+    load.check()
+    assert call(channel, "ServerReady", pb.ServerReadyRequest(), wait_for_ready=True).ready
