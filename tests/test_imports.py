@@ -50,6 +50,7 @@ ROOMS = {
     "http": {"transport", "runtime", "inference", "serving", "repository", "observability"},
     "process": {"http", "transport", "engine", "repository", "observability"},
     "workers": {"process", "http", "engine", "observability"},
+    "ray": {"runtime", "transport", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
 """The server's rooms, folders or modules at its top, and what each may import. All may log and count."""
