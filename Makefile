@@ -11,14 +11,14 @@ PEER_KSERVE_VENV ?= .venv-peer-kserve
 BIN := $(VENV)/bin
 # Files of tests go to so many processes, in their own order: those with the fewest tests are not the shortest, and
 # would come last.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 
 # The tested set of versions; `make constraints` renews it. Little of what is installed is imported, so nothing is
 # compiled ahead.
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers scaling agreement gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers scaling agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ test-compose:  ## Build the images and really run the compose stack, where a con
 compose-tests: $(VENV)/dev $(TRITON_VENV)/ready
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
+
+test-ray: environments  ## Start Ray on this machine, two nodes and HAProxy, and break what runs on it
+	POLYHEAD_TEST_RAY=1 $(BIN)/python -m pytest tests/server/ray
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .
@@ -87,6 +90,9 @@ scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost besi
 
 agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
 	$(BIN)/python benchmarks/agreement.py
+
+fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
+	$(BIN)/python benchmarks/fleet.py
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python benchmarks/soak.py

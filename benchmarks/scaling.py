@@ -41,7 +41,7 @@ from report import (
 _ENCODER = ENCODERS[1]
 IN_FLIGHT = (1, 8, 32)
 PLAIN = "one server"
-RAY = {
+RAY: Mapping[str, Mapping[str, str]] = {
     "Ray Serve, one replica": {},
     "Ray Serve, one replica, HAProxy": {"RAY_SERVE_ENABLE_HA_PROXY": "1"},
 }
@@ -202,6 +202,7 @@ def served(
     models: Path,
     *flags: str,
     servers: int = 1,
+    log: Path | None = None,
     environment: Mapping[str, str] | None = None,
     send: Callable[..., Any] = closed_loop,
 ) -> Iterator[Setup]:
@@ -209,7 +210,7 @@ def served(
     with ExitStack() as stack:
         running = [
             stack.enter_context(
-                started_server(models, ["--log-level", "error", *flags], environment=environment)
+                started_server(models, ["--log-level", "error", *flags], log=log, environment=environment)
             )
             for _ in range(servers)
         ]
@@ -243,11 +244,10 @@ def two_nodes(models: Path, folder: Path) -> Iterator[Setup]:
             }
         ],
     }
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / "serve.json"  # which is YAML, too
     file.write_text(json.dumps(config))
     address = f"127.0.0.1:{port}"
-    with (folder / "log").open("wb") as log:
+    with (folder / "log").open("ab") as log:
         process = psutil.Popen(
             [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)],
             stdin=subprocess.PIPE,
@@ -310,7 +310,7 @@ def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
     @contextmanager
     def on_ray(name: str, environment: Mapping[str, str]) -> Iterator[list[Setup]]:
         flags = ("--engine", "ray", "--host", "0.0.0.0")
-        with served(name, models, *flags, environment=environment) as setup:
+        with served(name, models, *flags, log=folder / "log", environment=environment) as setup:
             yield [setup]
 
     @contextmanager
@@ -322,6 +322,7 @@ def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
     if find_spec("ray") is None:
         console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'")
         return
+    folder.mkdir(parents=True, exist_ok=True)
     for name, environment in RAY.items():
         yield partial(on_ray, name, environment)
     yield on_two_nodes

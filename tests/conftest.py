@@ -5,11 +5,12 @@ Both are made on first use, once for all processes of a run.
 
 import fcntl
 import functools
+import gc
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -77,6 +78,14 @@ def write_tokenizer(path: Path) -> None:
     tokenizer.enable_truncation(8)
     tokenizer.enable_padding(length=8, pad_id=0, pad_token="[PAD]")
     tokenizer.save(str(path))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Collect tests without garbage collection, which passes over all that they import again and again."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

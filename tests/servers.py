@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from polyhead_server import GrpcServer, Settings, create_server
+from polyhead_server.remote import RemoteFolder
 
 COMMAND = (sys.executable, "-c", "from polyhead_server.command import app; app()")
 
@@ -31,7 +32,7 @@ class InThread:
         return asyncio.run_coroutine_threadsafe(self.server.drain(seconds), self.loop).result(30)
 
 
-def quick_settings(models: Path, **overrides: Any) -> Settings:
+def quick_settings(models: Path | RemoteFolder, **overrides: Any) -> Settings:
     """Settings of a server on a free port, alike on every machine."""
     quick: dict[str, Any] = {"port": 0, "device": "cpu", "threads": 1}
     return Settings(models=models, **(quick | overrides))

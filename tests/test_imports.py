@@ -15,13 +15,18 @@ ARROWS = {
     "export": {"model", "proto"},
     "server": {"proto"},
     "client": {"proto"},
-    "load": {"client", "model", "proto"},
+    "load": {"client", "model", "proto", "server"},
     "view": {"client", "proto"},
 }
 
 MODULES = {
     ("export", "proto"): {"polyhead_proto.cgroups"},
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
+    ("load", "server"): {
+        "polyhead_server.scheduling.costs",
+        "polyhead_server.scheduling.dispatch",
+        "polyhead_server.scheduling.planning",
+    },
 }
 """Of some packages only these modules: they need nothing that is heavy."""
 
@@ -108,6 +113,12 @@ def test_rooms_of_the_server_import_along_the_arrows(room: str) -> None:
             package, _, inside = module.partition(".")
             if package == SERVER.name:
                 assert inside.split(".")[0] in allowed, f"{path} imports {module}"
+
+
+def test_ray_is_imported_in_its_own_room_alone() -> None:
+    for path, module in imported("server"):
+        if module.split(".")[0] == "ray":
+            assert path.parent == SERVER / "ray", f"{path} imports {module}"
 
 
 def test_every_room_of_the_server_has_its_arrows() -> None:

@@ -117,7 +117,7 @@ def open_channel(
         InvalidRequest: The target is not a valid address.
     """
     check_target(target)
-    arguments = _merged(target, options)
+    arguments = _merged(target, options, plain=credentials is None)
     if credentials is None:
         return grpc.insecure_channel(target, arguments)
     return grpc.secure_channel(target, credentials, arguments)
@@ -127,15 +127,20 @@ def open_aio_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
     """Open a channel for `AsyncClient`, with TLS if there are credentials."""
-    arguments = _merged(target, options)
+    arguments = _merged(target, options, plain=credentials is None)
     if credentials is None:
         return grpc.aio.insecure_channel(target, arguments)
     return grpc.aio.secure_channel(target, credentials, arguments)
 
 
-def _merged(target: str, options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def _merged(target: str, options: Sequence[tuple[str, Any]], *, plain: bool) -> list[tuple[str, Any]]:
     """Merge a caller's options over ours; of an option that is given twice, gRPC takes the first."""
-    return list((dict((service_config(target), *OPTIONS)) | dict(options)).items())
+    own = dict((service_config(target), *OPTIONS))
+    if plain and target.startswith("ip") and is_several(target):
+        # Else gRPC sends the whole list as the host's name, which proxies reject. With TLS, the caller says
+        # which name the certificates have.
+        own["grpc.default_authority"] = target.partition(":")[2].lstrip("/").partition(",")[0]
+    return list((own | dict(options)).items())
 
 
 def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

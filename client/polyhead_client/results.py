@@ -93,7 +93,7 @@ class Results:
             output=found.get(OUTPUT),
             pooled=found.get(POOLED),
             logits=found.get(LOGITS),
-            labels=next((output.labels for output in requested.with_role(LOGITS)), None),
+            labels=requested.labels,
             attention=of_layers(ATTENTION, ATTENTION_ROWS),
             cross_attention=of_layers(CROSS_ATTENTION, CROSS_ATTENTION_ROWS),
             heads=heads,

@@ -152,6 +152,11 @@ class RequestedOutputs:
         return found
 
     @cached_property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the logits; None where there are none."""
+        return next((output.labels for output in self.with_role(LOGITS)), None)
+
+    @cached_property
     def _sequence_bytes(self) -> Sequence[tuple[int, int, int]]:
         return [output.sequence_bytes for output in self.outputs if output.sequence_bytes[0]]
 

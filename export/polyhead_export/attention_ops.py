@@ -146,7 +146,7 @@ def explicit_masked_attention() -> Attend:
                 hidden = torch.where(mask, 0.0, _MASKED_SCORE)[:, None]  # (B or 1, 1, Tq or 1, Tk)
                 made[id(mask)] = mask, hidden, mask[:, None].float()
             _, hidden, sees = made[id(mask)]
-            # The product: onnxruntime's softmax gives a masked key 4e-39, and a row without any other equal parts.
+            # The product: kernels may give a masked key 4e-39, and a query without any other equal weights.
             weights = (scores + hidden).softmax(-1) * sees
         return _weigh(weights, value, heads), weights
 

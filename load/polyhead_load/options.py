@@ -110,7 +110,7 @@ def plans_of(options: Namespace, *, address: str | None) -> list[LoadPlan]:
         queries=options.queries or None,
         dtype=options.dtype or None,
         batch=options.batch,
-        tokens=_read("tokens", options.tokens, _tokens) or 128,
+        tokens=_read("tokens", options.tokens, parse_tokens) or 128,
         text=options.text,
         mode="closed" if rate is None else "open",
         rate=rate,
@@ -156,13 +156,20 @@ def _attention(spelled: str) -> Any:
     return "all" if spelled == "all" else parse_indices("--attention", spelled)
 
 
-def _tokens(spelled: str) -> int | Lengths:
-    if "=" not in spelled:
-        return int(spelled)
-    given = dict(part.partition("=")[::2] for part in spelled.split(","))
-    if set(given) != set(_LENGTHS):
-        raise LoadError(
-            f"--tokens must be T or {','.join(f'{name}=..' for name in _LENGTHS)}, was {spelled!r}"
-        )
-    median, sigma = float(given["median"]), float(given["sigma"])
-    return Lengths(median=median, sigma=sigma, low=int(given["low"]), high=int(given["high"]))
+def parse_tokens(spelled: str) -> int | Lengths:
+    """Parse `--tokens`: T, or how lengths are distributed.
+
+    Raises:
+        LoadError: It is neither.
+    """
+    example = f"--tokens must be T or {','.join(f'{name}=..' for name in _LENGTHS)}, was {spelled!r}"
+    try:
+        if "=" not in spelled:
+            return int(spelled)
+        given = dict(part.partition("=")[::2] for part in spelled.split(","))
+        if set(given) != set(_LENGTHS):
+            raise LoadError(example)
+        median, sigma = float(given["median"]), float(given["sigma"])
+        return Lengths(median=median, sigma=sigma, low=int(given["low"]), high=int(given["high"]))
+    except ValueError:
+        raise LoadError(example) from None

@@ -73,5 +73,5 @@ def _serve_on_ray(settings: Settings) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise
-        raise StartError("--engine ray needs Ray Serve: pip install 'polyhead[server,ray]'") from error
+        raise StartError("--engine ray needs Ray Serve: pip install 'polyhead[ray]'") from error
     return run(settings)

@@ -1,4 +1,4 @@
-"""Folders behind URLs: object storage, HTTP, whatever fsspec knows."""
+"""Folders behind URLs: object storage, HTTP, whatever fsspec knows. Light: settings import it."""
 
 import errno
 import os
@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-from polyhead_server.errors import StartError
-from polyhead_server.observability.logs import LOGGER
 
 _CHUNK = 2**20
 
@@ -74,14 +71,13 @@ class RemoteFolder:
     @contextmanager
     def _storage(self) -> Iterator[tuple[Any, str]]:
         """Open the storage; turn what its driver raises into errors whose messages are ours."""
+        from polyhead_server.errors import StartError
+
         try:
             import fsspec
 
             storage, path = fsspec.url_to_fs(self.url)
-        except (
-            ImportError,
-            ValueError,
-        ) as error:  # says which package to install, or which protocols there are
+        except (ImportError, ValueError) as error:  # says what to install, or which protocols there are
             raise StartError(f"--models {self} cannot be opened: {error}") from error
         try:
             yield storage, path
@@ -96,6 +92,8 @@ class RemoteFolder:
 
 def _reason(error: Exception) -> str:
     """Say what went wrong in our own words: the index shows it. The log has the driver's."""
+    from polyhead_server.observability.logs import LOGGER
+
     if isinstance(error, FileNotFoundError):
         return os.strerror(errno.ENOENT)
     LOGGER.warning("the storage of --models failed: %s: %s", type(error).__name__, error)

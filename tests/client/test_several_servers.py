@@ -250,6 +250,21 @@ def test_servers_may_have_different_versions(connect: "Connect", fake: "FakeServ
     assert other.count("ModelInfer") > 0
 
 
+def test_a_list_calls_its_servers_by_the_first_name(connect: "Connect", fake: "FakeServer") -> None:
+    hosts = []
+    usual = fake.answers["ServerMetadata"]
+
+    def answer(request: Any, context: Any) -> Any:
+        hosts.append(context._rpc_event.call_details.host)
+        return usual(request, context)
+
+    fake.answers["ServerMetadata"] = answer
+
+    for target in (f"ipv4:{fake.target},127.0.0.1:1", f"ipv4:///{fake.target},127.0.0.1:1", fake.target):
+        assert connect(target).metadata().name == "fake"
+    assert {host.decode() for host in hosts} == {fake.target}
+
+
 def test_sockets_can_be_listed_too(connect: "Connect", words: Path, tmp_path: Path) -> None:
     with serving(quick_settings(words)) as server:
         assert connect(f"ipv4:{server.address},127.0.0.1:1").encode([1], model=MODEL).version == "1"

@@ -53,6 +53,19 @@ def test_chosen_layers_are_those_of_all(folders: dict[str, Path]) -> None:
     np.testing.assert_allclose(chosen["value_norms"], every["value_norms"][:, [0, 2]], atol=1e-5)
 
 
+def test_weights_of_padding_are_exactly_zero(folders: dict[str, Path]) -> None:
+    lengths = sample_inputs(CONFIG, RowsGraph(), 4, 11, seed=42)["lengths"].numpy()
+    valid = np.arange(11) < lengths[:, None]
+    attention = run(folders["every"], KINDS["attention"]())
+
+    assert {0, 11} < set(lengths)
+    for layer in range(3):
+        weights = attention[f"attention.{layer}"]  # [B, H, queries, keys]
+        assert not weights.transpose(0, 3, 1, 2)[~valid].any()
+        assert not weights.transpose(0, 2, 1, 3)[~valid].any()
+        np.testing.assert_allclose(weights.sum(-1)[:, 0], valid, atol=1e-5)
+
+
 def test_chosen_layers_are_explicit_and_the_others_fused(folders: dict[str, Path]) -> None:
     manifest = json.loads((folders["chosen"] / "manifest.json").read_text())
 

@@ -52,6 +52,17 @@ def test_an_open_loop_sends_what_the_seed_says(fake: Fake, generate: Generate) -
     assert seen.told["versions"]["locust"]
 
 
+def test_a_load_is_spread_over_several_servers(fake: Fake, generate: Generate) -> None:
+    servers = [fake(tell_at=80), fake(tell_at=80)]
+    target = f"ipv4:{','.join(server.address for server in servers)}"
+
+    seen = generate(plan_for(target, "identity", mode="open", rate=200.0))
+
+    assert (seen["code"] == OK).all()
+    for server in servers:
+        server.wait_until_reached()
+
+
 def test_a_closed_loop_sends_when_it_is_answered(fake: Fake, generate: Generate) -> None:
     seen = generate(plan_for(fake(), "sleep-20", users=3, seconds=0.5))
 

@@ -102,9 +102,12 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--tokens", "many"], "--tokens must be a number, was 'many'"),
+        (["--tokens", "many"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'many'"),
         (["--tokens", "median=3"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3'"),
-        (["--tokens", "median=3,sigma=x,low=1,high=5"], "--tokens must be a number, was 'median=3,"),
+        (
+            ["--tokens", "median=3,sigma=x,low=1,high=5"],
+            "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3,",
+        ),
         (["--tokens", "median=3,sigma=1,low=9,high=5"], "tokens.high must be low (9) or more, was 5"),
         (["--attention", "x"], "--attention must be indices such as 5, 0,3 or 0:4, was 'x'"),
         (["--rate", "fast"], "--rate must be a number, was 'fast'"),

@@ -167,3 +167,16 @@ def test_the_command_is_light_to_import() -> None:
     modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
     assert not heavy & set(modules.split())
+
+
+def test_ray_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("polyhead_server.ray")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+    assert run("--models", "m", "--engine", "ray") == 1
+
+    flush()
+    assert "cannot serve: --engine ray needs Ray Serve: pip install 'polyhead[ray]'" in capfd.readouterr().err

@@ -63,7 +63,7 @@ def test_a_signal_under_load_loses_no_accepted_request(start: Any, number: signa
 
 
 def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
-    server = start("--device", "cpu", "--drain-seconds", "60")
+    server = start("--device", "cpu", "--drain-seconds", "60", "--max-queued-tokens", "1000000")
     address = server.until(r"serving .* on (\S+) with")[1]
     request = pb.ModelInferRequest(
         model_name="tiny.attention",
@@ -73,7 +73,8 @@ def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
     ).SerializeToString()
     with grpc.insecure_channel(address) as channel:
         method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        waiting = [method.future(request, timeout=60) for _ in range(60)]
+        # Half a minute's work, most of which is never done.
+        waiting = [method.future(request, timeout=60) for _ in range(300)]
         waiting[0].result()
         server.process.send_signal(signal.SIGTERM)
         server.until("draining: [1-9]")

@@ -20,7 +20,7 @@ from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
 from polyhead_load.sweep.spec import DIMENSIONS, parse_load
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
@@ -34,6 +34,7 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "polyhead",
     "text.parse_math": False,
 }
+"""matplotlib's settings for every picture."""
 _WIDTH = 10.5
 _HEIGHT = 3.1
 _PARTS = {
@@ -64,7 +65,7 @@ class Plot:
     def svg(self) -> str:
         """Return the picture as SVG, the same for the same numbers."""
         text = io.StringIO()
-        with mpl.rc_context(_STYLE):
+        with mpl.rc_context(STYLE):
             self.figure.savefig(text, format="svg", metadata={"Date": None})
         return text.getvalue()
 
@@ -74,7 +75,7 @@ def draw(findings: Findings) -> list[Plot]:
     if not any(row.valid for row in findings.rows):
         return []
     layout = PlotLayout(findings)
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         plots = [make(layout) for make in (_latency, _ratio, _throughput, _split, _bytes, _ecdf)]
     return [plot for plot in plots if plot is not None]
 

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,10 @@ class RunFolder:
         except FileNotFoundError as error:
             raise SweepError(f"{self.path} must be the folder of a sweep, it has no sweep.json") from error
         except (ValueError, KeyError) as error:
-            raise SweepError(f"{file} must describe a sweep, is damaged") from error
+            raise SweepError(
+                f"{file} must describe a sweep, is damaged, or of another version of polyhead than "
+                f"{version('polyhead')}"
+            ) from error
 
     def journal(self) -> Journal:
         """Return what has been measured."""

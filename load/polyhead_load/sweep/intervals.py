@@ -48,6 +48,10 @@ class Interval:
         """Return this value with an interval that holds both."""
         return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
+    def times(self, number: float) -> "Interval":
+        """Return this value and its interval, multiplied."""
+        return Interval(value=number * self.value, low=number * self.low, high=number * self.high)
+
 
 def quantile_interval(values: Values, share: float, *, confidence: float = CONFIDENCE) -> Interval | None:
     """Return a quantile of independent values, by order statistics.

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from grpc_health.v1 import health_pb2
@@ -47,14 +49,15 @@ _GRACE_SECONDS = 1.0
 _SERVE_FAILED = (RayError, BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
 
 
-class Message(bytes):
+@dataclass(frozen=True, slots=True)
+class Message:
     """The bytes of a message, for Serve, which serialises what methods return."""
 
-    __slots__ = ()
+    content: bytes = b""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the bytes."""
-        return bytes(self)
+        return self.content
 
 
 class Ingress:
@@ -101,12 +104,13 @@ class Ingress:
         tasks: set[asyncio.Task[None]] = set()
 
         async def read() -> None:
-            async for request in requests:
-                replies: asyncio.Queue[Answer | None] = asyncio.Queue(1)
-                await begun.put(replies)
-                task = asyncio.create_task(self._answer_in_stream(request, context, replies))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+            with suppress(RayError):  # the proxy has ended, and its callers' connections with it
+                async for request in requests:
+                    replies: asyncio.Queue[Answer | None] = asyncio.Queue(1)
+                    await begun.put(replies)
+                    task = asyncio.create_task(self._answer_in_stream(request, context, replies))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
             await begun.put(None)
 
         reading = asyncio.create_task(read())
@@ -152,7 +156,8 @@ class Ingress:
         most = self._settings.max_request_bytes
         if len(request) > most:
             raise TooLargeError(
-                f"a request must have at most {most} bytes, had {len(request)}: send fewer or shorter sequences"
+                f"a request must have at most {most} bytes, had {len(request)}: "
+                "send fewer or shorter sequences"
             )
         _, (names,) = split(split_infer(request).head, _NAME)
         return str(names[-1], "utf-8", "replace") if names else ""
@@ -189,6 +194,8 @@ class Ingress:
             self._family(name)
         families = [_family_of(name)] if name else list(self._families)
         replies = await self._ask_all("ModelStatistics", request, context, families)
+        if name and not replies:  # one says why
+            return await self._ask_one("ModelStatistics", name, request, context)
         return merge_statistics(map(pb.ModelStatisticsResponse.FromString, replies)).SerializeToString()
 
     async def _repository_index(self, request: bytes, context: Any) -> Answer:

@@ -4,8 +4,8 @@ Serve replaces the function of each method by one that sends the request to a re
 request as the deserialiser left it, so there is none: messages cross as bytes, and Serve need not know their
 classes, which are in a descriptor pool of their own.
 
-Each call passes through `_Service` on its way to Serve, which adds what Serve leaves out: the caller's deadline
-goes along as metadata, and what Serve itself fails in is a status that clients retry.
+Each call passes through `_Service` on its way to Serve, which adds what Serve leaves out: the caller's
+deadline goes along as metadata, and where Serve itself fails, callers get a status that they retry.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -47,7 +47,9 @@ def _replaced(_request: object, _context: object) -> None:
 
 def _add(server: Any, paths: Iterable[str]) -> None:
     unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-    handlers = {path: (stream if path == STREAM_INFER else unary)(_replaced) for path in paths}
+    handlers: dict[str, Any] = {
+        path: (stream if path == STREAM_INFER else unary)(_replaced) for path in paths
+    }
     server.add_generic_rpc_handlers((_Service(handlers),))
 
 

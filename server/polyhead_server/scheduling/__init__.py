@@ -1,23 +1,7 @@
 """Accept work for a model, batch it by cost, run it, and give every caller exactly one answer."""
 
-from polyhead_server.scheduling.admission import Limits
-from polyhead_server.scheduling.batch import Layout, layout_of
-from polyhead_server.scheduling.costs import CostModel
-from polyhead_server.scheduling.dispatch import Lanes
-from polyhead_server.scheduling.observer import Drop, Execution, Observer
-from polyhead_server.scheduling.scheduler import Scheduler
-from polyhead_server.scheduling.work import Done, Work
+import lazy_loader
 
-__all__ = [
-    "CostModel",
-    "Done",
-    "Drop",
-    "Execution",
-    "Lanes",
-    "Layout",
-    "Limits",
-    "Observer",
-    "Scheduler",
-    "Work",
-    "layout_of",
-]
+# __init__.pyi lists the public names. Each is imported on first use: the load package simulates servers with
+# `costs` and `dispatch`, where neither onnxruntime nor grpcio's packages need be installed.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

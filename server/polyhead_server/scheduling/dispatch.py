@@ -8,10 +8,13 @@ thread. On a GPU, a lane is a run whose copies overlap with another run's kernel
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from polyhead_server.engine.engine import Runner
 from polyhead_server.scheduling.costs import CostModel, Size
 from polyhead_server.scheduling.planning import cut, joint
+
+if TYPE_CHECKING:
+    from polyhead_server.engine.engine import Runner
 
 _RECONSIDER = 8
 """One in so many requests that all threads seem slower for gets them: what never runs is never learned."""
@@ -21,7 +24,7 @@ _RECONSIDER = 8
 class Lanes:
     """A session, and how many of its runs go side by side."""
 
-    engine: Runner
+    engine: "Runner"
     costs: CostModel
     """What its runs cost, as they are."""
     count: int = 1

@@ -13,6 +13,9 @@ from math import inf
 
 from polyhead_server.scheduling.costs import CostModel, Size
 
+WINDOW = 64
+"""How many requests a batch is chosen from. The time to plan grows with its square."""
+
 
 def joint(sizes: Sequence[Size]) -> Size:
     """Return (B, T) of requests that run together."""

@@ -16,13 +16,11 @@ from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, run_batch
 from polyhead_server.scheduling.inline import Inline
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import joint
+from polyhead_server.scheduling.planning import WINDOW, joint
 from polyhead_server.scheduling.queue import Entry, EntryState, Queue
 from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
 from polyhead_server.scheduling.work import Done, Work
 
-_WINDOW = 64
-"""How many requests a batch is chosen from. The time to plan grows with its square."""
 _OLDEST_EVERY = 8
 """Every eighth batch takes the oldest request of any priority, so that the lowest is not starved."""
 
@@ -242,7 +240,7 @@ class Scheduler:
             entries: list[Entry] = []
             while not entries:
                 self._batches += 1
-                window = self._queue.window(_WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
+                window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
                 if not window:
                     return []
                 running = list(self._running.values())  # other threads change it

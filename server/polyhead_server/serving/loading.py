@@ -13,22 +13,17 @@ from typing import TypeVar
 from polyhead_server.engine.devices import Device, check_precision
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.failures import is_out_of_memory
-from polyhead_server.errors import DeviceError, RepositoryError, exhausted
+from polyhead_server.errors import DeviceError, DownloadError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, fetch, private_copy, verify
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
-from polyhead_server.scheduling.costs import Size
+from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size
 from polyhead_server.scheduling.prior import measure_prior
 from polyhead_server.serving.tokeniser import Tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30
 """Weights of at most so many bytes are held twice: for lanes, and for a lone request."""
-_DOUBLING_TOKENS = 40_000
-"""How many tokens in a run double the cost of a token on CPUs, whose caches do not hold all activations.
-
-One-thread runs on two CPUs showed 17,000 to 33,000, runs with all threads more; plans cost least in between.
-"""
 _MEASURED_BYTES = 256 * 2**20
 """The most working memory of a run that is only measured."""
 
@@ -60,7 +55,7 @@ class Failed:
     version: int
     reason: str
     may_pass: bool = False
-    """The machine lacked memory or room: the same files may load another time."""
+    """The machine lacked memory or room, or the storage did not answer: it may load another time."""
 
 
 class Loader:
@@ -126,7 +121,7 @@ class Loader:
             for engine in engines:
                 engine.close()
             return _failure(error)(name=signature.name, version=signature.version)
-        model = partial(CostModel, doubling_tokens=_DOUBLING_TOKENS if self._device.host_threads else inf)
+        model = partial(CostModel, doubling_tokens=DOUBLING_TOKENS if self._device.host_threads else inf)
         wide = None
         if engines[1:]:
             # As if threads shared the work without loss: runs soon show what it really takes. A price that
@@ -173,7 +168,12 @@ def _failure(error: Exception) -> Callable[..., Failed]:
 
 
 def _may_pass(error: BaseException | None) -> bool:
-    return error is not None and (exhausted(error) or is_out_of_memory(error) or _may_pass(error.__cause__))
+    return error is not None and (
+        isinstance(error, DownloadError)
+        or exhausted(error)
+        or is_out_of_memory(error)
+        or _may_pass(error.__cause__)
+    )
 
 
 def start(function: Callable[[], T]) -> Future[T]:

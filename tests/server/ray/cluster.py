@@ -1,7 +1,7 @@
 """Two nodes of Ray on this machine, driven by lines on standard input.
 
-It prints `started` when Ray runs. `deploy FILE` deploys a Serve config file, `end` ends the second node as if its
-machine had failed; each is answered with `done`. Everything stops when the input ends.
+It says `started` when Ray runs. `deploy FILE` deploys a Serve config file, `end` ends the second node as if
+its machine had failed; each is answered with `done`. Everything stops when the input ends.
 """
 
 import os
@@ -22,9 +22,16 @@ QUICK = {
 }
 
 
+def say(word: str) -> None:
+    """Writes a line to standard output."""
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
 def deploy(file: str) -> None:
     """Deploys an application and waits until it is as the file says."""
     cli.main(["run", "--non-blocking", file], standalone_mode=False)
+    time.sleep(1)  # until Serve has begun
     while (status := serve.status().applications["polyhead"]).status != "RUNNING":
         assert status.status != "DEPLOY_FAILED", status.message
         time.sleep(0.2)
@@ -36,13 +43,13 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     second = cluster.add_node(**NODE)
     ray.init(address=cluster.address, namespace="serve")
-    print("started", flush=True)
+    say("started")
     for line in sys.stdin:
         if line.startswith("deploy"):
             deploy(line.removeprefix("deploy").strip())
         else:
             cluster.remove_node(second, allow_graceful=False)
-        print("done", flush=True)
+        say("done")
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()

@@ -1,11 +1,14 @@
 """Ray as processes of their own: what it does to its process stays there."""
 
+import os
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -14,8 +17,16 @@ import psutil
 import pytest
 import yaml
 
+with suppress(ImportError), warnings.catch_warnings(action="ignore"):  # it warns when it is imported
+    import ray.serve  # noqa: F401
+
 CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 FAMILIES = ("tiny", "tiny-tokens")
+
+needs_a_cluster = pytest.mark.skipif(
+    os.environ.get("POLYHEAD_TEST_RAY") != "1",
+    reason="make test-ray runs it: two minutes on two cores that do nothing else",
+)
 
 
 def free_port() -> int:
@@ -77,14 +88,15 @@ class RayCluster:
         self._process.stdin.flush()
         assert self.wait_for("done"), self.log
 
-    def deploy(self, **settings: str | float) -> None:
-        """Deploys the shipped config file with smaller replicas, and settings."""
+    def deploy(self, **options: Any) -> None:
+        """Deploys the shipped config file for what is here, and options of the tiny family's deployment."""
         config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
         config["grpc_options"]["port"] = int(self.address.rpartition(":")[2])
         config["http_options"] = {"host": "127.0.0.1", "port": free_port()}
         (application,) = config["applications"]
         application["args"] |= {"models": str(self.models), "families": list(FAMILIES), "cpus": 1}
-        application["args"]["settings"] = {"repository_mode": "none", **settings}
+        application["args"]["settings"] = {"repository_mode": "none"}
+        application["deployments"].append({"name": "tiny", **options})
         file = self._folder / "serve.yaml"
         file.write_text(yaml.safe_dump(config))
         self.do(f"deploy {file}")
@@ -92,7 +104,8 @@ class RayCluster:
     def replicas(self, family: str) -> list[psutil.Process]:
         """The processes of a family's replicas."""
         found = psutil.Process(self._process.pid).children(recursive=True)
-        return [one for one in found if f"ray::ServeReplica:polyhead:{family}" in " ".join(command(one))]
+        title = f"ray::ServeReplica:polyhead:{family}"
+        return [one for one in found if " ".join(command(one)).split(".")[0].strip() == title]
 
     def close(self) -> None:
         """Ends everything."""
@@ -105,10 +118,8 @@ class RayCluster:
         except subprocess.TimeoutExpired:
             self._process.kill()
         for process in left:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                pass
         self._reader.join()
         self._process.stdout.close()
         self._log.close()

@@ -1,0 +1,11 @@
+from .admission import Limits as Limits
+from .batch import Layout as Layout
+from .batch import layout_of as layout_of
+from .costs import CostModel as CostModel
+from .dispatch import Lanes as Lanes
+from .observer import Drop as Drop
+from .observer import Execution as Execution
+from .observer import Observer as Observer
+from .scheduler import Scheduler as Scheduler
+from .work import Done as Done
+from .work import Work as Work

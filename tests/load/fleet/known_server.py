@@ -1,0 +1,171 @@
+"""A server whose truth is known, and sweeps of it: the server's own scheduler on a virtual clock."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.server.scheduling.conftest import Bench, VirtualLoop
+
+from polyhead_load.records import Records
+from polyhead_load.sweep.folder import Measurement, RunFolder
+from polyhead_load.sweep.spec import Sweep
+from polyhead_server.scheduling.costs import CostModel
+from polyhead_server.scheduling.planning import joint
+from polyhead_server.scheduling.queue import Entry
+
+LANES = 2
+CALLERS = 8
+LOADS = ("single", "30%", "50%", "70%", "85%")
+REST = 6e-4
+"""Seconds of a request beside its run and the queue, at least."""
+
+
+class KnownCosts(CostModel):
+    """Prices that are true, and that no run changes."""
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self._speed = speed
+        super().__init__({(1, 1): 1.0}, doubling_tokens=40_000)
+
+    def price(self, batch: int, tokens: int) -> float:
+        return self._speed * 8e-4 + self.marginal(batch, tokens)
+
+    def marginal(self, batch: int, tokens: int) -> float:
+        return self._speed * batch * tokens * (5e-5 + 5e-8 * tokens)
+
+    def observe(self, batch: int, tokens: int, seconds: float) -> None:
+        """Nothing is learned."""
+
+
+class _KnownBench(Bench):
+    """Its runs take their price and some noise; remembers when they began, and how long they took."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        wide = KnownCosts(1.2 / LANES)
+        super().__init__(KnownCosts(), lanes=LANES, inline=False, most=10**9, wide=wide)
+        self._random = random
+        self.runs: dict[asyncio.Future[Any], tuple[float, float]] = {}
+
+    def _seconds(self, entries: list[Entry]) -> float:
+        price = self.scheduler._running[id(entries)].session.costs.price(
+            *joint([one.size for one in entries])
+        )
+        seconds = price * float(np.exp(0.1 * self._random.standard_normal()))
+        began = asyncio.get_running_loop().time()
+        self.runs |= {entry.answer: (began, seconds) for entry in entries}
+        return seconds
+
+
+def measure(
+    tokens: int, requests: int, *, rate: float | None = None, callers: int = 1, seed: int = 0
+) -> Records:
+    """What a generator would have recorded: at Poisson times, or of callers that wait for their answers."""
+
+    async def run() -> Records:
+        random = np.random.default_rng([seed, tokens, requests])
+        bench, clock = _KnownBench(random), asyncio.get_running_loop().time
+        rows: list[tuple[float, float, float, float]] = []
+        began, left = clock(), requests
+
+        async def request(planned: float) -> None:
+            answer = bench.submit(length=tokens)
+            await answer
+            started, seconds = bench.runs.pop(answer)
+            rest = REST + float(random.exponential(2e-4))
+            rows.append((planned - began, clock() + rest - began, started - planned, seconds))
+            await asyncio.sleep(rest)
+
+        async def call() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await request(clock())
+
+        if rate is None:
+            await asyncio.gather(*[call() for _ in range(callers)])
+        else:
+            async with asyncio.TaskGroup() as tasks:
+                for at in np.cumsum(random.exponential(1 / rate, requests)).tolist():
+                    await asyncio.sleep(began + at - clock())
+                    tasks.create_task(request(clock()))
+        await bench.scheduler.close()
+        return _records(np.array(sorted(rows)))
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(run())
+
+
+def _records(rows: Any) -> Records:
+    planned, done, queued, seconds = rows.T
+    nothing = np.zeros(len(rows), np.int64)
+    return Records(
+        planned=planned,
+        sent=planned,
+        done=done,
+        code=np.zeros(len(rows), np.int16),
+        request_bytes=nothing,
+        reply_bytes=nothing,
+        parse_ns=nothing,
+        tokenise_ns=nothing,
+        queue_ns=(queued * 1e9).astype(np.int64),
+        compute_ns=(seconds * 1e9).astype(np.int64),
+        serialise_ns=nothing,
+    )
+
+
+def swept(
+    path: Path,
+    *,
+    tokens: Sequence[int],
+    loads: Sequence[str] = LOADS,
+    requests: int = 600,
+    changes: Mapping[tuple[int, str], Mapping[str, Any]] | None = None,
+    **fields: Any,
+) -> RunFolder:
+    """A sweep's run.
+
+    Args:
+        path: The run's folder.
+        tokens: The lengths.
+        loads: Beside the capacity.
+        requests: In each run.
+        changes: (T, load) → fields of its measurements that differ.
+        fields: Of the sweep.
+    """
+    sweep = {"title": "known", "families": {"known": {}}, "tokens": tokens, "loads": loads, "blocks": 2}
+    folder = RunFolder(path)
+    machine = {"cores": str(LANES), "processor": "a known processor"}
+    folder.begin(
+        Sweep.model_validate(sweep | fields),
+        {"fingerprint": machine, "server": "its own: polyhead serve", "skipped": {}},
+    )
+    for length in (length for length in tokens if isinstance(length, int)):
+        capacity = 0.0
+        for load in ("capacity", *loads):
+            rate = capacity * float(load.strip("%")) / 100 if "%" in load else None
+            for block in (0,) if load == "capacity" else (1, 2):
+                callers = CALLERS if load == "capacity" else 1
+                records = measure(length, requests, rate=rate, callers=callers, seed=block)
+                name = f"records/{length}-{load.strip('%')}-{block}.npz"
+                records.write(folder.path / name)
+                achieved = (requests - 1) / float(records.done.max() - records.done.min())
+                capacity = capacity or achieved
+                what: dict[str, Any] = {
+                    "family": "known",
+                    "tokens": str(length),
+                    "batch": "1",
+                    "attention": "off",
+                    "load": load,
+                    "block": block,
+                    "attempt": 1,
+                    "started": "2026-01-01T00:00:00Z",
+                    "rate": rate,
+                    "achieved": achieved,
+                    "requests": requests,
+                    "records": name,
+                }
+                changed = what | dict((changes or {}).get((length, load), {}))
+                folder.journal().append(Measurement.model_validate(changed))
+    return folder

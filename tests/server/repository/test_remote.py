@@ -1,0 +1,191 @@
+"""A repository behind a URL: what cannot be had is said, and nothing unchecked is served."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from tests.server.test_runtime import infer_request, output_of
+from tests.servers import quick_settings
+
+from polyhead_server import Runtime
+from polyhead_server.errors import StartError
+from polyhead_server.remote import RemoteFolder, location
+from polyhead_server.repository import Broken, VersionFolder, list_families, scan_family
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where downloads go."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "polyhead" / "models"
+
+
+@pytest.fixture
+def remote(models: Path) -> RemoteFolder:
+    """The repository, behind a URL."""
+    return RemoteFolder(models.as_uri())
+
+
+def answer(remote: RemoteFolder) -> bytes:
+    """What a server of its tiny family answers."""
+
+    async def host() -> bytes:
+        async with Runtime(quick_settings(remote), families=["tiny"]) as runtime:
+            await runtime.loaded()
+            return await runtime.infer(infer_request())
+
+    return asyncio.run(host())
+
+
+def test_a_location_is_a_folder_or_a_url() -> None:
+    assert location("models") == Path("models")
+    assert location("s3://bucket/models") == RemoteFolder("s3://bucket/models")
+    assert str(RemoteFolder("https://me:secret@host/models?token=secret")) == "https://host/models"
+
+
+def test_what_is_behind_a_url_is_what_a_folder_holds(models: Path, remote: RemoteFolder) -> None:
+    assert list_families(remote) == list_families(models) == ["tiny", "tiny-masked", "tiny-tokens"]
+    for name in list_families(models):
+        (here,), (there,) = scan_family(models / name), scan_family(remote / name)
+        assert isinstance(here, VersionFolder)
+        assert isinstance(there, VersionFolder)
+        assert (there.version, there.manifest, there.source) == (1, here.manifest, remote / name / "1")
+    assert scan_family(remote / "nothing") == []
+
+
+def test_it_is_served_from_a_copy_that_is_downloaded_once(
+    models: Path, remote: RemoteFolder, cache: Path
+) -> None:
+    first = answer(remote)
+    (folder,) = cache.iterdir()
+    times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+    assert output_of(answer(remote)).tolist() == output_of(first).tolist()
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == times
+    assert {*times} == {"model.onnx", "attention.onnx", "weights.bin"}
+
+
+def test_a_copy_that_was_damaged_is_downloaded_again(remote: RemoteFolder, cache: Path) -> None:
+    answer(remote)
+    (weights,) = cache.glob("*/weights.bin")
+    weights.write_bytes(b"damaged")
+
+    assert output_of(answer(remote)).size == 48
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"weights\.bin cannot be downloaded: No such file or directory"),
+        (b"short", r"weights\.bin must have \d+ bytes, has 5"),
+        ("same size", r"weights\.bin does not have the SHA-256 that the manifest gives"),
+        ("longer", r"weights\.bin must have \d+ bytes, has \d+"),
+    ],
+)
+def test_what_is_not_what_the_manifest_says_is_not_served(
+    models: Path, remote: RemoteFolder, cache: Path, content: bytes | str | None, message: str
+) -> None:
+    weights = models / "tiny" / "1" / "weights.bin"
+    real = weights.read_bytes()
+    weights.unlink()
+    if content is not None:
+        weights.write_bytes({"same size": bytes(len(real)), "longer": real * 3}.get(content, content))  # type: ignore[arg-type]
+
+    with pytest.raises(StartError, match=rf"no model could be loaded: tiny 1: {message}"):
+        answer(remote)
+
+    assert {path.name for path in cache.glob("*/*")} <= {"model.onnx", "attention.onnx"}
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Return when something holds."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - threads change it
+            await asyncio.sleep(0.01)
+
+
+def test_a_poll_tries_a_download_that_failed_again(
+    models: Path, remote: RemoteFolder, tmp_path: Path
+) -> None:
+    weights = models / "tiny" / "1" / "weights.bin"
+    away = weights.rename(tmp_path / "away")
+
+    async def host() -> bytes:
+        settings = quick_settings(remote, repository_mode="poll", poll_seconds=0.01)
+        async with Runtime(settings, families=["tiny"]) as runtime:
+            await runtime.loaded()
+            assert not runtime.serving("tiny")
+            away.rename(weights)
+            await until(lambda: runtime.serving("tiny.attention"))  # the last
+            return await runtime.infer(infer_request())
+
+    assert output_of(asyncio.run(host())).size == 48
+
+
+def test_storage_that_is_away_takes_nothing_out_of_service(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[RemoteFolder] = []
+
+    def fail(folder: RemoteFolder) -> list[str]:
+        looks.append(folder)
+        raise OSError(errno.EIO, "the storage is away")
+
+    async def host() -> bytes:
+        settings = quick_settings(remote, repository_mode="poll", poll_seconds=0.01)
+        async with Runtime(settings, families=["tiny"]) as runtime:
+            await runtime.loaded()
+            monkeypatch.setattr(RemoteFolder, "names", fail)
+            await until(lambda: len(looks) > 5)
+            assert runtime.serving("tiny")
+            return await runtime.infer(infer_request())
+
+    assert output_of(asyncio.run(host())).size == 48
+
+
+def test_storage_that_is_away_at_the_start_is_an_error(remote: RemoteFolder) -> None:
+    async def host() -> None:
+        async with Runtime(quick_settings(remote / "none"), families=["tiny"]):
+            pass
+
+    with pytest.raises(StartError, match="--models must be a folder that can be read"):
+        asyncio.run(host())
+
+
+def test_a_manifest_that_cannot_be_read_is_shown(models: Path, remote: RemoteFolder) -> None:
+    (models / "tiny" / "1" / "manifest.json").unlink()
+
+    (broken,) = scan_family(remote / "tiny")
+
+    assert isinstance(broken, Broken)
+    assert broken.reason == "manifest.json cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (
+            "file:///nowhere",
+            "must be a folder that can be read, file:///nowhere is not: No such",
+        ),
+        ("http://127.0.0.1:9/models", r"is not: .*(refused|did not answer as expected|Connect call failed)"),
+        ("nonsense://models", "--models nonsense://models cannot be opened: Protocol not known: nonsense"),
+        ("abfs://container/models", r"--models abfs://container/models cannot be opened: .*adlfs"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_an_error_at_start(url: str, message: str) -> None:
+    with pytest.raises(StartError, match=message):
+        list_families(RemoteFolder(url))
+
+
+def test_a_poll_sees_what_has_changed() -> None:
+    storage = fsspec.filesystem("memory")
+    storage.makedirs("/polled/one")
+    remote = RemoteFolder("memory://polled")
+    assert list_families(remote) == ["one"]
+    storage.makedirs("/polled/two")
+    assert list_families(remote) == ["one", "two"]
