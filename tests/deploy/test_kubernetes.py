@@ -191,7 +191,7 @@ def test_arguments_are_flags_of_the_server(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_ports_are_those_of_the_server(target: str) -> None:
     served, container = settings(target), server(target)
-    ports = {"grpc": served.port, "metrics": served.http_port}
+    ports = {"grpc": served.port, "http": served.http_port}
 
     for name in ("startupProbe", "readinessProbe"):
         assert container[name]["grpc"]["port"] == served.port
@@ -212,6 +212,15 @@ def test_ports_are_those_of_the_server(target: str) -> None:
     assert allowed == list(ports)
     annotations = of_kind(target, "Deployment")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(served.http_port)
+
+
+def test_http_is_for_inference_where_its_component_is() -> None:
+    for target in PLAIN:
+        rules = of_kind(target, "NetworkPolicy")["spec"]["ingress"]
+        (callers,) = (rule["from"] for rule in rules if rule["ports"] == [{"port": "http"}])
+        assert callers[0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+        assert callers[1:] == [{"podSelector": {}}] * settings(target).http
+    assert [target for target in TARGETS if settings(target).http] == ["overlays/try"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
