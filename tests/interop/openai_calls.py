@@ -67,11 +67,7 @@ def fail(client: openai.OpenAI) -> None:
         (openai.BadRequestError, client, {"input": []}),
         (openai.BadRequestError, client, {"extra_body": {"normalize": False}}),
         (openai.PermissionDeniedError, client.with_options(api_key="another"), {}),
-        (
-            openai.AuthenticationError,
-            client.with_options(default_headers={"Authorization": openai.Omit()}),
-            {},
-        ),
+        (openai.AuthenticationError, client, {"extra_headers": {"Authorization": openai.Omit()}}),
         (
             openai.InternalServerError,  # 504
             client.with_options(max_retries=0),

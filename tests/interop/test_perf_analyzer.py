@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.conftest import TOKEN
-from tests.server.http.conftest import OverHttp
 
 from polyhead_client import Client
 
@@ -59,23 +57,10 @@ def test_it_measures_every_kind_of_model(
         options = [*options, "--input-data", str(path)]
     with Client(address) as client:
         client.wait_until_ready(model)
-
-    measure("-i", "grpc", "-u", address, "-m", model, *options)
-
-
-def test_it_measures_over_http(locked: OverHttp) -> None:
-    data = ["--shape", "x:6,16", "--input-data", "zero"]
-    header = ["-H", f"Authorization: Bearer {TOKEN}"]
-
-    measure("-i", "http", "-u", f"127.0.0.1:{locked.port}", "-m", "tiny.attention", "-b", "2", *data, *header)
-
-
-def measure(*arguments: str) -> None:
-    """Has it send requests, which must all succeed."""
-    count = ["--request-count", str(REQUESTS)]
+    arguments = ["-i", "grpc", "-u", address, "-m", model, "--request-count", str(REQUESTS), *options]
 
     done = subprocess.run(
-        [PERF_ANALYZER, *arguments, *count], check=False, capture_output=True, text=True, timeout=120
+        [PERF_ANALYZER, *arguments], check=False, capture_output=True, text=True, timeout=120
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
