@@ -16,10 +16,10 @@ from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import cut, joint
 from polyhead_server.scheduling.work import Done, Work
 
-CHEAP_SECONDS = 0.0003
-"""The most that a request may cost alone."""
+_CHEAP_SECONDS = 0.0003
+"""The most that a request may cost alone, however many lanes could run others meanwhile."""
 _ITERATION_SECONDS = 0.0015
-"""About the longest that one batch may block the event loop."""
+"""About the longest that one batch may block the event loop, and a single request where there is one lane."""
 _MOST_REQUESTS = 64
 
 
@@ -60,6 +60,7 @@ class Inline:
         self._most_rows = most_rows
         self._loop = loop
         self._observer = observer
+        self._most_seconds = max(_CHEAP_SECONDS, _ITERATION_SECONDS / lanes.count)
         self._waiting: list[_Waiting] = []
         self._stopped = False
         self.tokens = 0
@@ -67,7 +68,7 @@ class Inline:
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small enough."""
-        return self._costs.price(*work.size) < CHEAP_SECONDS
+        return self._costs.price(*work.size) < self._most_seconds
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
         """Run work in this iteration of the loop, or in one of the next."""

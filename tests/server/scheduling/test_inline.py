@@ -27,9 +27,9 @@ def test_requests_of_one_turn_are_one_batch(bench: Any, virtually: Any) -> None:
 def test_larger_work_goes_to_the_thread(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.TINY)
-        await asyncio.gather(one.submit(1, batch=64), one.submit(2))
+        await asyncio.gather(one.submit(1, batch=128), one.submit(2))
 
-        assert one.engine.runs == [[2], [1] * 64]
+        assert one.engine.runs == [[2], [1] * 128]
 
     virtually(test())
 
