@@ -18,7 +18,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-compose compose-tests check format dist bench startup attention-cost bench-heads int8 peers scaling agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers scaling agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ test-compose:  ## Build the images and really run the compose stack, where a con
 compose-tests: $(VENV)/dev $(TRITON_VENV)/ready
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
+
+test-ray: environments  ## Start Ray on this machine, two nodes and HAProxy, and break what runs on it
+	POLYHEAD_TEST_RAY=1 $(BIN)/python -m pytest tests/server/ray
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .

@@ -2,8 +2,9 @@
 
 Sweeps of one encoder at three lengths. Of each, one measured point is removed (an open loop at a length), or
 all that was measured at the middle length. The plan is made from the rest, and the removed point's p99 is its
-limit. Its largest rate of a machine, by the rate at which that p99 was measured, should be 1. Rates are
-compared because machines are counted by them; near the capacity, twice the p99 is a few percent of the rate.
+limit. Its largest rate of a machine, divided by the rate at which that p99 was measured, should be 1. Rates
+are compared because machines are counted by them; near the capacity, twice the p99 is a few percent of the
+rate.
 """
 
 import argparse
@@ -85,7 +86,7 @@ def _page(result: dict[str, Any]) -> str:
         f"{made_with(result['fingerprint'])}: 384/12, two layers, {result['repeats']} sweeps.",
         "",
         "The plan was not fitted to what was removed. Its limit is the removed point's p99. Its largest",
-        "rate, by the rate that was measured, should be 1.",
+        "rate, divided by the rate that was measured, should be 1.",
         "",
         *(f"- {line}" for line in result["summary"]),
         "",

@@ -441,8 +441,8 @@ def _request_in_parts(
             while not last:
                 last = assembly.add((yield NextMessage(stream=streamed)))
             break
-        except Unavailable:  # which gRPC does not retry after the first message
-            if not retries:
+        except Unavailable as error:  # which gRPC does not retry after the first message
+            if not retries or (error.retry_after or 0) < 0:
                 raise
     return read(assembly.message, assembly.contents, batch, requested)
 

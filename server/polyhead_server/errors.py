@@ -48,6 +48,10 @@ class RepositoryError(ServingError):
         super().__init__(shorten(message, _MAX_MESSAGE))
 
 
+class DownloadError(RepositoryError):
+    """A file of a version cannot be downloaded now. The same version may load another time."""
+
+
 # ---- Requests ----------------------------------------------------------------------------------
 
 

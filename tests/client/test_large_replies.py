@@ -14,6 +14,7 @@ import polyhead_client.parts
 from polyhead_client import AsyncClient, Client, InvalidRequest, ServerError, TooLarge, Unavailable
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
+from polyhead_proto.names import PUSHBACK
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect
@@ -262,6 +263,19 @@ def test_a_reply_that_breaks_off_is_fetched_again(play: Any, times: int) -> None
         with pytest.raises(Unavailable, match="going away"):
             client.encode(SMALL, model="a", attention=True)
     assert handler.streams == 4
+
+
+def test_a_reply_that_breaks_off_for_good_is_not_fetched_again(play: Any) -> None:
+    def script(_number: int, context: Any) -> Any:
+        yield OUTPUT
+        context.set_trailing_metadata(((PUSHBACK, "-1"),))
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the device failed for good")
+
+    client, handler = play(script)
+
+    with pytest.raises(Unavailable, match="failed for good"):
+        client.encode(SMALL, model="a", attention=True)
+    assert handler.streams == 1
 
 
 def test_a_stream_that_is_refused_for_now_is_tried_again(play: Any) -> None:

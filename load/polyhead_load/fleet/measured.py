@@ -99,6 +99,8 @@ class Measured:
     """Measurements that cannot be used, and why."""
     own_server: bool
     """Whether the sweep started its server, beside the generator."""
+    flags: str
+    """More flags of that server, as the sweep was given them."""
     processor: str
     """The machine, in words."""
 
@@ -170,6 +172,7 @@ def read_measured(
         points=sorted(points, key=lambda point: (point.tokens, point.rate)),
         left_out=left_out,
         own_server=str(facts.get("server", "")).startswith("its own"),
+        flags=" ".join(sweep.serve),
         processor=f"{mark.get('cores', '?')} cores of {mark.get('processor', 'an unknown processor')}",
     )
 

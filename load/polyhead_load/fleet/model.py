@@ -25,6 +25,8 @@ _REQUESTS = 2000
 """Requests of each."""
 _DRAWN = 512
 """Lengths drawn from a distribution."""
+ALONE = 0.001
+"""Share of the capacity at which hardly any request meets another; less is simulated as this much."""
 _FEWEST_FOR_A_LINE = 3
 """Points for a correction that changes with the rate; of fewer, the mean counts at every rate."""
 
@@ -41,11 +43,11 @@ class Prediction:
     p99: Interval
     """The interval is that of the simulation alone."""
     wait: float
-    """Mean time in the queue."""
+    """Mean time in the queue, of the simulation alone."""
     run: float
-    """Mean time of a request's run."""
+    """Mean time of a request's run, likewise."""
     mean: float
-    """Mean latency."""
+    """Mean latency, likewise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,9 @@ class MachineModel:
 
     def predict(self, rate: float) -> Prediction:
         """Predict what a machine does at a rate, in requests a second."""
-        outcomes = _simulate(self.machine, _sizes(self.batch, self.lengths), rate, self.seed)
+        # At far lower rates, arrival times would be so large that floating point loses the latencies.
+        simulated = max(rate, ALONE * self.capacity)
+        outcomes = _simulate(self.machine, _sizes(self.batch, self.lengths), simulated, self.seed)
         share = rate / self.capacity
         p50, p99 = (_quantile(outcomes, each) for each in (0.5, 0.99))
         return Prediction(

@@ -60,8 +60,8 @@ class Plan:
         if fleet.spare:
             yield f"if {fleet.spare} failed, each has {_describe(fleet.worst)}"
         yield (
-            f"a mean latency of {_ms(usual.mean)}: {_ms(usual.wait)} in the queue, {_ms(usual.run)} in the "
-            "run, the rest in transport, parsing and serialising"
+            f"simulated, before any correction: a mean latency of {_ms(usual.mean)}, {_ms(usual.wait)} of it "
+            f"in the queue, {_ms(usual.run)} in the run, the rest in transport, parsing and serialising"
         )
         yield (
             f"a machine can have {number(fleet.most.rate)} requests/s ({percent(fleet.most.share)} of its "
@@ -85,13 +85,19 @@ class Plan:
     def basis(self) -> Iterator[str]:
         """Yield what was assumed, and how far measured points are from their prediction."""
         measured = self.measured
-        yield f"machines like the sweep's: {measured.processor}, {measured.machine.lanes} runs side by side"
-        if measured.own_server:
+        side_by_side = f"{measured.machine.lanes} runs side by side"
+        if not measured.own_server:
+            yield f"machines like what the sweep called, of which it knows no more than {side_by_side}"
+        else:
+            yield f"machines like the sweep's: {measured.processor}, {side_by_side}"
             yield "the sweep's generator ran on the same machine; a server that has it for itself can do more"
         yield "many independent callers: Poisson arrivals at each machine, spread evenly (round_robin)"
         yield "no other families on the machines, no rejected or repeated requests, no network between"
+        if not self.fleet.spare:
+            yield "no machine fails or is taken out for an update: --spare 1 adds one for that"
+        yield "the limit is for the expected p99; the upper end of its interval may be above it"
         lengths = " and ".join(str(each) for each in self.model.weights)
-        yield f"run times as measured at T = {lengths}, batches as the server forms them"
+        yield f"run times as measured at T = {lengths}, batches as a server with default settings forms them"
         for point, ratio in self.model.checks().items():
             predicted = (
                 "no other point to predict it from"
@@ -111,6 +117,25 @@ class Plan:
             yield (
                 "no open loop was measured at these lengths, so nothing corrects or checks the simulation: "
                 'sweep with such loads as "single,30%,50%,70%,85%"'
+            )
+        if over := [one for one in (fleet.usual, fleet.worst) if one.p99.value > fleet.p99]:
+            yield (
+                f"at {number(over[0].rate)} requests/s of a machine, the predicted p99 is "
+                f"{_ms(over[0].p99.value)}, above the limit: p99 hardly depends on the rate here, or the "
+                "measured points contradict each other; allow more, or measure longer"
+            )
+        for one in self.model.corrections:
+            # Shorter sequences at a lower share: the planned machine cannot be expected to do better.
+            lighter = one.point.tokens <= min(self.model.lengths) and one.share <= fleet.usual.share
+            if lighter and one.point.p99.low > fleet.p99:
+                yield (
+                    f"the limit was already missed where it was measured at T = {one.point.tokens}, "
+                    f"{one.point.load}: p99 {_ms(one.point.p99.value)}"
+                )
+        if measured.flags:
+            yield (
+                f"the sweep's server had the flags {measured.flags}; the simulation has one queue, "
+                "and forms batches with default settings"
             )
         if far := [point for point, ratio in checks.items() if ratio and abs(math.log(ratio)) > _FAR_LOG]:
             yield (

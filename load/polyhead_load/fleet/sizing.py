@@ -4,12 +4,10 @@ import math
 from dataclasses import dataclass
 
 from polyhead_load.errors import SweepError
-from polyhead_load.fleet.model import MachineModel, Prediction
+from polyhead_load.fleet.model import ALONE, MachineModel, Prediction
 
 _STEPS = 8
 """Halvings of the range in which the largest rate is sought."""
-_ALONE = 0.001
-"""Share of the capacity at which hardly any request meets another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +45,8 @@ def largest_rate(model: MachineModel, p99: float, most_share: float) -> tuple[Pr
     """
     high = model.predict(most_share * model.capacity)
     if high.p99.value <= p99:
-        return high, f"at most {most_share:.0%} of the capacity"
-    best = model.predict(min(_ALONE, most_share) * model.capacity)
+        return high, f"--utilisation {100 * most_share:g}%"
+    best = model.predict(min(ALONE, most_share) * model.capacity)
     if best.p99.value > p99:
         raise SweepError(
             f"no fleet can meet a p99 of {1e3 * p99:.4g} ms: on a machine that has nothing else to do, "

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,12 +104,13 @@ class Ingress:
         tasks: set[asyncio.Task[None]] = set()
 
         async def read() -> None:
-            async for request in requests:
-                replies: asyncio.Queue[Answer | None] = asyncio.Queue(1)
-                await begun.put(replies)
-                task = asyncio.create_task(self._answer_in_stream(request, context, replies))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+            with suppress(RayError):  # the proxy has ended, and its callers' connections with it
+                async for request in requests:
+                    replies: asyncio.Queue[Answer | None] = asyncio.Queue(1)
+                    await begun.put(replies)
+                    task = asyncio.create_task(self._answer_in_stream(request, context, replies))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
             await begun.put(None)
 
         reading = asyncio.create_task(read())
@@ -192,6 +194,8 @@ class Ingress:
             self._family(name)
         families = [_family_of(name)] if name else list(self._families)
         replies = await self._ask_all("ModelStatistics", request, context, families)
+        if name and not replies:  # one says why
+            return await self._ask_one("ModelStatistics", name, request, context)
         return merge_statistics(map(pb.ModelStatisticsResponse.FromString, replies)).SerializeToString()
 
     async def _repository_index(self, request: bytes, context: Any) -> Answer:

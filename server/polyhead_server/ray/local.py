@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import threading
+from types import FrameType
 
 import ray
 from ray import serve
@@ -46,10 +47,17 @@ def run(settings: Settings) -> int:
     ray.init(
         address="local", num_cpus=cpus * settings.workers * max(1, len(families)), include_dashboard=False
     )
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # after Ray has set its own
-        signal.signal(number, lambda *_: stopped.set())
+    stopping = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        if not stopping:  # a second signal does not interrupt the end
+            stopping = True
+            raise KeyboardInterrupt  # Serve waits for ever for resources that there are not
+
     try:
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray has set its own
+            signal.signal(number, stop)
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": "127.0.0.1", "port": _free_port(0)},
@@ -58,7 +66,8 @@ def run(settings: Settings) -> int:
         gpus = 1 if settings.device == "cuda" else 0
         serve.run(application(settings, families, replicas=settings.workers, cpus=cpus, gpus=gpus), name=NAME)
         LOGGER.info("serving %s on %s with Ray", ", ".join(families), format_address(settings.host, port))
-        stopped.wait()
+        threading.Event().wait()  # for a signal
+    except KeyboardInterrupt:
         LOGGER.info("stopping")
     except RuntimeError as error:  # with what a replica has raised
         raise StartError(f"the application could not start on Ray: {error}") from error

@@ -9,7 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from polyhead_server.errors import RepositoryError
+from polyhead_server.errors import DownloadError, RepositoryError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder
 from polyhead_server.repository.integrity import check_file
@@ -26,7 +26,8 @@ def fetch(source: RemoteFolder, folder: Path, manifest: Manifest) -> None:
     """Download the files of a version that are not in the local folder yet.
 
     Raises:
-        RepositoryError: One cannot be had, or is not what the manifest says.
+        DownloadError: One cannot be had now.
+        RepositoryError: One is not what the manifest says.
     """
     for name, record in manifest.files.items():
         try:
@@ -44,5 +45,5 @@ def _fetch(source: RemoteFolder, name: str, folder: Path, record: FileRecord) ->
             check_file(target, record)
             target.replace(folder / name)
     except OSError as error:
-        raise RepositoryError(f"{name} cannot be downloaded: {error.strerror}") from error
+        raise DownloadError(f"{name} cannot be downloaded: {error.strerror}") from error
     LOGGER.info("downloaded %s/%s", source, name)

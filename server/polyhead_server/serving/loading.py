@@ -13,7 +13,7 @@ from typing import TypeVar
 from polyhead_server.engine.devices import Device, check_precision
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.failures import is_out_of_memory
-from polyhead_server.errors import DeviceError, RepositoryError, exhausted
+from polyhead_server.errors import DeviceError, DownloadError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Manifest, VersionFolder, fetch, private_copy, verify
 from polyhead_server.repository.signature import Signature, signature_of
@@ -55,7 +55,7 @@ class Failed:
     version: int
     reason: str
     may_pass: bool = False
-    """The machine lacked memory or room: the same files may load another time."""
+    """The machine lacked memory or room, or the storage did not answer: it may load another time."""
 
 
 class Loader:
@@ -168,7 +168,12 @@ def _failure(error: Exception) -> Callable[..., Failed]:
 
 
 def _may_pass(error: BaseException | None) -> bool:
-    return error is not None and (exhausted(error) or is_out_of_memory(error) or _may_pass(error.__cause__))
+    return error is not None and (
+        isinstance(error, DownloadError)
+        or exhausted(error)
+        or is_out_of_memory(error)
+        or _may_pass(error.__cause__)
+    )
 
 
 def start(function: Callable[[], T]) -> Future[T]:

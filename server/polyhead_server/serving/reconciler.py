@@ -92,7 +92,7 @@ class Reconciler:
         """
         async with self._one_at_a_time:
             if found is None:
-                names = self._families or await self._look(_REPOSITORY, list_families)
+                names = _chosen(await self._look(_REPOSITORY, list_families), self._families)
             else:
                 names = [one.family for one in found]
 
@@ -210,6 +210,10 @@ def _log_end(name: str, work: asyncio.Future[Any]) -> None:
         LOGGER.info("%s: the slow operation has ended", name or "the repository", exc_info=work.exception())
 
 
+def _chosen(there: Sequence[str], families: Sequence[str]) -> Sequence[str]:
+    return [name for name in there if not families or name in families]
+
+
 async def look(
     models: Path | RemoteFolder,
     *,
@@ -230,11 +234,11 @@ async def look(
     """
     silent = f"it did not answer within {seconds:g} s"
     try:
-        names = families or await asyncio.wait_for(in_thread(lambda: list_families(models)), seconds)
+        there = await asyncio.wait_for(in_thread(lambda: list_families(models)), seconds)
     except TimeoutError as error:
         raise StartError(f"--models must be a folder that can be read, {models} is not: {silent}") from error
     found: list[VersionFolder | Broken] = []
-    for name in names:
+    for name in _chosen(there, families):
         try:
             found += await asyncio.wait_for(in_thread(partial(scan_family, models / name)), seconds)
         except TimeoutError:

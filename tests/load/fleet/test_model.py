@@ -1,6 +1,7 @@
 """A plan from some points of a machine whose truth is known is within 15 % of what it is at others."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from polyhead_load import Lengths
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import Measured, Runs, read_measured
 from polyhead_load.fleet.model import MachineModel
+from polyhead_load.fleet.report import Plan
 from polyhead_load.fleet.sizing import largest_rate, size_fleet
 from polyhead_load.sweep.folder import RunFolder
 
@@ -143,10 +145,49 @@ def test_a_fleet(model: MachineModel) -> None:
     assert size_fleet(model, rate=1e-3, p99=0.05, most_share=0.85).machines == 1
 
 
+def test_almost_no_requests_have_the_latency_of_lone_ones(model: MachineModel) -> None:
+    """Times as large as 1e15 s would have no milliseconds left."""
+    assert model.predict(1e-12).p99 == model.predict(1e-3 * model.capacity).p99
+
+
+def test_a_plan_says_what_it_does_not_know(measured: Measured, model: MachineModel) -> None:
+    elsewhere = replace(measured, own_server=False, processor="of the generator", flags="--workers 2")
+    fleet = size_fleet(model, rate=5000, p99=0.05, most_share=0.85)
+    unkept = replace(fleet, p99=0.9 * fleet.usual.p99.value)
+
+    said = "\n".join(Plan(measured=elsewhere, model=model, fleet=unkept, tokens=128).lines())
+
+    assert "of the generator" not in said
+    assert "what the sweep called, of which it knows no more than 2 runs side by side" in said
+    assert "warning: the sweep's server had the flags --workers 2" in said
+    assert re.search(r"warning: at .* the predicted p99 is .* ms, above the limit", said)
+    assert "no machine fails" in said
+    spare = Plan(measured=measured, model=model, fleet=replace(fleet, spare=1), tokens=128)
+    assert "no machine fails" not in "\n".join(spare.basis())
+    assert not any("above the limit" in warning for warning in spare.warnings())
+
+
+def test_a_limit_that_was_missed_at_a_lower_load_is_warned_of(
+    measured: Measured, model: MachineModel
+) -> None:
+    first, *rest = model.corrections
+    slow = replace(first, point=replace(first.point, p99=first.point.p99.times(100)))
+    fleet = size_fleet(model, rate=5000, p99=0.05, most_share=0.85)
+
+    def warnings(model: MachineModel) -> str:
+        return "\n".join(Plan(measured=measured, model=model, fleet=fleet, tokens=128).warnings())
+
+    said = f"already missed where it was measured at T = 128, {first.point.load}: p99 "
+    assert said in warnings(replace(model, corrections=[slow, *rest]))
+    assert said not in warnings(model)
+    beyond = replace(slow, share=fleet.usual.share + 0.01)
+    assert said not in warnings(replace(model, corrections=[beyond, *rest]))
+
+
 def test_a_loose_limit_is_one_of_the_capacity(model: MachineModel) -> None:
     fleet = size_fleet(model, rate=5000, p99=10.0, most_share=0.6)
 
-    assert fleet.limited_by == "at most 60% of the capacity"
+    assert fleet.limited_by == "--utilisation 60%"
     assert fleet.most.share == pytest.approx(0.6)
 
 

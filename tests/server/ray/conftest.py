@@ -1,5 +1,6 @@
 """Ray as processes of their own: what it does to its process stays there."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,11 @@ with suppress(ImportError), warnings.catch_warnings(action="ignore"):  # it warn
 
 CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 FAMILIES = ("tiny", "tiny-tokens")
+
+needs_a_cluster = pytest.mark.skipif(
+    os.environ.get("POLYHEAD_TEST_RAY") != "1",
+    reason="make test-ray runs it: two minutes on two cores that do nothing else",
+)
 
 
 def free_port() -> int:

@@ -1,5 +1,6 @@
 """What the application takes, and what it refuses by name. Builds it, but runs nothing."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,34 @@ def test_what_the_caller_sees_to_is_not_refused(repository: Path) -> None:
 def test_the_try_out_wants_to_be_told_that_it_is_open(repository: Path) -> None:
     with pytest.raises(StartError, match=r"--host must be 0\.0\.0\.0 with --engine ray, was 127\.0\.0\.1"):
         local.run(quick_settings(repository))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_start_that_waits(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Serve waits for ever where there are fewer CPUs or GPUs than replicas want."""
+    ended: list[str] = []
+
+    def wait(*_: Any, **__: Any) -> None:
+        signal.raise_signal(number)
+        pytest.fail("it still waits")
+
+    def end_serve() -> None:
+        signal.raise_signal(number)  # an impatient one
+        ended.append("serve")
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("ray.serve.start", lambda **_: None)
+    monkeypatch.setattr("ray.serve.run", wait)
+    monkeypatch.setattr("ray.serve.shutdown", end_serve)
+    monkeypatch.setattr("ray.shutdown", lambda: ended.append("ray"))
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert local.run(quick_settings(repository, host="0.0.0.0")) == 0
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+
+    assert ended == ["serve", "ray"]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.interop.test_tritonclient import PYTHON
+from tests.server.ray.conftest import needs_a_cluster
 
 from polyhead_client import Client
 from polyhead_proto import RPCS
@@ -25,7 +26,7 @@ from polyhead_proto.names import REQUEST_ID
 if TYPE_CHECKING:
     from tests.server.ray.conftest import RayCluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [needs_a_cluster, pytest.mark.timeout(300)]
 
 X = np.random.default_rng(5).standard_normal((1, 5, 16)).astype(np.float32)
 LONG = np.random.default_rng(5).standard_normal((1, 600, 16)).astype(np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.ray.conftest import free_port
+from tests.server.ray.conftest import free_port, needs_a_cluster
 from tests.server.ray.test_cluster import LONG, OWN, X, call, request, trailers
 from tests.servers import ServerProcess
 
@@ -19,6 +19,7 @@ from polyhead_proto.names import PUSHBACK, REQUEST_ID
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyhead[ray]'")
 
 
+@needs_a_cluster
 @pytest.mark.timeout(240)
 def test_it_serves_behind_haproxy_what_can_be_loaded(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

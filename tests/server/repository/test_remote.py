@@ -1,7 +1,10 @@
 """A repository behind a URL: what cannot be had is said, and nothing unchecked is served."""
 
 import asyncio
+import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -96,6 +99,61 @@ def test_what_is_not_what_the_manifest_says_is_not_served(
         answer(remote)
 
     assert {path.name for path in cache.glob("*/*")} <= {"model.onnx", "attention.onnx"}
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Return when something holds."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - threads change it
+            await asyncio.sleep(0.01)
+
+
+def test_a_poll_tries_a_download_that_failed_again(
+    models: Path, remote: RemoteFolder, tmp_path: Path
+) -> None:
+    weights = models / "tiny" / "1" / "weights.bin"
+    away = weights.rename(tmp_path / "away")
+
+    async def host() -> bytes:
+        settings = quick_settings(remote, repository_mode="poll", poll_seconds=0.01)
+        async with Runtime(settings, families=["tiny"]) as runtime:
+            await runtime.loaded()
+            assert not runtime.serving("tiny")
+            away.rename(weights)
+            await until(lambda: runtime.serving("tiny.attention"))  # the last
+            return await runtime.infer(infer_request())
+
+    assert output_of(asyncio.run(host())).size == 48
+
+
+def test_storage_that_is_away_takes_nothing_out_of_service(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[RemoteFolder] = []
+
+    def fail(folder: RemoteFolder) -> list[str]:
+        looks.append(folder)
+        raise OSError(errno.EIO, "the storage is away")
+
+    async def host() -> bytes:
+        settings = quick_settings(remote, repository_mode="poll", poll_seconds=0.01)
+        async with Runtime(settings, families=["tiny"]) as runtime:
+            await runtime.loaded()
+            monkeypatch.setattr(RemoteFolder, "names", fail)
+            await until(lambda: len(looks) > 5)
+            assert runtime.serving("tiny")
+            return await runtime.infer(infer_request())
+
+    assert output_of(asyncio.run(host())).size == 48
+
+
+def test_storage_that_is_away_at_the_start_is_an_error(remote: RemoteFolder) -> None:
+    async def host() -> None:
+        async with Runtime(quick_settings(remote / "none"), families=["tiny"]):
+            pass
+
+    with pytest.raises(StartError, match="--models must be a folder that can be read"):
+        asyncio.run(host())
 
 
 def test_a_manifest_that_cannot_be_read_is_shown(models: Path, remote: RemoteFolder) -> None:
