@@ -59,7 +59,10 @@ class Field:
     @property
     def signature(self) -> Hashable:
         """What rows must have in common to be joined."""
-        return self.name, self.datatype, self.rows[0].shape[-self.fixed :] if self.fixed else ()
+        if not self.fixed:
+            return self.name, self.datatype
+        row = self.rows if isinstance(self.rows, np.ndarray) else self.rows[0]
+        return self.name, self.datatype, row.shape[-self.fixed :]
 
     def part(self, chosen: slice) -> "Field":
         """Return some of the rows."""
@@ -157,7 +160,7 @@ class Batch:
     @property
     def signature(self) -> tuple[Hashable, ...]:
         """What batches must have in common to be joined: their inputs, but for `lengths`."""
-        return tuple(field.signature for field in self.fields if field.name != LENGTHS)
+        return tuple([field.signature for field in self.fields if field.name != LENGTHS])
 
     def with_fields(self, *fields: Field) -> "Batch":
         """Return the same sequences with more inputs."""
@@ -360,8 +363,8 @@ def _main(rows: Rows, *, with_memory: bool) -> Field:
 
 
 def _vectors(name: str, rows: Rows) -> Field:
-    dtypes = {rows.dtype} if isinstance(rows, np.ndarray) else {row.dtype for row in rows}
-    return _field(name, "FP16" if dtypes == {_HALF} else "FP32", rows, fixed=1)
+    parts = (rows,) if isinstance(rows, np.ndarray) else rows
+    return _field(name, "FP16" if all(part.dtype == _HALF for part in parts) else "FP32", rows, fixed=1)
 
 
 def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> Field:
@@ -375,7 +378,9 @@ def _as_texts(inputs: Any) -> list[str] | None:
     """Return the inputs as a list of texts; None if they are something else."""
     if isinstance(inputs, str):
         return [inputs]
-    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UO" and inputs.ndim == 1:
+    if isinstance(inputs, np.ndarray):
+        if inputs.dtype.kind not in "UO" or inputs.ndim != 1:
+            return None
         inputs = inputs.tolist()
     if not isinstance(inputs, list | tuple) or not any(isinstance(item, str) for item in inputs):
         return None
@@ -397,20 +402,13 @@ def _as_pairs(text_pair: Any, texts: Sequence[str], form: InputForm) -> list[str
 
 def _as_rows(inputs: Any) -> tuple[Rows, InputForm]:
     """Return B sequences of floats [T, D] or integers [T], as one array or a list, and their form."""
-    if isinstance(inputs, Mapping):
-        raise InvalidRequest(
-            "inputs must be texts, token ids or vectors, was a mapping: "
-            "pass its input_ids, and attention_mask and token_type_ids by name"
-        )
-    if isinstance(inputs, bytes | bytearray):
-        raise InvalidRequest("inputs must be texts, token ids or vectors, was bytes: decode them first")
     if isinstance(inputs, list | tuple):
         if not inputs:
             raise InvalidRequest("inputs must hold at least one sequence, was empty")
         if all(isinstance(item, Integral) and not isinstance(item, bool) for item in inputs):
             return as_array("inputs", inputs)[None], InputForm.SINGLE
         return _as_list(inputs), InputForm.RAGGED
-    array = as_array("inputs", inputs)
+    array = as_array("inputs", inputs) if isinstance(inputs, np.ndarray) else _as_one_array(inputs)
     if _is_sequence(array):
         return array[None], InputForm.SINGLE
     if array.ndim and len(array) and _is_sequence(array[0]):
@@ -418,6 +416,18 @@ def _as_rows(inputs: Any) -> tuple[Rows, InputForm]:
     raise InvalidRequest(
         f"inputs must be floats [B, T, D] or [T, D], integers [B, T] or [T], or texts, was {described(array)}"
     )
+
+
+def _as_one_array(inputs: Any) -> NDArray[Any]:
+    """Convert inputs that are neither an array nor a list, such as a tensor of PyTorch."""
+    if isinstance(inputs, Mapping):
+        raise InvalidRequest(
+            "inputs must be texts, token ids or vectors, was a mapping: "
+            "pass its input_ids, and attention_mask and token_type_ids by name"
+        )
+    if isinstance(inputs, bytes | bytearray):
+        raise InvalidRequest("inputs must be texts, token ids or vectors, was bytes: decode them first")
+    return as_array("inputs", inputs)
 
 
 def _as_list(inputs: Sequence[Any]) -> list[NDArray[Any]]:
