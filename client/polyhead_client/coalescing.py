@@ -255,7 +255,10 @@ class _Part(Join):
 
     @property
     def patience(self) -> float:
-        return min(_PATIENCE_SECONDS, self.deadline.clip(2 * _PATIENCE_SECONDS) / 2)
+        remaining = self.deadline.remaining()
+        if remaining is None or remaining > 2 * _PATIENCE_SECONDS:
+            return _PATIENCE_SECONDS
+        return remaining / 2
 
     def enter(self, wake: Callable[[], None]) -> None:
         self._coalescer.enter(self, wake)

@@ -114,6 +114,8 @@ class Batch:
     """[B], or None for texts."""
     memory_lengths: NDArray[np.int32] | None = None
     """[B] where the memory is a list; None otherwise."""
+    kind: str = field(init=False)
+    """The name of the main input: `text`, `input_ids`, `x` or `query`."""
     size: int = field(init=False)
     """B."""
     tokens: int | None = field(init=False, default=None)
@@ -121,14 +123,10 @@ class Batch:
 
     def __post_init__(self) -> None:
         rows = self.fields[0].rows
+        self.kind = self.fields[0].name
         self.size = len(rows)
         if self.lengths is not None:
             self.tokens = rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
-
-    @property
-    def kind(self) -> str:
-        """The name of the main input: `text`, `input_ids`, `x` or `query`."""
-        return self.fields[0].name
 
     @cached_property
     def text_bytes(self) -> int:
@@ -363,8 +361,8 @@ def _main(rows: Rows, *, with_memory: bool) -> Field:
 
 
 def _vectors(name: str, rows: Rows) -> Field:
-    parts = (rows,) if isinstance(rows, np.ndarray) else rows
-    return _field(name, "FP16" if all(part.dtype == _HALF for part in parts) else "FP32", rows, fixed=1)
+    dtypes = {rows.dtype} if isinstance(rows, np.ndarray) else {row.dtype for row in rows}
+    return _field(name, "FP16" if dtypes == {_HALF} else "FP32", rows, fixed=1)
 
 
 def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> Field:
