@@ -234,14 +234,14 @@ def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -
     assert late.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "the request must come within 0.5 s" in late.call.details()
     totals = server.runtime.registry.counters.total("", 0)
-    assert totals[at.CODE["DEADLINE_EXCEEDED"]] == 1
+    assert totals[at.CODE[at.GRPC]["DEADLINE_EXCEEDED"]] == 1
 
 
 def test_who_is_refused_is_counted(silent: Any) -> None:
     server, call = silent()
     first_done([call(INFER), call(INFER), call(INFER)])
     counters = server.runtime.registry.counters
-    while counters.total("", 0)[at.CODE["UNAVAILABLE"]] < 2:
+    while counters.total("", 0)[at.CODE[at.GRPC]["UNAVAILABLE"]] < 2:
         time.sleep(0.01)
     assert counters.total("", 0)[at.DROP["memory"]] == 2
 
