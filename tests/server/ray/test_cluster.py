@@ -225,6 +225,31 @@ def test_statistics_are_of_all_replicas(channel: grpc.Channel) -> None:
 # ---- What changes, and what breaks -------------------------------------------------------------
 
 
+def test_a_replica_that_cannot_load_its_family_gets_no_calls(
+    cluster: "RayCluster", channel: grpc.Channel
+) -> None:
+    """The one that takes the place of another: the files are read at its start only."""
+    weights = cluster.models / "tiny" / "1" / "weights.bin"
+    content = weights.read_bytes()
+    load = Load(cluster.address)
+    weights.write_bytes(b"bad")
+    try:
+        with load.running():
+            seen = {*cluster.replicas("tiny")}
+            next(iter(seen)).kill()
+            until = time.monotonic() + 60
+            while len(seen) < 4:  # then a second one is tried in its place
+                assert time.monotonic() < until, cluster.log
+                seen |= {*cluster.replicas("tiny")}
+                load.wait_for_answers(10)
+    finally:
+        weights.write_bytes(content)
+
+    load.check()
+    assert load.codes["UNAVAILABLE"] < 10  # those that the killed one had
+    assert call(channel, "ModelReady", pb.ModelReadyRequest(name="tiny")).ready
+
+
 def test_a_version_is_replaced_without_a_lost_answer(cluster: "RayCluster", channel: grpc.Channel) -> None:
     new = shutil.copytree(cluster.models / "tiny" / "1", cluster.models / "tiny" / "2") / "manifest.json"
     new.write_text(json.dumps(json.loads(new.read_text()) | {"version": 2}))
