@@ -332,12 +332,12 @@ def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
     def of_our_own() -> Iterator[list[Setup]]:
         with ExitStack() as stack:
             yield [
-                stack.enter_context(served("streams", models, "--metrics-port", "off", send=over_streams)),
+                stack.enter_context(served("streams", models, "--http-port", "off", send=over_streams)),
                 stack.enter_context(
                     served(
                         "`--workers 2`",
                         models,
-                        "--metrics-port",
+                        "--http-port",
                         "off",
                         "--workers",
                         "2",
@@ -348,7 +348,7 @@ def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
                     served(
                         "two servers in turn",
                         models,
-                        *("--metrics-port", "off", "--threads", "1"),
+                        *("--http-port", "off", "--threads", "1"),
                         servers=2,
                     )
                 ),
@@ -537,7 +537,7 @@ def main() -> int:
     compared: list[Compared] = []
     with (
         console.status("measuring") as status,
-        served(PLAIN, chosen.models, "--metrics-port", "off") as plain,
+        served(PLAIN, chosen.models, "--http-port", "off") as plain,
     ):
         for block in blocks(chosen.models, chosen.out.parent / "ray"):
             with block() as setups:

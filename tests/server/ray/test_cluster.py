@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.interop.test_tritonclient import PYTHON
-from tests.server.ray.conftest import needs_a_cluster
 
 from polyhead_client import Client
 from polyhead_proto import RPCS
@@ -26,7 +25,7 @@ from polyhead_proto.names import REQUEST_ID
 if TYPE_CHECKING:
     from tests.server.ray.conftest import RayCluster
 
-pytestmark = [needs_a_cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(600)  # beside other tests, on two cores
 
 X = np.random.default_rng(5).standard_normal((1, 5, 16)).astype(np.float32)
 LONG = np.random.default_rng(5).standard_normal((1, 600, 16)).astype(np.float32)
@@ -127,7 +126,7 @@ class Load:
 
     def wait_for_answers(self, count: int = 20) -> None:
         """Returns after so many more answers of both kinds."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         answered, ok = self.answered + count, self.codes["OK"] + count
         while (self.answered < answered or self.codes["OK"] < ok) and not self.errors:
             assert time.monotonic() < until, (self.answered, self.codes)
