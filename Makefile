@@ -44,8 +44,8 @@ compose-tests: $(VENV)/dev $(TRITON_VENV)/ready
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
 
-test-ray: environments  ## Start Ray on this machine, two nodes and HAProxy, and break what runs on it
-	POLYHEAD_TEST_RAY=1 $(BIN)/python -m pytest tests/server/ray
+test-ray: environments  ## Run the tests on Ray, also behind HAProxy, which the suite leaves out
+	POLYHEAD_TEST_HAPROXY=1 $(BIN)/python -m pytest tests/server/ray
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .

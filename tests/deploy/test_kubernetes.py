@@ -388,9 +388,9 @@ def test_kserve_finds_the_runtime_and_one_protocol() -> None:
 
 def test_kserve_is_given_the_same_server() -> None:
     """Its objects cannot be made from the base, and shall not fall behind it."""
-    here, there = server("kserve"), server("overlays/try")
+    here, there = server("kserve"), server("overlays/cpu")
     for key in ("image", "resources", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle"):
         assert here[key] == there[key], key
     assert here["args"][1:] == there["args"][1:]
     ends = "terminationGracePeriodSeconds"
-    assert pod("kserve")[ends] == pod("overlays/try")[ends]
+    assert pod("kserve")[ends] == pod("overlays/cpu")[ends]

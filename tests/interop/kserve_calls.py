@@ -94,13 +94,14 @@ async def call_over_http() -> dict[str, Any]:
         assert not await client.is_model_ready(URL, "nothing", headers=bearer())
         got = await infer(send)
         for status, request, token in ((400, wrong(), TOKEN), (403, wrong(), "another")):
-            found = None
+            caught = None
             try:
                 await send(request, token)
             except httpx.HTTPStatusError as error:
-                found = error.response.status_code
-                assert error.response.json()["error"] in str(error)
-            assert found == status
+                caught = error
+            assert caught is not None
+            assert caught.response.status_code == status
+            assert caught.response.json()["error"] in str(caught)
         return got
 
 

@@ -2,8 +2,8 @@
 
     python openai_calls.py URL TOKEN <GIVEN >GOT
 
-Runs in an environment of its own; `tests/test_sentences.py` starts it against a server with `minilm` that asks
-for the token, gives it texts and their token ids in JSON, and looks at the vectors that it prints.
+Runs in an environment of its own; `tests/test_sentences.py` starts it against a server with `minilm` that
+asks for the token, gives it texts and their token ids in JSON, and looks at the vectors that it prints.
 """
 
 import asyncio
@@ -80,6 +80,7 @@ def fail(client: openai.OpenAI) -> None:
             one.embeddings.create(**{"model": MODEL, "input": "a", **options})
         except openai.APIStatusError as error:
             caught = error
+        assert caught is not None
         assert type(caught) is kind, (kind, caught)
         assert caught.type, caught.body
 

@@ -20,9 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_its_clients_work_on_every_path(
-    address: str, locked: OverHttp, given: Path, tmp_path: Path
-) -> None:
+def test_its_clients_work_on_every_path(address: str, locked: OverHttp, given: Path, tmp_path: Path) -> None:
     script, got = Path(__file__).with_name("kserve_calls.py"), tmp_path / "got.npz"
     url = f"http://127.0.0.1:{locked.port}"
     with Client(address) as client:

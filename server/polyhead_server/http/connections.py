@@ -9,8 +9,10 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -26,18 +28,45 @@ _NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
 _NO_ROOM_PAUSE_SECONDS = 0.01
 
 
+class _StrictParser(h11.Connection):
+    """h11's parser, which rejects requests whose end a proxy in front may see elsewhere."""
+
+    def next_event(self) -> Any:
+        """Return what comes next.
+
+        Raises:
+            RemoteProtocolError: It is not HTTP/1.1, or its end is in doubt.
+        """
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
+                raise h11.RemoteProtocolError("Transfer-Encoding must come alone, in HTTP/1.1")
+        return event
+
+
 class HttpProtocol(H11Protocol):
     """One connection, whose client may neither dawdle with a request's head nor leave its reply unread.
 
     Args:
-        stall_seconds: How long a client may leave a reply unread.
+        stall_seconds: How long a client may take to read a reply that fills the buffer.
+        on_reply: Called when a reply is complete.
         on_end: Called when the connection has ended.
         options: uvicorn's.
     """
 
-    def __init__(self, *, stall_seconds: float, on_end: Callable[[], object], **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        stall_seconds: float,
+        on_reply: Callable[[], object],
+        on_end: Callable[[], object],
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        self.conn = _StrictParser(h11.SERVER, self.config.h11_max_incomplete_event_size)
         self._stall_seconds = stall_seconds
+        self._on_reply = on_reply
         self._on_end = on_end
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -75,6 +104,9 @@ class HttpProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request; a part of it may have come."""
+        self._on_reply()
+        if not self.flow.write_paused:
+            self._forget_stall()
         super().on_response_complete()
         if self.conn.trailing_data[0]:
             self._watch_head()
@@ -89,11 +121,16 @@ class HttpProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Wait for the client to read."""
         super().pause_writing()
-        self._stall_timer = self.loop.call_later(self._stall_seconds, self.transport.abort)
+        if self._stall_timer is None:  # else it reads, but slowly
+            self._stall_timer = self.loop.call_later(self._stall_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Write on."""
         super().resume_writing()
+        if not self._answering:
+            self._forget_stall()
+
+    def _forget_stall(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
@@ -138,7 +175,8 @@ class _Connection:
 class BoundedServer(uvicorn.Server):
     """A uvicorn server with at most so many connections.
 
-    One more closes the oldest that is idle, or waits in the system's queue until there is one.
+    One more closes the one that is idle and got its last reply the longest ago, or waits in the system's queue
+    until there is one.
 
     Args:
         config: uvicorn's. Its protocol is `HttpProtocol`.
@@ -152,7 +190,7 @@ class BoundedServer(uvicorn.Server):
         super().__init__(config)
         self._limit = limit
         self._context = context
-        self._open: dict[_Connection, None] = {}  # the oldest first
+        self._open: dict[_Connection, None] = {}  # in the order of their last replies, or their beginnings
         self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -188,21 +226,32 @@ class BoundedServer(uvicorn.Server):
             connection = _Connection(accepted)
             try:
                 while len(self._open) >= self._limit:
-                    # Requests that have come are read first, however long the event loop was held up.
-                    await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
-                    self._make_room(loop.time())
+                    # Requests that have come are read first, however long the event loop was held up: it
+                    # looks for them after the first of these, and reads them before the second.
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    if not self._make_room(loop.time()):
+                        await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
             except asyncio.CancelledError:
                 connection.end()
                 raise
             self._open[connection] = None
             connection.opening = loop.create_task(self._begin(connection))
 
-    def _make_room(self, now: float) -> None:
-        """End the oldest connection that is idle, if there is one."""
+    def _make_room(self, now: float) -> bool:
+        """End the first connection that is idle; return whether there was one."""
         late = (one for one in self._open if one.idle and one.since < now - _PROMPT_SECONDS)
-        if (oldest := next(late, None)) is not None:
-            del self._open[oldest]
-            oldest.end()
+        if (first := next(late, None)) is None:
+            return False
+        del self._open[first]
+        first.end()
+        return True
+
+    def _replied(self, connection: _Connection) -> None:
+        """Put a connection behind those whose last reply was earlier."""
+        if connection in self._open:
+            del self._open[connection]
+            self._open[connection] = None
 
     async def _begin(self, connection: _Connection) -> None:
         """Give a socket its protocol, behind TLS if there is any."""
@@ -213,6 +262,7 @@ class BoundedServer(uvicorn.Server):
                 config=self.config,
                 server_state=self.server_state,
                 app_state=self.lifespan.state,
+                on_reply=partial(self._replied, connection),
                 on_end=lambda: self._open.pop(connection, None),
             )
 

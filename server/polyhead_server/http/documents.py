@@ -10,6 +10,12 @@ MAX_JSON_BYTES = 8 * 2**20
 """Numbers as text take some ten bytes each, and as Python's objects several times that. This does not limit
 binary tensors."""
 
+_MOST_BRACKETS = 2**18
+"""Arrays and objects, and brackets in strings: eight for each token that a request may have by default. No
+other thread runs while json makes them and the garbage collector visits them: for millions, a second or more."""
+
+_MOST_KEYS = 4096
+
 _NAMES: Mapping[type, str] = {
     bool: "a boolean",
     int: "a whole number",
@@ -25,7 +31,7 @@ def read_json(text: bytes | memoryview) -> Any:
 
     Raises:
         InvalidRequestError: It is not JSON (RFC 8259) in UTF-8, is nested too deep, or has a key twice.
-        TooLargeError: It is too long.
+        TooLargeError: It is too long, or has too many arrays and objects.
     """
     if len(text) > MAX_JSON_BYTES:
         raise TooLargeError(
@@ -33,7 +39,10 @@ def read_json(text: bytes | memoryview) -> Any:
             "after the JSON (parameter binary_data_size and header Inference-Header-Content-Length)"
         )
     try:
-        return _DECODER.decode(str(text, "utf-8"))
+        document = str(text, "utf-8")
+        if (brackets := document.count("[") + document.count("{")) > _MOST_BRACKETS:
+            raise TooLargeError(f"JSON must have at most {_MOST_BRACKETS} brackets [ and {{, had {brackets}")
+        return _DECODER.decode(document)
     except RecursionError:
         raise InvalidRequestError("the JSON must not be nested so deep") from None
     except json.JSONDecodeError as error:
@@ -102,6 +111,10 @@ def _constant(text: str) -> Any:
 
 
 def _pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MOST_KEYS:
+        raise InvalidRequestError(
+            f"the JSON must have at most {_MOST_KEYS} keys in an object, had {len(pairs)}"
+        )
     fields = dict(pairs)
     if len(fields) < len(pairs):
         seen: set[str] = set()

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ if TYPE_CHECKING:  # the supervisor imports this module, and little else
 DEFAULT_PORT = 8002
 
 MAX_CONNECTIONS = {False: 64, True: 1000}
-"""The most connections, without and with inference. Each takes a descriptor."""
+"""The most connections, without and with inference. Each takes a descriptor, and at most half of those that the
+process may have are for HTTP."""
 
 _KEEP_ALIVE_SECONDS = 75
 _MAX_HEAD_BYTES = 16 * 2**10
@@ -65,7 +67,7 @@ def serve_http(
     with listening:
         context = tls_context(settings) if remote is not None else None
         port: int = listening.getsockname()[1]
-        limit = MAX_CONNECTIONS[remote is not None]
+        limit = min(MAX_CONNECTIONS[remote is not None], _descriptors() // 2)
 
         def application(workers: Executor) -> Any:
             from polyhead_server.http.application import create_application
@@ -126,6 +128,16 @@ def announce(settings: Settings, port: int | None) -> None:
     LOGGER.info("metrics on %s/metrics", url)
     if settings.http:
         LOGGER.info("inference over HTTP on %s/v2 and %s/v1", url, url)
+
+
+def _descriptors() -> int:
+    """Return how many descriptors this process may have."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class _ServerThread(Thread):

@@ -49,6 +49,8 @@ _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
 }
 """What the elements of an array may be, by NumPy's kind of datatype."""
 _MOST = 2**63
+_MOST_SIZES = 8
+_MOST_TENSORS = 4096
 Raw = bytes | memoryview
 
 
@@ -103,6 +105,9 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
         id=_text(fields.get("id", ""), "id"),
         parameters=write_parameters(parameters, "the request", but="binary_data_output"),
     )
+    for name in ("inputs", "outputs"):
+        if len(fields.get(name, ())) > _MOST_TENSORS:
+            raise InvalidRequestError(f"{name} must be at most {_MOST_TENSORS}, were {len(fields[name])}")
     raw: list[Raw] = []
     end = size
     for number, one in enumerate(need(fields, "the request", "inputs")[0]):
@@ -213,6 +218,10 @@ def _describe(
 ) -> tuple[pb.ModelInferRequest.InferInputTensor, int | None]:
     """Return what an input says of itself, and the size of its binary contents if it has such."""
     name, datatype, shape = need(given, whose, "name", "datatype", "shape")
+    if len(shape) > _MOST_SIZES:
+        raise InvalidRequestError(
+            f"shape of {quoted(name)} must have at most {_MOST_SIZES} sizes, had {len(shape)}"
+        )
     for size in shape:
         if type(size) is not int or not 0 <= size < _MOST:
             raise InvalidRequestError(f"shape of {quoted(name)} must be whole numbers, has {shown(size)}")

@@ -2,16 +2,21 @@
 
 import gzip
 import json
+import re
 import zlib
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
+from grpc import StatusCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.server.http.conftest import OverHttp, StartHttp, read_all
+from tests.server.test_bad_input import CASES
 
 from polyhead_server.http.documents import MAX_JSON_BYTES
+from polyhead_server.http.errors import STATUS
 from polyhead_server.observability import counter_layout as at
 
 INFER = "/v2/models/tiny/infer"
@@ -62,6 +67,12 @@ def _still_answers(web: OverHttp) -> Any:
         ({"inputs": [X], "outputs": [{}]}, "name"),
         ({"inputs": [X], "outputs": [{"name": "none"}]}, "none"),
         ({"inputs": [X, X]}, "given once"),
+        ({"inputs": [{}] * 5000}, "inputs must be at most 4096, were 5000"),
+        ({"inputs": [X], "outputs": [{}] * 5000}, "outputs must be at most 4096, were 5000"),
+        (
+            {"inputs": [X], "parameters": {str(key): 1 for key in range(5000)}},
+            "4096 keys in an object, had 5000",
+        ),
         (changed(name="y"), "'y'"),
         (changed(name=None), "name"),
         (changed(datatype="FP99"), "FP99"),
@@ -72,6 +83,8 @@ def _still_answers(web: OverHttp) -> Any:
         (changed(shape=[2**64]), "shape"),
         (changed(shape=[2**40, 2**40]), "values"),
         (changed(shape=[1, 1, 16]), "16 values"),
+        (changed(shape=[2**62] * 100_000), "at most 8 sizes, had 100000"),
+        (changed(shape=[2**62] * 8), "values"),
         (changed(data=None), "data"),
         (changed(data=[0.5] * 31 + ["a"]), "element 31 was 'a'"),
         (changed(data=[0.5] * 31 + [True]), "element 31 was true"),
@@ -102,11 +115,19 @@ def test_a_number_beyond_all_is_no_value(web: OverHttp) -> None:
     assert (answered.status, "FP32 can hold" in answered.error) == (400, True)
 
 
-def test_too_much_json_is_refused(web: OverHttp) -> None:
-    answered = web.post(INFER, b" " * (MAX_JSON_BYTES + 1))
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b" " * (MAX_JSON_BYTES + 1), "in binary"),
+        (b"[" + b"[]," * 300_000 + b"[]]", "at most 262144 brackets [ and {, had 300002"),
+        (b'{"input": [' + b"{}," * 300_000 + b"{}]}", "brackets"),
+    ],
+)
+def test_too_much_json_is_refused(web: OverHttp, body: bytes, named: str) -> None:
+    answered = web.post(INFER, body)
 
     assert answered.status == 413
-    assert "in binary" in answered.error
+    assert named in answered.error
 
 
 def with_binary(size: int | str, *, raw: bytes = RAW, count: int = len(RAW)) -> tuple[bytes, dict[str, str]]:
@@ -137,6 +158,55 @@ def test_binary_tensors_must_be_where_the_header_says(
     web: OverHttp, body: bytes, headers: dict[str, str]
 ) -> None:
     assert web.post(INFER, body, headers).status == 400
+
+
+def in_http(case: Any) -> bool:
+    """Whether a bad request of gRPC is one with binary tensors, too, and a bad one."""
+    _, payload, _ = case.values
+    if isinstance(payload, bytes) or not payload.model_name or re.search("raw|binary|megabyte", case.id):
+        return False
+    typed = any(one.HasField("contents") for one in payload.inputs)
+    return not typed and len(payload.raw_input_contents) == len(payload.inputs)
+
+
+def of_grpc(payload: Any) -> tuple[str, bytes, dict[str, str]]:
+    """A request of gRPC, written with binary tensors: its path, body and headers."""
+
+    def values(parameters: Any) -> dict[str, Any]:
+        kinds = {name: one.WhichOneof("parameter_choice") for name, one in parameters.items()}
+        return {name: kind and getattr(parameters[name], kind) for name, kind in kinds.items()}
+
+    pairs = zip(payload.inputs, payload.raw_input_contents, strict=True)
+    fields = {
+        "id": payload.id,
+        "model_version": payload.model_version,
+        "parameters": values(payload.parameters),
+        "inputs": [
+            {
+                "name": one.name,
+                "datatype": one.datatype,
+                "shape": list(one.shape),
+                "parameters": {**values(one.parameters), "binary_data_size": len(raw)},
+            }
+            for one, raw in pairs
+        ],
+        "outputs": [{"name": one.name, "parameters": values(one.parameters)} for one in payload.outputs],
+    }
+    text = json.dumps(fields).encode()
+    body = text + b"".join(payload.raw_input_contents)
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    return f"/v2/models/{quote(payload.model_name, safe='')}/infer", body, headers
+
+
+@pytest.mark.parametrize(("code", "payload", "message"), [case for case in CASES if in_http(case.values[1])])
+def test_what_grpc_refuses_is_refused_in_the_same_words(
+    web: OverHttp, code: StatusCode, payload: Any, message: str, request: pytest.FixtureRequest
+) -> None:
+    answered = web.post(*of_grpc(payload))
+
+    assert answered.status == STATUS[code]
+    if not re.search("negative B|rank 10,000|100,000|path as a model|a request", request.node.callspec.id):
+        assert re.search(message, answered.error)  # the others are refused before, or named otherwise
 
 
 @pytest.mark.parametrize(
@@ -252,6 +322,7 @@ def test_what_is_rejected_here_is_counted(web: OverHttp) -> None:
 
 HEAD = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: a\r\n"
 BODY = json.dumps(GOOD).encode()
+NEXT = b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 
 
@@ -269,6 +340,23 @@ LENGTH = b"Content-Length: %d\r\n" % len(BODY)
         HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n",
         HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        # Smuggling: whoever is in front may see the end of these elsewhere.
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + NEXT,
+        b"POST /none HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        + NEXT,
+        HEAD.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT,
+        HEAD + b"Content-Length: 5, 6\r\n\r\nhello" + NEXT,
+        HEAD + b"Content-Length: +5\r\n\r\nhello" + NEXT,
+        HEAD + b"Content-Length: 0x5\r\n\r\nhello" + NEXT,
+        HEAD + b"Content-Length: 5\r\n6\r\n\r\nhello" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"x" * 300_000 + b"\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: 1\r\n" * 50_000 + b"\r\n",
     ],
 )
 def test_what_is_not_http_ends_the_connection(web: OverHttp, said: bytes) -> None:
@@ -302,6 +390,15 @@ def test_more_body_than_said_is_no_second_answer(web: OverHttp) -> None:
     assert reply.startswith(b"HTTP/1.1 200 OK")
     assert reply.count(b"HTTP/1.1 ") == 2
     assert b"HTTP/1.1 400 " in reply
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+def test_another_protocol_is_not_switched_to(web: OverHttp, upgrade: bytes) -> None:
+    reply = web.say(
+        b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: %b\r\n\r\n" % upgrade
+    )
+
+    assert reply.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_http_2_is_not_spoken(web: OverHttp) -> None:

@@ -82,12 +82,19 @@ def test_a_token_is_needed_for_all_but_health(locked: OverHttp) -> None:
         assert locked.get(path).status == 200
 
 
-def test_tokens_are_in_headers_only_and_what_lacks_one_is_counted(locked: OverHttp) -> None:
-    for path in (INFER, f"{INFER}?token={TOKEN}&authorization=Bearer+{TOKEN}"):
+def test_tokens_are_in_headers_only_and_what_lacks_one_is_counted(
+    locked: OverHttp, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    query = f"?token={TOKEN}&access_token={TOKEN}&authorization=Bearer+{TOKEN}"
+    for path in (INFER, f"{INFER}{query}"):
         assert locked.post(path, GOOD).status == 401
+    assert locked.get(f"/none{query}").status == 404
+    assert locked.say(f"GET /v2{query} HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 400 ")
     assert locked.post("/v1/embeddings", {}).json["error"]["type"] == "authentication_error"
     assert locked.post(INFER, GOOD, {"Authorization": f"bearer {TOKEN}"}).status == 200
 
+    assert TOKEN not in caplog.text
     assert locked.counted()[at.CODE[at.HTTP]["UNAUTHENTICATED"]] == 3
     assert locked.counted("tiny", 1)[at.CODE[at.HTTP]["OK"]] == 1
 
@@ -280,10 +287,19 @@ def test_our_own_failure_has_an_id_that_is_in_the_log(
 
 
 def test_every_answer_has_a_request_id(web: OverHttp) -> None:
-    for path in ("/v2", "/healthz", "/v2/models/none"):
+    for path in ("/v2", "/healthz", "/v2/models/none", "/nowhere", "/v1/embeddings"):
         assert len(web.get(path).headers["x-request-id"]) == 32
     assert web.get("/v2", **{"x-request-id": "mine"}).headers["x-request-id"] == "mine"
     assert web.get("/v2", **{"x-request-id": "no good"}).headers["x-request-id"] != "no good"
+
+
+def test_a_path_or_method_that_there_is_not_is_named(web: OverHttp) -> None:
+    nowhere, wrong = web.get("/nowhere"), web.get("/v1/embeddings")
+
+    assert (nowhere.status, wrong.status) == (404, 405)
+    assert "/nowhere" in nowhere.json["error"]
+    assert wrong.headers["allow"] == "POST"
+    assert wrong.json["error"]["type"] == "invalid_request_error"
 
 
 def test_inferences_are_logged_as_those_of_grpc(
