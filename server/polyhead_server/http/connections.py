@@ -230,7 +230,7 @@ class BoundedServer(uvicorn.Server):
                     # looks for them after the first of these, and reads them before the second.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
-                    if not self._make_room(loop.time()):
+                    if len(self._open) >= self._limit and not self._make_room(loop.time()):
                         await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
             except asyncio.CancelledError:
                 connection.end()
