@@ -12,8 +12,8 @@ MAX_JSON_BYTES = 8 * 2**20
 binary tensors."""
 
 _MOST_BRACKETS = 2**18
-"""Arrays and objects, and brackets in strings: eight for each token that a request may have by default. No
-other thread runs while json makes them and the garbage collector visits them: for millions, a second or more."""
+"""Arrays and objects, and brackets in strings: eight for each token of the largest request by default. While
+json makes them and the garbage collector visits them, no other thread runs: for millions, a second."""
 
 _MOST_KEYS = 4096
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # the supervisor imports this module, and little else
 DEFAULT_PORT = 8002
 
 MAX_CONNECTIONS = {False: 64, True: 1000}
-"""The most connections, without and with inference. Each takes a descriptor, and at most half of those that the
-process may have are for HTTP."""
+"""The most connections, without and with inference. Each takes a descriptor; HTTP has at most half of those
+that the process may have."""
 
 _KEEP_ALIVE_SECONDS = 75
 _MAX_HEAD_BYTES = 16 * 2**10

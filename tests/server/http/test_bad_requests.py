@@ -198,7 +198,7 @@ def of_grpc(payload: Any) -> tuple[str, bytes, dict[str, str]]:
     return f"/v2/models/{quote(payload.model_name, safe='')}/infer", body, headers
 
 
-@pytest.mark.parametrize(("code", "payload", "message"), [case for case in CASES if in_http(case.values[1])])
+@pytest.mark.parametrize(("code", "payload", "message"), [case for case in CASES if in_http(case)])
 def test_what_grpc_refuses_is_refused_in_the_same_words(
     web: OverHttp, code: StatusCode, payload: Any, message: str, request: pytest.FixtureRequest
 ) -> None:
