@@ -5,9 +5,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import (
-    asynccontextmanager,
-)
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -419,15 +417,14 @@ def _embeddings_routes(make: _Make, inferences: Inferences, log: RequestLog | No
 
 
 def _observation_routes(make: _Make, seen: Observations, method: str | None) -> Iterator[Route]:
-    def get(path: str, answer: Answer, summary: str, method: str | None = None, **of: Any) -> Route:
-        operation = Operation(summary=summary, **of)
+    def get(path: str, answer: Answer, operation: Operation, method: str | None = None) -> Route:
         return Route(path, make(answer=answer, method=method, operation=operation), methods=["GET"])
 
-    text = {"reply": {"type": "string"}, "media_type": "text/plain"}
-    yield get("/healthz", seen.live, "Whether the process lives", **text)
-    yield get("/readyz", seen.ready, "Whether a worker is ready", fails=True, **text)
-    yield get("/metrics", seen.metrics, "Prometheus metrics", method, **text)
-    yield get("/openapi.json", seen.document, "This document", method, reply={"type": "object"})
+    text = partial(Operation, reply=like(""), media_type="text/plain")
+    yield get("/healthz", seen.live, text(summary="Whether the process lives"))
+    yield get("/readyz", seen.ready, text(summary="Whether a worker is ready", fails=True))
+    yield get("/metrics", seen.metrics, text(summary="Prometheus metrics"), method)
+    yield get("/openapi.json", seen.document, Operation(summary="This document", reply=like({})), method)
 
 
 async def _reject(request: Request, error: Exception) -> Response:

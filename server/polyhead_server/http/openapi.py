@@ -40,7 +40,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         method = "post" if "POST" in (route.methods or ()) else "get"
-        paths.setdefault(route.path, {})[method] = _operation(route.path, route.endpoint)
+        endpoint: Any = route.endpoint
+        paths.setdefault(route.path, {})[method] = _operation(route.path, endpoint)
     return {
         "openapi": "3.1.0",
         "info": {"title": "polyhead", "version": version("polyhead")},
@@ -86,14 +87,15 @@ def _single(of: Any) -> dict[str, Any]:
         return _message(of.message_type)
     if of.enum_type is not None:
         return {"enum": list(of.enum_type.values_by_name)}
-    return {"type": _TYPES[type(of.default_value)]}
+    if of.cpp_type in {of.CPPTYPE_FLOAT, of.CPPTYPE_DOUBLE}:
+        return {"type": "number"}
+    return {"type": {of.CPPTYPE_BOOL: "boolean", of.CPPTYPE_STRING: "string"}.get(of.cpp_type, "integer")}
 
 
 def _fields(of: Fields) -> dict[str, Any]:
-    properties = {}
+    properties: dict[str, dict[str, Any]] = {}
     for name, types in of.types.items():
-        named = [_TYPES[one] for one in types] + ["null"] * (name not in of.required)
-        properties[name] = {"type": named}
+        properties[name] = {"type": [_TYPES[one] for one in types] + ["null"] * (name not in of.required)}
         if name in of.items:
             properties[name]["items"] = _fields(of.items[name])
     return {
