@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,8 +140,8 @@ class BlankPage(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[int]:
-    """The port of an empty page."""
-    with HTTPServer(("127.0.0.1", 0), BlankPage) as server:
+    """The port of an empty page. Browsers open connections that they may not use, so each has a thread."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BlankPage) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.server_port
