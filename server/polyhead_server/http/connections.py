@@ -64,7 +64,8 @@ class HttpProtocol(H11Protocol):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.conn = _StrictParser(h11.SERVER, self.config.h11_max_incomplete_event_size)
+        most: Any = self.config.h11_max_incomplete_event_size
+        self.conn = _StrictParser(h11.SERVER, most)
         self._stall_seconds = stall_seconds
         self._on_reply = on_reply
         self._on_end = on_end
