@@ -19,7 +19,8 @@ class RemoteFolder:
     url: str
 
     def __truediv__(self, name: str) -> "RemoteFolder":
-        return RemoteFolder(f"{self.url.rstrip('/')}/{name}")
+        path, query = self._split()
+        return RemoteFolder(f"{path}/{name}{query}")
 
     def __str__(self) -> str:
         """Return the URL without a password."""
@@ -29,7 +30,7 @@ class RemoteFolder:
     @property
     def name(self) -> str:
         """The last part of the path."""
-        return self.url.rstrip("/").rpartition("/")[2]
+        return self._split()[0].rpartition("/")[2]
 
     def names(self) -> list[str]:
         """Return the names in the folder.
@@ -67,6 +68,11 @@ class RemoteFolder:
                 while left and (chunk := file.read(min(left, _CHUNK))):
                     copy.write(chunk)
                     left -= len(chunk)
+
+    def _split(self) -> tuple[str, str]:
+        """Return the URL as far as its path goes, and the rest. Only in HTTP does a query begin with `?`."""
+        path, mark, query = self.url.partition("?") if self.url.startswith("http") else (self.url, "", "")
+        return path.rstrip("/"), mark + query
 
     @contextmanager
     def _storage(self) -> Iterator[tuple[Any, str]]:

@@ -4,11 +4,19 @@ from typing import Any
 
 import pytest
 
-from scaling import IN_FLIGHT, PLAIN, RAY, TWO_NODES, Compared, ScalingSample, Standing, page, targets
+from scaling import IN_FLIGHT, ONE_REPLICA, PLAIN, TWO_NODES, Compared, ScalingSample, Standing, page, targets
 
 
 def sample(rate: float, p50_ms: float = 10.0, batch: float = 4.0) -> ScalingSample:
-    return ScalingSample(rate=rate, p50_ms=p50_ms, batch=batch, errors=0, client_cores=0.1, server_cores=1.5)
+    return ScalingSample(
+        rate=rate,
+        p50_ms=p50_ms,
+        batch=batch,
+        errors=0,
+        client_cores=0.1,
+        server_cores=1.5,
+        cpu_ms={"client": 1.0, "ingress": 2.0, "server or replica": 12.5},
+    )
 
 
 def compared(name: str, *own: ScalingSample, plain: float = 100.0) -> Compared:
@@ -28,18 +36,21 @@ def test_ratios_are_those_of_a_round_and_the_middle_one_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p50s", "rate", "batch", "met"),
+    ("p50s", "rates", "batch", "met"),
     [
-        ((15, 25), 100, 4, [True, True, True]),
-        ((30, 19), 96, 2, [True, True, True]),
-        ((21, 25), 94, 1.5, [False, False, False]),
+        ((15, 25), (100, 50), 4, [True, True, True, True]),
+        ((30, 19), (50, 96), 2, [True, True, True, True]),
+        ((20, 30), (77, 60), 2, [True, False, True, True]),
+        ((21, 25), (75, 70), 1.5, [False, False, False, False]),
     ],
 )
-def test_targets(p50s: tuple[float, float], rate: float, batch: float, met: list[bool]) -> None:
-    proxies = [compared(name, sample(80, p50)) for name, p50 in zip(RAY, p50s, strict=True)]
-    two = compared(TWO_NODES, sample(rate, batch=batch))
+def test_targets_are_met_by_the_better_path(
+    p50s: tuple[float, float], rates: tuple[float, float], batch: float, met: list[bool]
+) -> None:
+    one = [compared(name, sample(80, p50)) for name, p50 in zip(ONE_REPLICA, p50s, strict=True)]
+    two = [compared(name, sample(rate, batch=batch)) for name, rate in zip(TWO_NODES, rates, strict=True)]
 
-    assert [condition.holds for condition in targets([compared(PLAIN, sample(100)), *proxies, two])] == met
+    assert [condition.holds for condition in targets([compared(PLAIN, sample(100)), *one, *two])] == met
     assert targets([compared(PLAIN, sample(100))]) == []
 
 
@@ -47,10 +58,11 @@ def test_the_page_has_a_row_for_each_setup() -> None:
     facts = {"began": "now", "cores": 2, "processor": "x", "Python": "3", "grpcio": "1", "polyhead": "0"}
     result: dict[str, Any] = {"fingerprint": facts, "rounds": 1, "seconds": 1.5, "targets": []}
 
-    text = page([compared(PLAIN, sample(100)), compared(TWO_NODES, sample(90, 12))], result)
+    name = next(iter(TWO_NODES))
+
+    text = page([compared(PLAIN, sample(100)), compared(name, sample(90, 12))], result)
 
     assert text.count(f"| **{PLAIN}** | 100 |  | 10 |  | 4.0 |") == len(IN_FLIGHT)
-    assert text.count(f"| {TWO_NODES} | 90 | 0.90 (0.90–0.90) | 12 | 1.20 (1.20–1.20) | 4.0 |") == len(
-        IN_FLIGHT
-    )
-    assert f"| {TWO_NODES} | 3 | 0.10 | 1,000 |" in text
+    assert text.count(f"| {name} | 90 | 0.90 (0.90–0.90) | 12 | 1.20 (1.20–1.20) | 4.0 |") == len(IN_FLIGHT)
+    assert f"| {name} | 3 | 0.10 | 1,000 |" in text
+    assert text.count(f"| {name} | 1.00 |  | 2.00 | 12.50 |  | 15.50 |") == 2

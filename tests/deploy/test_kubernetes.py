@@ -191,7 +191,7 @@ def test_arguments_are_flags_of_the_server(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_ports_are_those_of_the_server(target: str) -> None:
     served, container = settings(target), server(target)
-    ports = {"grpc": served.port, "metrics": served.http_port}
+    ports = {"grpc": served.port, "http": served.http_port}
 
     for name in ("startupProbe", "readinessProbe"):
         assert container[name]["grpc"]["port"] == served.port
@@ -212,6 +212,15 @@ def test_ports_are_those_of_the_server(target: str) -> None:
     assert allowed == list(ports)
     annotations = of_kind(target, "Deployment")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(served.http_port)
+
+
+def test_http_is_for_inference_where_its_component_is() -> None:
+    for target in PLAIN:
+        rules = of_kind(target, "NetworkPolicy")["spec"]["ingress"]
+        (callers,) = (rule["from"] for rule in rules if rule["ports"] == [{"port": "http"}])
+        assert callers[0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+        assert callers[1:] == [{"podSelector": {}}] * settings(target).http
+    assert [target for target in TARGETS if settings(target).http] == ["overlays/try"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -379,9 +388,9 @@ def test_kserve_finds_the_runtime_and_one_protocol() -> None:
 
 def test_kserve_is_given_the_same_server() -> None:
     """Its objects cannot be made from the base, and shall not fall behind it."""
-    here, there = server("kserve"), server("overlays/try")
+    here, there = server("kserve"), server("overlays/cpu")
     for key in ("image", "resources", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle"):
         assert here[key] == there[key], key
     assert here["args"][1:] == there["args"][1:]
     ends = "terminationGracePeriodSeconds"
-    assert pod("kserve")[ends] == pod("overlays/try")[ends]
+    assert pod("kserve")[ends] == pod("overlays/cpu")[ends]

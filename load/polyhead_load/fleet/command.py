@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 app = App(name="plan", help="Say how many machines carry a rate within a limit on p99, from a sweep.")
 
 _RUNS = Path("sweeps")
+_LEAST, _MOST = 1e-6, 1e12
+"""For rates and prices: beyond them, a number is a mistake, and takes lines to print."""
+_MOST_SPARE = 1_000_000
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -30,7 +33,7 @@ def plan(
     batch: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     attention: str | None = None,
     utilisation: str = "85%",
-    spare: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    spare: Annotated[int, Parameter(validator=Number(gte=0, lte=_MOST_SPARE))] = 0,
     price: float | None = None,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     picture: Path | None = None,
@@ -79,9 +82,9 @@ def plan(
     from polyhead_load.options import parse_tokens
 
     limit, most_share = _seconds(p99), _share(utilisation)
-    _require_positive("--rate", rate, "requests a second")
+    _require_sensible("--rate", rate, "requests a second")
     if price is not None:
-        _require_positive("--price", price, "for a machine and hour")
+        _require_sensible("--price", price, "for a machine and hour")
     lengths = parse_tokens(tokens)
     measured = read_measured(_run_folder(run), family=family, batch=batch, attention=attention)
     model = MachineModel.fit(measured, lengths, seed=seed)
@@ -123,11 +126,11 @@ def _share(text: str) -> float:
     return share
 
 
-def _require_positive(name: str, value: float, unit: str) -> None:
+def _require_sensible(name: str, value: float, unit: str) -> None:
     from polyhead_load.errors import LoadError
 
-    if not 0 < value < math.inf:
-        raise LoadError(f"{name} must be a number above 0, {unit}, was {value:g}")
+    if not _LEAST <= value <= _MOST:
+        raise LoadError(f"{name} must be from {_LEAST:g} to {_MOST:g}, {unit}, was {value:g}")
 
 
 def _run_folder(run: Path | None) -> "RunFolder":

@@ -453,7 +453,7 @@ def create_application(
     application = Starlette(
         routes=routes,
         middleware=[cors] if settings.http_origin else [],
-        exception_handlers={HTTPException: partial(_reject, bodies)},
+        exception_handlers={HTTPException: _reject},
     )
     application.router.redirect_slashes = False
     return application
@@ -495,11 +495,13 @@ def _embeddings_routes(
     yield Route("/embed", tei, methods=["POST"])
 
 
-async def _reject(bodies: Bodies, request: Request, error: Exception) -> Response:
+async def _reject(request: Request, error: Exception) -> Response:
     """Return the reply to a path or method that there is not."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     message = f"{error.detail}: {request.method} {shorten(request.url.path)}; docs/http.md lists the paths"
-    return JSONResponse({"error": message}, error.status_code, error.headers)
+    body = errors.openai if request.url.path.startswith("/v1/") else errors.open_inference
+    headers = {**(error.headers or {}), REQUEST_ID: Caller(request).id}
+    return JSONResponse(body(error.status_code, message), error.status_code, headers)
 
 
 def _path(procedure: str) -> str:

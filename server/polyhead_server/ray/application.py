@@ -1,4 +1,4 @@
-"""The application that Serve runs: the entrance, and a deployment for each family.
+"""The application that Serve runs: the ingress, and a deployment for each family.
 
 A Serve config file names `polyhead_server.ray.application:build` and gives it `Arguments`.
 """
@@ -19,10 +19,13 @@ from polyhead_server.repository import list_families, no_models
 from polyhead_server.settings import Settings
 
 INGRESS = "polyhead.ingress"
-"""The entrance's deployment. No family has a dot in its name."""
+"""The ingress's deployment. No family has a dot in its name."""
 
 _MOST_ONGOING = 4096
 """Serve's limit, out of the way: a replica rejects by queued tokens, and says when to try again."""
+
+_HEALTH_SECONDS = 2.0
+"""Between checks of a replica: Serve replaces it after three that fail."""
 
 _NOT_HERE = {
     "accept_queue": "Serve has a gRPC server of its own",
@@ -52,7 +55,7 @@ class Arguments(BaseModel):
     families: tuple[str, ...] = ()
     """The families to serve; none is all that the repository holds when the application is deployed."""
     replicas: Annotated[int, Field(ge=1)] = 1
-    """Of each family, and of the entrance. `deployments` in the config file sets it for single ones."""
+    """Of each family, and of the ingress. `deployments` in the config file sets it for single ones."""
     cpus: Annotated[float, Field(gt=0)] = 1
     """Of each replica, and so its threads."""
     gpus: Annotated[float, Field(ge=0)] = 0
@@ -85,7 +88,7 @@ def application(
     Args:
         settings: How replicas run.
         families: The families to serve.
-        replicas: Of each family, and of the entrance.
+        replicas: Of each family, and of the ingress.
         cpus: Of each replica.
         gpus: Of each replica.
 
@@ -101,6 +104,7 @@ def application(
     replica = serve.deployment(FamilyReplica).options(
         num_replicas=replicas,
         max_ongoing_requests=_MOST_ONGOING,
+        health_check_period_s=_HEALTH_SECONDS,
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
         **common,
     )

@@ -1,4 +1,4 @@
-"""The entrance: hands each request on to its family's replicas, by the name of the model in it."""
+"""The ingress: hands each request on to its family's replicas, by the name of the model in it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from polyhead_server.inference.wire import parse, split_infer
 from polyhead_server.observability.logs import configure
 from polyhead_server.observability.request_log import request_id
 from polyhead_server.ray.merging import merge_indexes, merge_statistics
-from polyhead_server.ray.replica import Answer
+from polyhead_server.ray.replica import Answer, broadcast
 from polyhead_server.ray.services import CHECK, RETRY_MS, SECONDS
 from polyhead_server.serving.catalogue import server_metadata
 from polyhead_server.settings import Settings
@@ -41,8 +41,6 @@ _PATHS = {name: rpc.path for name, rpc in RPCS.items()} | {CHECK.rpartition("/")
 _STREAM = "ModelStreamInfer"
 
 _NAME = pb.ModelInferRequest.MODEL_NAME_FIELD_NUMBER
-_ALL_REPLICAS_SECONDS = 2.0
-"""How long the replicas of a family may take to say how they are."""
 _GRACE_SECONDS = 1.0
 """Late work is rejected by its replica. This is for work that has found none."""
 
@@ -243,7 +241,7 @@ class Ingress:
         if name and _family_of(name) not in self._families:
             return None
         handles = [self._families[_family_of(name)]] if name else list(self._families.values())
-        answers = await asyncio.gather(*(_all(handle, "serving", name) for handle in handles))
+        answers = await asyncio.gather(*(broadcast(handle, "serving", name) for handle in handles))
         given = [one for answer in answers for one in answer]
         known = [one for one in given if one is not None]
         return None if given and not known else any(known)
@@ -258,7 +256,7 @@ class Ingress:
     ) -> list[bytes]:
         """Ask all replicas of families; return the messages of those that answer."""
         handles = [self._families[family] for family in families if family in self._families]
-        asked = (_all(handle, "call", procedure, request, request_id(context)) for handle in handles)
+        asked = (broadcast(handle, "call", procedure, request, request_id(context)) for handle in handles)
         return [one for answer in await asyncio.gather(*asked) for one in answer if isinstance(one, bytes)]
 
     def _seconds(self, context: Any) -> float:
@@ -321,17 +319,6 @@ async def _one(response: Awaitable[Answer], seconds: float) -> Answer:
             return await response
     except Exception as error:
         raise _explained(error) from error
-
-
-async def _all(handle: Any, method: str, *arguments: object) -> list[Any]:
-    """Return what all replicas answer that do not fail; nothing if one does not answer in time."""
-    try:
-        answers = await handle.broadcast(method, *arguments).results_async(
-            timeout_s=_ALL_REPLICAS_SECONDS, return_exceptions=True
-        )
-    except (TimeoutError, DeploymentUnavailableError):  # the latter while none has started
-        return []
-    return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
 def _explained(error: Exception) -> Exception:

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
+from contextlib import suppress
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import ray
+from ray import serve
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
@@ -21,12 +24,18 @@ Answer: TypeAlias = bytes | ErrorReply
 
 T = TypeVar("T")
 
+_ALL_REPLICAS_SECONDS = 2.0
+"""How long the replicas of a family may take to say how they are."""
+_OTHERS_SECONDS = 5.0
+"""How long a replica whose load has failed waits for one that starts beside it to be ready."""
+
 
 class FamilyReplica:
     """Answer the requests of one family.
 
-    A family that cannot be loaded leaves a replica that says why: another start would not change that, and
-    Serve would take the whole application for failed.
+    A replica that cannot load what another one serves is not healthy, so Serve starts one in its place. Where
+    none serves the family, replicas stay and say why: another start would not change that, and Serve would
+    take the whole application for failed.
 
     Args:
         settings: The repository, the device and the limits.
@@ -42,22 +51,36 @@ class FamilyReplica:
         give_memory_back()
         flush_denormals()
         remove_abandoned_copies()
+        self._family = family
         self._runtime = Runtime(_with_resources(settings), families=[family])
         await self._runtime.start()
         try:
             await self._runtime.loaded()
         except StartError as error:
             LOGGER.error("%s", error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_OTHERS_SECONDS):
+                while not (self._runtime.serving() or await self._another_serves()):  # noqa: ASYNC110
+                    await asyncio.sleep(_OTHERS_SECONDS / 10)
         self._trimming = asyncio.create_task(keep_trim())
 
     async def check_health(self) -> None:
-        """Fail if only another process can use the device again: Serve then replaces this replica.
+        """Fail if only another process can be of use: Serve then replaces this replica.
+
+        Serve calls this once before the replica gets requests, too.
 
         Raises:
-            DeviceLostError: It was lost.
+            DeviceLostError: The device was lost.
+            StartError: Another replica serves the family, and this one has none of it.
         """
         if self._runtime.lifecycle.lost.is_set():
             raise DeviceLostError("the device failed for good", retry_after_ms=None)
+        if not self._runtime.serving() and await self._another_serves():
+            raise StartError(f"{self._family} cannot be loaded here, and another replica serves it")
+
+    async def _another_serves(self) -> bool:
+        """Return whether any replica is ready; this one is not."""
+        return any(await broadcast(serve.get_deployment_handle(self._family), "serving", ""))
 
     async def infer(self, request: bytes, seconds: float, request_id: str) -> Answer:
         """Answer an inference request within so many seconds."""
@@ -89,6 +112,17 @@ class FamilyReplica:
     async def serving(self, name: str) -> bool | None:
         """Return whether a model is ready, or any if the name is empty; None if there is no such model."""
         return self._runtime.serving(name)
+
+
+async def broadcast(handle: Any, method: str, *arguments: object) -> list[Any]:
+    """Return what all replicas answer that do not fail; nothing if one does not answer in time."""
+    try:
+        answers = await handle.broadcast(method, *arguments).results_async(
+            timeout_s=_ALL_REPLICAS_SECONDS, return_exceptions=True
+        )
+    except (TimeoutError, DeploymentUnavailableError):  # the latter while none has started
+        return []
+    return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
 async def _answer(work: Awaitable[T], request_id: str) -> T | ErrorReply:

@@ -17,8 +17,17 @@ from polyhead_server.repository.manifest import FileRecord, Manifest
 
 
 def cached(manifest: Manifest) -> Path:
-    """Return the local folder of a version that is downloaded."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Return the local folder of a version that is downloaded.
+
+    Raises:
+        RepositoryError: There is no folder for downloads.
+    """
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:  # such as in a container, for a user that it does not know
+        raise RepositoryError(
+            "XDG_CACHE_HOME must be set: files are downloaded into it, or into ~/.cache, and there is no home"
+        ) from error
     return Path(cache) / "polyhead" / "models" / manifest.digest
 
 

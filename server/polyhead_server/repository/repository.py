@@ -93,18 +93,17 @@ def scan_family(folder: Path | RemoteFolder) -> Scan:
 def _read(folder: Path | RemoteFolder, family: str, version: int) -> VersionFolder | Broken:
     try:
         manifest = read_manifest(folder, family=family, version=version)
+        if isinstance(folder, RemoteFolder):
+            return VersionFolder(
+                family=family,
+                version=version,
+                folder=cached(manifest),
+                manifest=manifest,
+                source=folder,
+                state=manifest.digest,
+            )
     except RepositoryError as error:
         return Broken(family=family, version=version, reason=str(error))
-    if isinstance(folder, RemoteFolder):
-        local = cached(manifest)
-        return VersionFolder(
-            family=family,
-            version=version,
-            folder=local,
-            manifest=manifest,
-            source=folder,
-            state=manifest.digest,
-        )
     state = _state(folder, manifest)
     return VersionFolder(family=family, version=version, folder=folder, manifest=manifest, state=state)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -77,7 +77,7 @@ class Loader:
         self._lost = lost
         self._slots = threading.Semaphore(threads)
 
-    def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
+    def load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         """Load every graph of a version, one after the other. Blocks while it does.
 
         Yields:

@@ -7,20 +7,23 @@ why. A version has changed when its manifest has, which holds the hash of every 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeAlias
 
 from polyhead_server.errors import NotLoadedError, UnknownModelError, listed, quoted
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Broken, Scan, VersionFolder
-from polyhead_server.serving.loading import Failed, Loaded, in_thread
+from polyhead_server.serving.loading import Failed, Loaded, in_thread, start
 from polyhead_server.serving.registry import Model, Registry
 
 Policy = Literal["latest", "all"]
 """`latest`: serve each family's newest version that can be loaded; `all`: serve every version."""
 
-Load = Callable[[VersionFolder], Iterator[Loaded | Failed]]
+Results: TypeAlias = Generator[Loaded | Failed]
+Load = Callable[[VersionFolder], Results]
 
 
 @dataclass
@@ -174,7 +177,7 @@ class Rollout:
         failed: list[Failed] = []
         models: list[Model] = []
         results = self._load(found)
-        while (result := await in_thread(lambda: next(results, None))) is not None:
+        while (result := await _next(results)) is not None:
             if isinstance(result, Failed):
                 failed.append(result)
                 continue
@@ -247,6 +250,23 @@ class Rollout:
             task = asyncio.get_running_loop().create_task(_close(model))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+async def _next(results: Results) -> Loaded | Failed | None:
+    """Return the next result, or None after the last. If this is cancelled, close what is being loaded."""
+    step = start(lambda: next(results, None))
+    try:
+        return await asyncio.wrap_future(step)
+    except asyncio.CancelledError:
+        step.add_done_callback(partial(_abandon, results))
+        raise
+
+
+def _abandon(results: Results, step: Future[Loaded | Failed | None]) -> None:
+    """Close a load that has come to a result, or has not begun to."""
+    results.close()
+    if not step.cancelled() and step.exception() is None and isinstance(loaded := step.result(), Loaded):
+        loaded.close()
 
 
 async def _close(model: Model) -> None:

@@ -316,10 +316,19 @@ def test_our_own_failure_has_an_id_that_is_in_the_log(
 
 
 def test_every_answer_has_a_request_id(web: OverHttp) -> None:
-    for path in ("/v2", "/healthz", "/v2/models/none"):
+    for path in ("/v2", "/healthz", "/v2/models/none", "/nowhere", "/v1/embeddings"):
         assert len(web.get(path).headers["x-request-id"]) == 32
     assert web.get("/v2", **{"x-request-id": "mine"}).headers["x-request-id"] == "mine"
     assert web.get("/v2", **{"x-request-id": "no good"}).headers["x-request-id"] != "no good"
+
+
+def test_a_path_or_method_that_there_is_not_is_named(web: OverHttp) -> None:
+    nowhere, wrong = web.get("/nowhere"), web.get("/v1/embeddings")
+
+    assert (nowhere.status, wrong.status) == (404, 405)
+    assert "/nowhere" in nowhere.json["error"]
+    assert wrong.headers["allow"] == "POST"
+    assert wrong.json["error"]["type"] == "invalid_request_error"
 
 
 def test_inferences_are_logged_as_those_of_grpc(

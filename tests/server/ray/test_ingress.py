@@ -1,4 +1,4 @@
-"""What the entrance does where replicas refuse, or Serve fails. With handles that stand for Serve's."""
+"""What the ingress does where replicas refuse, or Serve fails. With handles that stand for Serve's."""
 
 import asyncio
 from collections.abc import AsyncIterator

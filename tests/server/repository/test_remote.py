@@ -47,6 +47,34 @@ def test_a_location_is_a_folder_or_a_url() -> None:
     assert str(RemoteFolder("https://me:secret@host/models?token=secret")) == "https://host/models"
 
 
+@pytest.mark.parametrize(
+    ("url", "inside"),
+    [
+        ("s3://bucket/models", "s3://bucket/models/tiny"),
+        ("s3://bucket/models/", "s3://bucket/models/tiny"),
+        ("s3://bucket/what?", "s3://bucket/what?/tiny"),
+        ("https://host/models?token=a/b", "https://host/models/tiny?token=a/b"),
+        ("https://host/models/?token=a", "https://host/models/tiny?token=a"),
+    ],
+)
+def test_a_query_stays_at_the_end(url: str, inside: str) -> None:
+    folder = RemoteFolder(url) / "tiny"
+
+    assert folder == RemoteFolder(inside)
+    assert folder.name == "tiny"
+
+
+def test_downloads_need_a_folder(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", nobody)
+
+    with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: XDG_CACHE_HOME must be set"):
+        answer(remote)
+
+
 def test_what_is_behind_a_url_is_what_a_folder_holds(models: Path, remote: RemoteFolder) -> None:
     assert list_families(remote) == list_families(models) == ["tiny", "tiny-masked", "tiny-tokens"]
     for name in list_families(models):

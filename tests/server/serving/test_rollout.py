@@ -1,6 +1,7 @@
 """Versions are loaded, replaced as a whole and retired."""
 
 import asyncio
+import inspect
 import shutil
 import threading
 from typing import Any, cast
@@ -256,6 +257,24 @@ async def test_a_close_ends_what_is_still_in_use(world: World) -> None:
         await world.reconciler.close()
         assert cast(Any, old.scheduler).closed
     await world.reconciler.close()
+
+
+@asynchronous
+async def test_a_load_that_is_called_off_is_closed(world: World) -> None:
+    world.write(1)
+    world.held["a"] = held = threading.Event()
+    starting = asyncio.ensure_future(world.start())
+    await until(lambda: world.loads == [1])
+    await world.reconciler.close()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    (results,) = world.results
+    assert inspect.getgeneratorstate(results) == inspect.GEN_RUNNING
+
+    held.set()
+
+    await until(lambda: inspect.getgeneratorstate(results) == inspect.GEN_CLOSED)
+    await until(world.engines["a 1"].closed.is_set)
 
 
 @asynchronous

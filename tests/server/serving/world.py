@@ -4,7 +4,7 @@ import asyncio
 import functools
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
@@ -68,6 +68,8 @@ class World:
         self.models = folder
         self.registry = Registry()
         self.loads: list[int] = []
+        self.results: list[Generator[Loaded | Failed]] = []
+        """Of each load; held here, so that only an explicit close ends one."""
         self.engines: dict[str, FakeEngine] = {}
         self.broken: dict[str, str] = {}
         self.retired: list[Model] = []
@@ -108,7 +110,11 @@ class World:
     def remove(self, version: int) -> None:
         shutil.rmtree(self.models / "a" / str(version))
 
-    def load(self, version: VersionFolder) -> Iterator[Loaded | Failed]:
+    def load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
+        self.results.append(self._load(version))
+        return self.results[-1]
+
+    def _load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         self.begun.release()
         assert self.hold.wait(30)
         if version.family == self.bug:
