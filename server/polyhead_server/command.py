@@ -81,7 +81,10 @@ def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config
 
 def _serve_on_ray(settings: Settings) -> int:
     from polyhead_server.errors import StartError
+    from polyhead_server.ray import ENVIRONMENT
 
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         from polyhead_server.ray.local import run
     except ModuleNotFoundError as error:

@@ -1,5 +1,6 @@
 """`polyhead serve`: where settings come from."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -184,9 +185,10 @@ def test_the_command_is_light_to_import() -> None:
 def test_ray_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("polyhead_server.ray")]:
+    for name in [name for name in sys.modules if name.startswith("polyhead_server.ray.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("os.environ", {**os.environ})
 
     assert run("--models", "m", "--engine", "ray") == 1
 

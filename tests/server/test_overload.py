@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Gate
 
 MODEL = "tiny.attention"
-T = 300  # long enough not to run on the event loop
+T = 300
 X = np.random.default_rng(9).standard_normal((1, T, 16)).astype(np.float32)
 CALLERS, QUEUE = 400, 8
 

@@ -112,8 +112,7 @@ def test_a_slow_request_is_answered_and_makes_room_for_another(silent: Any) -> N
 
 def test_who_waits_for_an_answer_is_not_late_with_the_next_request(silent: Any, gate: "Gate") -> None:
     server, call = silent()
-    x = np.random.default_rng(3).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
-    request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
+    request = server.request("tiny", X).SerializeToString()
     with gate.closed():
         streams = [call(STREAM) for _ in range(8)]
         for one in streams:
