@@ -58,7 +58,7 @@ SEEDS = (
     request("/v2/models/tiny/infer", TEXT, "Content-Type: application/json", "x-request-timeout: 20"),
     request("/v2/models/tiny/infer", BINARY + RAW, f"Inference-Header-Content-Length: {len(BINARY)}"),
     request("/v2/models/tiny/versions/1/infer", chunks(TEXT), "Transfer-Encoding: chunked"),
-    request("/v2/models/tiny/infer", gzip.compress(TEXT), "Content-Encoding: gzip", "Accept-Encoding: gzip"),
+    request("/v2/models/tiny/infer", gzip.compress(TEXT, mtime=0), "Content-Encoding: gzip", "Accept-Encoding: gzip"),
     request(
         "/v1/embeddings", CALL, "Authorization: Bearer abc", "x-request-priority: 2", "Expect: 100-continue"
     ),
@@ -131,19 +131,20 @@ def replies(said: Sequence[bytes], port: int) -> list[bytes]:
             connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
             with suppress(ConnectionError):
                 connection.sendall(content)
-            selector.register(connection, selectors.EVENT_READ, number)
+            selector.register(connection, selectors.EVENT_READ, (number, connection))
         while selector.get_map():
             ready = selector.select(end - time.monotonic())
-            assert ready, f"still open: {[said[key.data] for key in selector.get_map().values()]}"
+            assert ready, f"still open: {[said[key.data[0]] for key in selector.get_map().values()]}"
             for key, _ in ready:
+                number, connection = key.data
                 try:
-                    part = key.fileobj.recv(2**16)
+                    part = connection.recv(2**16)
                 except ConnectionResetError:
                     part = b""
-                received[key.data] += part
+                received[number] += part
                 if not part:
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()
+                    selector.unregister(connection)
+                    connection.close()
     return [bytes(one) for one in received]
 
 
@@ -168,7 +169,7 @@ def statuses(received: bytes) -> Iterator[int]:
             received = rest
             continue
         source = OfBytes(received)
-        reply = http.client.HTTPResponse(source)
+        reply = http.client.HTTPResponse(source)  # type: ignore[arg-type]
         reply.begin()
         reply.read()  # raises if it is cut short
         yield reply.status
