@@ -19,7 +19,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers scaling agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers scaling http agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -88,6 +88,9 @@ gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="pari
 
 scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
 	$(BIN)/python benchmarks/scaling.py
+
+http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside slow HTTP clients
+	$(BIN)/python benchmarks/over_http.py
 
 agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
 	$(BIN)/python benchmarks/agreement.py

@@ -10,6 +10,7 @@ nothing of `polyhead_load`.
 
 import asyncio
 import itertools
+import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -74,6 +75,10 @@ def _unknown() -> float:
     return 0.0
 
 
+class HttpReplyError(RuntimeError):
+    """The status of a reply over HTTP is not 200."""
+
+
 class _Recorder:
     """Record the calls of one load; its clock starts when it is made."""
 
@@ -93,7 +98,7 @@ class _Recorder:
         """Wait for a call that was due at `since`, and record how it ends."""
         try:
             await call
-        except (grpc.aio.AioRpcError, PolyheadError):
+        except (grpc.aio.AioRpcError, PolyheadError, HttpReplyError):
             self._errors += 1
         else:
             self.add(since)
@@ -165,6 +170,49 @@ async def closed_loop(
         def call(request: bytes) -> Awaitable[object]:
             return next(turns)(request)
 
+        return await _keep_in_flight(call, requests, in_flight, seconds, server)
+
+
+async def http_loop(
+    address: str,
+    requests: Sequence[bytes],
+    *,
+    in_flight: int,
+    seconds: float,
+    server: CpuSeconds = _unknown,
+) -> LoadResult:
+    """Do as `closed_loop` over HTTP/1.1, on a connection for each request in flight.
+
+    Args:
+        address: Host and port.
+        requests: Whole requests, with their heads. Replies must say how long they are.
+        in_flight: Number of requests.
+        seconds: When they stop.
+        server: To count the server's CPU time, too.
+    """
+    host, _, port = address.rpartition(":")
+    async with AsyncExitStack() as stack:
+        free = deque[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+
+        async def call(request: bytes) -> bytes:
+            reader, writer = free.popleft()
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = re.search(rb"\r\ncontent-length: (\d+)\r\n", head, re.I)
+            if size is None:
+                raise ValueError(f"the reply must have a length, was {head!r}")
+            body = await reader.readexactly(int(size[1]))
+            free.append((reader, writer))
+            if head[9:12] != b"200":
+                raise HttpReplyError(body[:200].decode(errors="replace"))
+            return body
+
+        for _ in range(in_flight):
+            reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
+            stack.push_async_callback(writer.wait_closed)
+            stack.callback(writer.close)
+            free.append((reader, writer))
+            await call(requests[0])
         return await _keep_in_flight(call, requests, in_flight, seconds, server)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import load_generator
-from load_generator import LoadResult, encode_loop, stream_loop, warm_up
+from load_generator import LoadResult, encode_loop, http_loop, stream_loop, warm_up
 from polyhead_client import Unavailable
 from polyhead_proto import SERVICE
 from polyhead_proto import messages as pb
@@ -167,3 +167,35 @@ def test_it_is_independent_of_the_generator_that_it_is_held_against() -> None:
     )
 
     subprocess.run([sys.executable, "-c", code], check=True, cwd=BENCHMARKS)
+
+
+def test_http_is_loaded_on_a_connection_for_each_request_in_flight() -> None:
+    connections: list[int] = []
+
+    answering: list[Any] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(connections)
+        connections.append(0)
+        answering.append(asyncio.current_task())
+        while await reader.read(7):
+            connections[number] += 1
+            status = b"503 No" if connections[number] % 4 == 0 else b"200 OK"
+            writer.write(b"HTTP/1.1 %b\r\nContent-Length: 3\r\nX: y\r\n\r\nabc" % status)
+        writer.close()
+        await writer.wait_closed()
+
+    async def run() -> LoadResult:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            load = await http_loop(f"127.0.0.1:{port}", [b"request"], in_flight=3, seconds=0.2)
+            await asyncio.gather(*answering)
+            return load
+
+    load = asyncio.run(run())
+
+    assert len(connections) == 3
+    assert min(connections) > 3
+    assert load.errors == sum(count // 4 for count in connections)
+    assert len(load.latencies_ms) + load.errors == sum(connections) - 3  # the first of each warms up

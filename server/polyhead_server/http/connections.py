@@ -21,8 +21,11 @@ from polyhead_server.observability.logs import LOGGER
 HEAD_SECONDS = 5.0
 """For a TLS handshake, and for the head of a request from its first byte, or from the connection's."""
 
+MAX_HEAD_BYTES = 16 * 2**10
+"""Of a request's head, and of what one read brings with it."""
+
 _PROMPT_SECONDS = 0.25
-"""Within this time of a connection, its client is not late with its request."""
+"""Within this time of a connection, or of the last reply, its client is not late with its request."""
 
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
 _NO_ROOM_PAUSE_SECONDS = 0.01
@@ -64,7 +67,7 @@ class HttpProtocol(H11Protocol):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.conn = _StrictParser(h11.SERVER, self.config.h11_max_incomplete_event_size)
+        self.conn = _StrictParser(h11.SERVER, MAX_HEAD_BYTES)
         self._stall_seconds = stall_seconds
         self._on_reply = on_reply
         self._on_end = on_end
@@ -175,8 +178,8 @@ class _Connection:
 class BoundedServer(uvicorn.Server):
     """A uvicorn server with at most so many connections.
 
-    One more closes the one that is idle and got its last reply the longest ago, or waits in the system's queue
-    until there is one.
+    One more closes that which is idle and got its last reply the longest ago, or waits in the system's
+    queue until one is idle.
 
     Args:
         config: uvicorn's. Its protocol is `HttpProtocol`.
@@ -230,7 +233,7 @@ class BoundedServer(uvicorn.Server):
                     # looks for them after the first of these, and reads them before the second.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
-                    if not self._make_room(loop.time()):
+                    if len(self._open) >= self._limit and not self._make_room(loop.time()):
                         await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
             except asyncio.CancelledError:
                 connection.end()
@@ -250,8 +253,8 @@ class BoundedServer(uvicorn.Server):
     def _replied(self, connection: _Connection) -> None:
         """Put a connection behind those whose last reply was earlier."""
         if connection in self._open:
-            del self._open[connection]
-            self._open[connection] = None
+            connection.since = asyncio.get_running_loop().time()
+            self._open[connection] = self._open.pop(connection)
 
     async def _begin(self, connection: _Connection) -> None:
         """Give a socket its protocol, behind TLS if there is any."""

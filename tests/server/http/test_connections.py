@@ -1,10 +1,15 @@
 """Slow and many clients of the HTTP port."""
 
+import http.client
+import json
 import resource
 import socket
 import sys
+import threading
+import time
 import urllib.request
-from contextlib import ExitStack
+from collections import deque
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from polyhead_proto import RPCS
 from polyhead_server import Settings
 from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
+from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
 
 FEW = 8
@@ -127,6 +133,7 @@ def test_slow_clients_leave_grpc_its_descriptors(repository: Path) -> None:
 # ---- Bodies and replies that are slow ----------------------------------------------------------
 
 
+GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}]}
 HEAD = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
 
 
@@ -151,29 +158,160 @@ def test_slow_bodies_fill_the_memory_for_requests_and_no_more(serve_over_http: S
         pass
 
 
+def attention(connection: socket.socket, *, batch: int = 64) -> None:
+    """Asks for a large reply, with little room for it, and reads its first bytes."""
+    x = np.ones((batch, 128, 16), np.float32)
+    tensor = {"name": "x", "datatype": "FP32", "shape": x.shape, "parameters": {"binary_data_size": x.nbytes}}
+    fields = {"inputs": [tensor], "outputs": [{"name": "attention.0"}, {"name": "attention.1"}]}
+    text = json.dumps({**fields, "parameters": {"binary_data_output": True}}).encode()
+    connection.sendall(
+        b"POST /v2/models/tiny.attention/infer HTTP/1.1\r\nHost: a\r\n"
+        b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
+        % (len(text), len(text) + x.nbytes)
+    )
+    connection.sendall(text + x.tobytes())
+    assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+def reader_of(web: OverHttp) -> socket.socket:
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.settimeout(30)
+    reader.connect(("127.0.0.1", web.port))
+    return reader
+
+
+def nothing_held(web: OverHttp) -> None:
+    """Returns when the server holds nothing for a reply, and answers nobody."""
+    end = time.monotonic() + 30
+    while web.running.runtime.budget.bytes or web.counted()[at.IN_FLIGHT]:
+        assert time.monotonic() < end
+
+
 def test_a_reply_that_is_not_read_is_given_up(serve_over_http: StartHttp) -> None:
     web = serve_over_http(max_request_seconds=4.0)
-    x = np.ones((64, 128, 16), np.float32)
-    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
-    outputs = '[{"name": "attention.0"}, {"name": "attention.1"}]'
-    body = f'{{"inputs": [{tensor}], "outputs": {outputs}}}'.replace("'", '"').encode()
-    head = b"POST /v2/models/tiny.attention/infer HTTP/1.1\r\nHost: a\r\n"
-    with socket.socket() as reader:
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader.settimeout(30)
-        reader.connect(("127.0.0.1", web.port))
-        reader.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        assert reader.recv(12) == b"HTTP/1.1 200"
-        while web.running.runtime.budget.bytes:  # held until the connection is given up
-            pass
+    with reader_of(web) as reader:
+        attention(reader)
+        nothing_held(web)  # held until the connection is given up
 
 
-def test_many_slow_clients_do_not_hold_up_the_others(web: OverHttp) -> None:
+def test_a_reply_that_is_read_too_slowly_is_given_up(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(max_request_seconds=4.0)
+    with reader_of(web) as reader:
+        attention(reader)
+        received = 0
+        with suppress(ConnectionResetError):
+            while part := reader.recv(2**15):
+                received += len(part)
+                time.sleep(0.01)
+        nothing_held(web)
+
+    assert received < 2 * 64 * 4 * 128 * 128 * 4
+
+
+def test_clients_that_leave_in_the_middle_of_replies_leave_nothing(web: OverHttp) -> None:
+    for number in range(12):
+        with reader_of(web) as reader:
+            attention(reader, batch=16)
+            for _ in range(number):
+                reader.recv(2**14)
+            if number % 2:
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
+    nothing_held(web)
+
+    assert web.post("/v2/models/tiny/infer", GOOD).status == 200
+
+
+SLOW = (
+    b"",
+    b"POST /v2/mo",
+    HEAD,
+    HEAD + b"Content-Length: 99\r\n\r\n{",
+    HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",  # answered, and idle
+    b"\x16\x03\x01\x02\x00",
+)
+
+
+def test_slow_clients_by_the_thousand_hold_up_nobody(
+    serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, 32)
+    monkeypatch.setattr("polyhead_server.http.connections._PROMPT_SECONDS", -1.0)  # all are late at once
+    web = serve_over_http()
+    x = np.ones((1, 1, 16), np.float32)
+    ours = http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)
+    before = psutil.Process().num_fds()
+    slow: deque[socket.socket] = deque()
+    try:
+        for number in range(1000):
+            slow.append(web.connect(SLOW[number % len(SLOW)]))
+            if len(slow) > 100:
+                slow.popleft().close()
+            if number % 10 == 0:
+                assert web.get("/healthz").status == 200  # after all that connected before
+                # A connection that is in use stays open.
+                ours.request("POST", "/v2/models/tiny/infer", json.dumps(GOOD))
+                first = ours.sock
+                assert (ours.getresponse().read() != b"", ours.sock) == (True, first)
+            if number % 100 == 0:
+                assert web.get("/v2/health/ready").status == 200
+                assert web.running.call("ServerReady").ready
+                assert web.running.infer("tiny", {"x": x})["output"].shape == (1, 1, 16)
+                assert psutil.Process().num_fds() < before + 100 + 2 * 32
+    finally:
+        ours.close()
+        for one in slow:
+            one.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
+def test_http_takes_half_of_the_descriptors_at_most(
+    serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2 * FEW, 2 * FEW))
+    web = serve_over_http()
     with ExitStack() as stack:
-        for number in range(200):
-            say = (b"", b"POST /v2/mo", HEAD, HEAD + b"Content-Length: 99\r\n\r\n{")[number % 4]
-            stack.enter_context(web.connect(say))
+        slow = [stack.enter_context(web.connect()) for _ in range(3 * FEW)]
 
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}
-        assert web.post("/v2/models/tiny/infer", {"inputs": [tensor]}).status == 200
-        assert web.running.infer("tiny", {"x": np.ones((1, 1, 16), np.float32)})["output"].shape == (1, 1, 16)
+        assert web.get("/healthz").status == 200
+
+        for oldest in slow[: 2 * FEW + 1]:
+            assert read_all(oldest) == b""
+
+
+def test_a_stop_under_load_answers_or_closes(repository: Path) -> None:
+    flags = ["--models", str(repository), "--port", "0", "--http", "--http-port", "0"]
+    server = ServerProcess(*flags, "--device", "cpu", "--threads", "1")
+    answered: list[int] = []
+    seen = threading.Semaphore(0)
+
+    def call(port: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        with suppress(ConnectionError, http.client.RemoteDisconnected):
+            while True:
+                connection.request("POST", "/v2/models/tiny/infer", json.dumps(GOOD))
+                reply = connection.getresponse()
+                reply.read()
+                answered.append(reply.status)
+                seen.release()
+        connection.close()
+
+    try:
+        port = int(server.until(r"inference over HTTP on http://127.0.0.1:(\d+)/")[1])
+        server.until("serving .* with")
+        callers = [threading.Thread(target=call, args=(port,)) for _ in range(8)]
+        for caller in callers:
+            caller.start()
+        for _ in range(40):
+            assert seen.acquire(timeout=60)
+        server.process.terminate()
+        for caller in callers:
+            caller.join(60)
+            assert not caller.is_alive()
+
+        assert server.end() == 0
+        assert answered.count(200) >= 40
+        assert set(answered) <= {200, 503}
+    finally:
+        server.close()

@@ -7,6 +7,7 @@ import secrets
 import ssl
 import threading
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 import trustme
 from tests.server.conftest import Gate
-from tests.server.http.conftest import Answered, OverHttp, StartHttp
+from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
+from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
@@ -151,6 +153,33 @@ def test_tls_with_certificates_that_are_renewed(
 
     assert certificate_of(web.port, context) != first
     assert web.say(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") == b""  # without TLS
+
+
+def test_handshakes_half_done_stop_nobody(
+    serve_over_http: StartHttp, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, 8)
+    web = serve_over_http(**write(authority.issue_cert("127.0.0.1"), tmp_path))
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    hello = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1").do_handshake()
+    said = hello.read()
+    with ExitStack() as stack:
+        slow = [
+            stack.enter_context(web.connect(part))
+            for _ in range(10)
+            for part in (b"", said[:3], said[:-1], said, b"\x15\x03\x03\x00\x02\x02\x28")
+        ]
+
+        assert certificate_of(web.port, context)
+        for oldest in slow[: -2 * 8]:
+            read_all(oldest)
+
+    monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.05)
+    with web.connect(said[:-1]) as silent:
+        assert read_all(silent) == b""
 
 
 def test_clients_present_certificates_where_they_must(

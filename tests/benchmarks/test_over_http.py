@@ -1,0 +1,101 @@
+"""What HTTP is compared with, and which targets that meets."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from over_http import (
+    BINARY,
+    HEALTH_CHECKS,
+    IDLE,
+    SENTENCE,
+    SLOW,
+    HttpSample,
+    http_request,
+    page,
+    ratios,
+    targets,
+)
+from slow_clients import slow_clients
+
+
+def sample(p50_ms: float, p99_ms: float = 20.0, errors: int = 0) -> HttpSample:
+    return HttpSample(p50_ms=p50_ms, p99_ms=p99_ms, rate=100, errors=errors, server_ms=1, client_ms=2)
+
+
+def measured(
+    more: float = 1.0, binary: float = 1.2, idle: float = 1.0, slow: float = 1.2, health: float = 9
+) -> Any:
+    plain = [sample(10)] * 3
+    return {
+        SENTENCE: {"gRPC": plain, "/v1/embeddings": [sample(10 + more)] * 3},
+        BINARY: {"gRPC": plain, "HTTP": [sample(10 * binary), sample(10 * binary), sample(99)]},
+        IDLE.format(1): {"without": plain, "beside": [sample(10 * idle)] * 3},
+        IDLE.format(8): {"without": plain, "beside": plain},
+        SLOW: {"without": plain, "beside": [sample(10, 20 * slow)] * 3},
+        HEALTH_CHECKS: {"gRPC": plain, "gRPC, beside HTTP": [sample(1, health)] * 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "missed"),
+    [
+        ({}, set()),
+        ({"more": 1.6}, {0}),
+        ({"binary": 1.4}, {1}),
+        ({"idle": 1.1}, {2}),
+        ({"slow": 2.0}, {4}),
+        ({"health": 60.0}, {5}),
+    ],
+)
+def test_targets(changed: dict[str, float], missed: set[int]) -> None:
+    conditions = targets(measured(**changed))
+
+    assert {number for number, one in enumerate(conditions) if not one.holds} == missed
+
+
+def test_an_error_is_a_target_missed() -> None:
+    samples = measured()
+    samples[SLOW]["beside"] = [sample(10, errors=1)] * 3
+
+    assert [one.seen for one in targets(samples) if not one.holds] == ["3 were not"]
+
+
+def test_ratios_are_those_of_a_round() -> None:
+    samples = {"base": [sample(10), sample(20)], "own": [sample(20), sample(20)]}
+
+    assert ratios(samples, "own", "p50_ms") == [1.0, 2.0]
+
+
+def test_the_page_has_a_row_for_each_load() -> None:
+    facts = {"began": "now", "cores": 2, "processor": "x", "Python": "3", "grpcio": "1", "polyhead": "0"}
+    result: dict[str, Any] = {"fingerprint": facts, "rounds": 3, "seconds": 1.5, "targets": []}
+
+    text = page(measured(), result)
+
+    assert "| HTTP | 100 | 12 | 1.20 (1.20 to 9.90) | 20 | 1 / 2 |" in text
+    assert text.count("| gRPC | 100 | 10 |  | 20 | 1 / 2 |") == 3
+
+
+def test_a_request_says_how_long_it_is() -> None:
+    assert http_request("/a", b"{}", Content_Type="x") == (
+        b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Type: x\r\n\r\n{}"
+    )
+
+
+def test_slow_clients_are_slow_and_come_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(30)
+        with slow_clients(listening.getsockname()[1], 4):
+            said = []
+            for _ in range(4):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.settimeout(0.1)
+                    try:
+                        said.append(connection.recv(1000))
+                    except TimeoutError:
+                        said.append(b"")
+            assert sorted(part[:4] for part in said) == [b"", b"GET ", b"POST", b"POST"]
+            listening.accept()[0].close()
