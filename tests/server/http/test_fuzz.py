@@ -26,7 +26,9 @@ from tests.mutations import mutations
 from tests.server.http.conftest import OverHttp, over_http
 
 COUNT = int(os.environ.get("POLYHEAD_TEST_FUZZ", "400"))
-AT_ONCE = 50
+AT_ONCE = 200
+"""A request that lacks its end takes as long as the server waits for it."""
+
 SECONDS = 30
 GROWTH = 96 * 2**20
 
@@ -186,7 +188,7 @@ def impatient(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ove
     """A server that soon closes connections on which nothing happens."""
     monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.1)
     monkeypatch.setattr("polyhead_server.http.server._KEEP_ALIVE_SECONDS", 0.1)
-    with over_http(repository, max_request_seconds=5.0, max_request_bytes=2**20) as web:
+    with over_http(repository, max_request_seconds=3.0, max_request_bytes=2**20) as web:
         yield web
 
 
