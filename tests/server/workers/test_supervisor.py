@@ -73,8 +73,9 @@ def infer_over_http(workers: "Workers") -> None:
     """Calls one of the workers, whichever, with the two sequences of `infer`."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [2, 1, 16], "data": [0.5] * 32}
     root = workers.until(r"metrics on (\S+)/metrics")[1]
-    body = json.dumps({"inputs": [tensor]}).encode()
-    with urllib.request.urlopen(f"{root}/v2/models/tiny/infer", body, timeout=30) as reply:
+    body, headers = json.dumps({"inputs": [tensor]}).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{root}/v2/models/tiny/infer", body, headers)
+    with urllib.request.urlopen(request, timeout=30) as reply:
         assert reply.status == 200
 
 
