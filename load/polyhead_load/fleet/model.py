@@ -67,10 +67,10 @@ class Correction:
 class MachineModel:
     """A simulated machine, corrected by what a sweep measured.
 
-    p50 and p99 are those of the simulation, times a factor from the ratios of measured to simulated values in
-    the sweep's own open loops: one at each T, and between two T their weighted mean. That of p50 is the same at
-    every rate. That of p99 is 1 for lone requests, which the simulation draws as they were measured. It grows
-    with the square of the share of the capacity, as does the number of requests that others hold up.
+    p50 and p99 are those of the simulation, times a factor from the ratios of measured to simulated values
+    in the sweep's own open loops: one at each T, and between two T their weighted mean. That of p50 is the
+    same at every rate. That of p99 is 1 for lone requests, which the simulation draws as they were measured,
+    and its logarithm grows with the square of the share of the capacity.
     """
 
     machine: Machine
