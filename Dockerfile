@@ -51,7 +51,7 @@ COPY --chmod=644 deploy/health.py /opt/health.py
 USER 10001:10001
 ENV POLYHEAD_SERVE_MODELS=/models \
     POLYHEAD_SERVE_HOST=0.0.0.0 \
-    POLYHEAD_SERVE_METRICS_HOST=0.0.0.0
+    POLYHEAD_SERVE_HTTP_HOST=0.0.0.0
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=2m --start-interval=2s --retries=3 CMD ["python", "/opt/health.py"]

@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
+OPENAI_VENV ?= .venv-openai
 OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 CRD_MODELS ?= .npm-kubernetes
 PEER_TRITON_VENV ?= .venv-peer-triton
@@ -29,7 +30,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(CRD_MODELS)/ready
+environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OPENAI_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(CRD_MODELS)/ready
 
 test: environments  ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -43,8 +44,8 @@ compose-tests: $(VENV)/dev $(TRITON_VENV)/ready
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
 
-test-ray: environments  ## Start Ray on this machine, two nodes and HAProxy, and break what runs on it
-	POLYHEAD_TEST_RAY=1 $(BIN)/python -m pytest tests/server/ray
+test-ray: environments  ## Run the tests on Ray, also behind HAProxy, which the suite leaves out
+	POLYHEAD_TEST_HAPROXY=1 $(BIN)/python -m pytest tests/server/ray
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .
@@ -109,7 +110,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(CRD_MODELS) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OPENAI_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(CRD_MODELS) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -128,7 +129,7 @@ $(VENV)/dev: $(VENV)/runtime
 # where it can be installed; its tests are skipped elsewhere.
 $(TRITON_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(TRITON_VENV)
-	$(TRITON_VENV)/bin/pip install --quiet --no-compile --disable-pip-version-check 'tritonclient[grpc]' --editable .
+	$(TRITON_VENV)/bin/pip install --quiet --no-compile --disable-pip-version-check 'tritonclient[grpc,http]' --editable .
 	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: 'perf-analyzer>=2.59' 2>/dev/null \
 		|| echo "perf_analyzer is left out: it wants Linux on x86-64 with glibc 2.38 or newer"
 	touch $@
@@ -137,6 +138,12 @@ $(TRITON_VENV)/ready: pyproject.toml
 $(KSERVE_VENV)/ready:
 	$(PYTHON) -m venv $(KSERVE_VENV)
 	$(KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile 'kserve; python_version < "3.14"'
+	touch $@
+
+# A pip of its own would take as long as openai.
+$(OPENAI_VENV)/ready: $(VENV)/python
+	$(PYTHON) -m venv --without-pip $(OPENAI_VENV)
+	$(BIN)/pip --python $(OPENAI_VENV)/bin/python install --quiet --disable-pip-version-check --no-compile openai
 	touch $@
 
 # The schemas of custom resources of Kubernetes that npm packages have; what is checked with them is skipped elsewhere.

@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import ray
 from ray import serve

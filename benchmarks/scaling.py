@@ -27,6 +27,7 @@ from encoders import ENCODERS, export_missing, request_bytes
 from load_generator import LoadResult, closed_loop, stream_loop
 from polyhead_client import Client
 from polyhead_load.sweep.server import free_port, started_server
+from polyhead_server.ray import ENVIRONMENT
 from report import (
     Condition,
     conditions_rows,
@@ -54,12 +55,11 @@ TWO_NODES: Mapping[str, Mapping[str, str]] = {
 }
 _CLIENT, _PROXY, _INGRESS, _SERVER, _REST = "client", "proxy", "ingress", "server or replica", "rest of Ray"
 _PARTS = {
-    "ServeReplica:polyhead:polyhead.ingress": _INGRESS,
-    "ServeReplica:": _SERVER,
-    "ProxyActor": _PROXY,
-    "haproxy": _PROXY,
+    "ingress": _INGRESS,
+    "servereplica:": _SERVER,
+    "proxy": _PROXY,
 }
-"""What the command line of a process of Ray says of its part; the first that fits counts."""
+"""What a process of Ray is called while it is at work or not; the first that fits counts."""
 _CONNECTIONS = 8
 """Clients of the workers: the system gives each connection to one worker."""
 _STREAMS = {1: 1, 8: 1, 32: 4}
@@ -91,9 +91,9 @@ class Setup:
         other = _REST if self.name in {*ONE_REPLICA, *TWO_NODES} else _SERVER
         total: dict[str, float] = {}
         for process in self.processes():
-            with suppress(psutil.Error):
-                times, command = process.cpu_times(), " ".join(process.cmdline())
-                part = next((part for words, part in _PARTS.items() if words in command), other)
+            with suppress(psutil.Error, IndexError):  # it has ended
+                times, name = process.cpu_times(), Path(process.cmdline()[0]).name.lower()
+                part = next((part for word, part in _PARTS.items() if word in name), other)
                 total[part] = total.get(part, 0.0) + times.user + times.system
         return total
 
@@ -280,7 +280,7 @@ def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, s
     with (folder / "log").open("ab") as log:
         process = psutil.Popen(
             [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)],
-            env={**os.environ, **environment},
+            env={**os.environ, **ENVIRONMENT, **environment},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -289,7 +289,7 @@ def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, s
         _wait_until_ready(address, process)
         yield Setup(name=name, target=address, addresses=[address], roots=[process])
     finally:
-        every = [process]
+        every: list[psutil.Process] = [process]
         with suppress(psutil.Error):  # it has ended
             every += process.children(recursive=True)
         with suppress(BrokenPipeError):
@@ -332,12 +332,12 @@ def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
     def of_our_own() -> Iterator[list[Setup]]:
         with ExitStack() as stack:
             yield [
-                stack.enter_context(served("streams", models, "--metrics-port", "off", send=over_streams)),
+                stack.enter_context(served("streams", models, "--http-port", "off", send=over_streams)),
                 stack.enter_context(
                     served(
                         "`--workers 2`",
                         models,
-                        "--metrics-port",
+                        "--http-port",
                         "off",
                         "--workers",
                         "2",
@@ -348,7 +348,7 @@ def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
                     served(
                         "two servers in turn",
                         models,
-                        *("--metrics-port", "off", "--threads", "1"),
+                        *("--http-port", "off", "--threads", "1"),
                         servers=2,
                     )
                 ),
@@ -537,7 +537,7 @@ def main() -> int:
     compared: list[Compared] = []
     with (
         console.status("measuring") as status,
-        served(PLAIN, chosen.models, "--metrics-port", "off") as plain,
+        served(PLAIN, chosen.models, "--http-port", "off") as plain,
     ):
         for block in blocks(chosen.models, chosen.out.parent / "ray"):
             with block() as setups:

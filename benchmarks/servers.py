@@ -72,7 +72,7 @@ class ServerProcess:
     """A running server with metrics."""
 
     server: OwnServer
-    metrics_port: int
+    http_port: int
 
     @property
     def address(self) -> str:
@@ -90,7 +90,7 @@ class ServerProcess:
 
     def metrics(self) -> ScrapedMetrics:
         """Read the metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=30) as reply:
             return ScrapedMetrics(reply.read().decode())
 
     def counters(self) -> ServerCounters:
@@ -128,6 +128,6 @@ def serve(
         SweepError: The server did not become ready.
     """
     port = free_port()
-    flags = ["--metrics-port", str(port), "--log-level", "warning", *flags]
+    flags = ["--http-port", str(port), "--log-level", "warning", *flags]
     with started_server(models, flags, connections=_PROBES * workers, environment=environment) as server:
-        yield ServerProcess(server=server, metrics_port=port)
+        yield ServerProcess(server=server, http_port=port)

@@ -101,7 +101,7 @@ def _start(models: Path, flags: Sequence[str]) -> StartSample:
         infer_request(f"{_NAME}.attention", feeds, {"pooled": None, "attention.0": None}),
     ]
     start = time.perf_counter()
-    with started_server(models, ["--metrics-port", "off", "--log-level", "warning", *flags]) as server:
+    with started_server(models, ["--http-port", "off", "--log-level", "warning", *flags]) as server:
         answered, fast_ms = asyncio.run(_answers(server.address, requests, expected))
         return StartSample(
             opened_seconds=opened,

@@ -27,6 +27,8 @@ from polyhead_model import Encoder, EncoderConfig
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
+POLYHEAD = Path(sys.executable).with_name("polyhead")
+
 FAMILIES = {
     # Vectors in, full blocks.
     "tiny": EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=32),
@@ -139,20 +141,24 @@ def minilm_checkpoint() -> Path:
 
 
 @pytest.fixture(scope="session")
-def minilm_address(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where `polyhead serve`, as a process of its own, serves what `polyhead export` made of it."""
-    polyhead = Path(sys.executable).with_name("polyhead")
+def minilm_models(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with what `polyhead export` makes of it, `minilm`."""
     source = ["--checkpoint", str(minilm_checkpoint), "--name", "minilm"]
 
     def export(folder: Path) -> None:
-        command = [str(polyhead), "export", *source, "--models", str(folder)]
+        command = [str(POLYHEAD), "export", *source, "--models", str(folder)]
         subprocess.run(command, check=True, capture_output=True)
 
-    models = made_once(tmp_path_factory, "minilm", export)
+    return made_once(tmp_path_factory, "minilm", export)
+
+
+@pytest.fixture(scope="session")
+def minilm_address(minilm_models: Path) -> Iterator[str]:
+    """Where `polyhead serve`, as a process of its own, serves it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with subprocess.Popen([polyhead, "serve", "--models", models, "--port", str(port)]) as server:
+    with subprocess.Popen([POLYHEAD, "serve", "--models", minilm_models, "--port", str(port)]) as server:
         try:
             with Client(f"127.0.0.1:{port}") as client:
                 client.wait_until_ready(timeout=60)

@@ -100,14 +100,14 @@ class ServerProcess:
         """What it has logged so far."""
         return "".join(self.lines)
 
-    def until(self, pattern: str, times: int = 1) -> re.Match[str]:
+    def until(self, pattern: str, times: int = 1, seconds: float = 90) -> re.Match[str]:
         """Waits until so many lines of the log match; the last match."""
 
         def matches() -> list[re.Match[str]]:
             return [match for line in self.lines if (match := re.search(pattern, line))]
 
         with self._more:
-            self._more.wait_for(lambda: len(matches()) >= times or self._ended, 90)
+            self._more.wait_for(lambda: len(matches()) >= times or self._ended, seconds)
             assert len(matches()) >= times, f"the log has no {pattern}:\n{self.log}"
         return matches()[times - 1]
 

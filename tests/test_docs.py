@@ -1,23 +1,34 @@
-"""What the pages on encoders, pictures and your own encoder show works, and what they quote is said."""
+"""What the pages on encoders, HTTP, pictures and your own encoder show works, and what they quote is said."""
 
 import ast
+import json
+import os
 import re
 import shutil
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.browser import needs_browser, open_browser
+from tests.interop.conftest import OPENAI_PYTHON, needs_openai
+from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import quick_settings, serving
 
 from polyhead_model import Encoder, EncoderConfig
 
 ROOT = Path(__file__).parent.parent
 ENCODERS = (ROOT / "docs" / "encoders.md").read_text()
+HTTP = (ROOT / "docs" / "http.md").read_text()
+README = (ROOT / "README.md").read_text()
 VIEW = (ROOT / "docs" / "view.md").read_text()
 OWN = (ROOT / "docs" / "your-own-encoder.md").read_text()
 ADDRESS = "127.0.0.1:8001"
@@ -106,6 +117,130 @@ def test_prompts(repository: Path) -> None:
         exec(code.replace(ADDRESS, server.address), names)
 
     assert names["scores"].shape == (2,)
+
+
+# ---- HTTP ----------------------------------------------------------------------------------------------
+
+
+HTTP_ADDRESS = "127.0.0.1:8002"
+TOKEN = "a-token-of-this-page"
+
+
+class BlankPage(BaseHTTPRequestHandler):
+    """An empty page."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[int]:
+    """The port of an empty page. Browsers open connections that they may not use, so each has a thread."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BlankPage) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def web(minilm_models: Path, page: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverHttp]:
+    """A server with HTTP that asks for a token, which a page may call."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(TOKEN)
+    origin = f"http://127.0.0.1:{page}"
+    with over_http(minilm_models, token_file=tokens, http_origin=(origin,)) as one:
+        yield one
+
+
+CURL = [
+    block
+    for text in (HTTP, README)
+    for shell in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    for block in shell.split("\n\n")
+    if "curl " in block
+]
+
+
+def test_there_are_commands_to_try() -> None:
+    assert len(CURL) == 5
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("command", CURL)
+def test_curl(command: str, web: OverHttp, tmp_path: Path) -> None:
+    (tmp_path / ".curlrc").write_text(f'fail-with-body\nsilent\nheader = "Authorization: Bearer {TOKEN}"\n')
+    command = command.replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}")
+
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=tmp_path,
+        env=os.environ | {"CURL_HOME": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "--output weights.bin" in command:
+        (size,) = re.findall(rb"(?i)inference-header-content-length: (\d+)", done.stdout)
+        body = (tmp_path / "weights.bin").read_bytes()
+        (output,) = json.loads(body[: int(size)])["outputs"]
+        assert output["shape"] == [1, 12, 9, 9]
+        assert len(body) == int(size) + 4 * 12 * 9 * 9
+        return
+    reply = json.loads(done.stdout)
+    if "/v1/embeddings" in command:
+        assert {len(one["embedding"]) for one in reply["data"]} == {384}
+    else:
+        tokens, weights = reply["outputs"]
+        assert tokens["data"] == ["[CLS]", "a", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+        assert weights["shape"] == [1, 1, 1, 9]
+        assert sum(weights["data"]) == pytest.approx(1, abs=1e-5)
+
+
+@needs_browser
+def test_a_browser(web: OverHttp, page: int) -> None:
+    (code,) = re.findall(r"```js\n(.*?)```", HTTP, re.DOTALL)
+    code = code.replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}")
+    script = f"""
+const token = {TOKEN!r}, done = arguments[0];
+(async () => {{ {code}; return {{vectors, shape, weights: Array.from(weights)}} }})()
+    .then(done, (error) => done({{error: String(error)}}));
+"""
+    with open_browser() as driver:
+        driver.get(f"http://127.0.0.1:{page}/")
+        got = driver.execute_async_script(script)
+        driver.get(f"http://localhost:{page}/")  # which is another origin
+        refused = driver.execute_async_script(script)
+
+    assert np.shape(got["vectors"]) == (2, 384)
+    assert got["shape"] == [1, 1, 9, 9]
+    np.testing.assert_allclose(np.sum(np.reshape(got["weights"], (9, 9)), 1), 255, atol=5)
+    assert refused == {"error": "TypeError: Failed to fetch"}
+
+
+@needs_openai
+def test_openai(web: OverHttp) -> None:
+    (code,) = python(HTTP)
+    code = code.replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}").replace("…", TOKEN)
+
+    done = subprocess.run(
+        [OPENAI_PYTHON, "-c", f"{code}\nprint(len(reply.data[0].embedding), reply.usage.total_tokens)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "384 10\n", done.stderr
+
+
+# ---- Messages ------------------------------------------------------------------------------------------
 
 
 @cache

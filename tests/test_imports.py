@@ -52,8 +52,9 @@ ROOMS = {
     "inference": {"serving", "scheduling", "engine", "repository", "observability"},
     "runtime": {"inference", "serving", "scheduling", "engine", "repository", "observability"},
     "transport": {"runtime", "inference", "repository", "observability"},
-    "process": {"transport", "engine", "repository", "observability"},
-    "workers": {"process", "engine", "observability"},
+    "http": {"transport", "runtime", "inference", "serving", "repository", "observability"},
+    "process": {"http", "transport", "engine", "repository", "observability"},
+    "workers": {"process", "http", "engine", "observability"},
     "ray": {"runtime", "transport", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }

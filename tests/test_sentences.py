@@ -1,5 +1,7 @@
-"""The main job from end to end: a trained encoder, real sentences, real processes, two other libraries."""
+"""The main job from end to end: a trained encoder, real sentences, real processes, three other libraries."""
 
+import json
+import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from tests.interop.conftest import OPENAI_PYTHON, needs_openai
+from tests.server.http.conftest import over_http
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
 
@@ -42,7 +46,37 @@ def test_embeddings_are_those_of_sentence_transformers(client: Client, sentence_
     pooled = client.encode(SENTENCES).pooled
 
     assert pooled is not None
-    np.testing.assert_allclose(pooled, expected, atol=1e-5)
+    np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-6)
+
+
+@needs_openai
+def test_openai_s_package_gets_these_embeddings_too(
+    minilm_models: Path, minilm_checkpoint: Path, sentence_transformer: Any, tmp_path: Path
+) -> None:
+    script = Path(__file__).parent / "interop" / "openai_calls.py"
+    token = "a-token-for-openai"
+    (tmp_path / "tokens").write_text(token)
+    ids = AutoTokenizer.from_pretrained(minilm_checkpoint)(SENTENCES)["input_ids"]
+
+    with over_http(minilm_models, token_file=tmp_path / "tokens") as web:
+        done = subprocess.run(
+            [OPENAI_PYTHON, script, f"http://127.0.0.1:{web.port}/v1", token],
+            input=json.dumps({"texts": SENTENCES, "ids": ids}),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        with Client(web.running.address, token=token) as client:
+            over_grpc = client.encode(SENTENCES).pooled
+
+    assert done.returncode == 0, done.stderr
+    got = {name: np.array(vectors, np.float32) for name, vectors in json.loads(done.stdout).items()}
+    expected = sentence_transformer.encode(SENTENCES)
+    for name, vectors in got.items():
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6, err_msg=name)
+    for name in ("texts", "floats", "base64"):
+        np.testing.assert_array_equal(got[name], over_grpc)
 
 
 def test_truncated_text_gets_the_same_embedding(client: Client, sentence_transformer: Any) -> None:

@@ -139,16 +139,20 @@ class AsyncClient:
         received = 0
         try:
             while True:
-                # Large replies are read in a thread, so that they do not block the event loop.
-                action, result = (
-                    _advance(operation, answer)
-                    if received < _LARGE
-                    else await asyncio.to_thread(_advance, operation, answer)
-                )
-                if action is None:
-                    return cast(T, result)
+                if received < _LARGE:
+                    try:
+                        action = resume(operation, answer)
+                    except StopIteration as stop:
+                        return cast(T, stop.value)
+                else:  # a large reply is read in a thread, so that it does not block the event loop
+                    following, result = await asyncio.to_thread(_advance, operation, answer)
+                    if following is None:
+                        return cast(T, result)
+                    action = following
                 try:
-                    answer = await self._perform(action, streams)
+                    answer = await (
+                        self._join(action) if isinstance(action, Join) else self._perform(action, streams)
+                    )
                     received = received + len(answer) if isinstance(action, NextMessage) else len(answer)
                 except PolyheadError as error:
                     if self._closed:  # the call was cancelled by close(): do not retry
@@ -165,8 +169,6 @@ class AsyncClient:
         match action:
             case Call():
                 return await self._call(action, self._channel)
-            case Join():
-                await self._join(action)
             case Stream():
                 streams[action] = open_stream(
                     self._channel, action, target=self._target, metadata=self._metadata
@@ -192,7 +194,7 @@ class AsyncClient:
                 metadata=((REQUEST_ID, request_id), *self._metadata),
             )
 
-    async def _join(self, action: Join) -> None:
+    async def _join(self, action: Join) -> bytes:
         loop = self._loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
         self._waits.add(woken, action)
@@ -206,6 +208,7 @@ class AsyncClient:
             raise deadline_exceeded(target=self._target, rpc=action.rpc.name, timeout=action.deadline.timeout)
         if error is not None:
             raise error
+        return b""
 
     def _start(self, operation: Operation[None]) -> Callable[[], None]:
         loop, tasks = self._loop, self._background

@@ -55,19 +55,32 @@ class Sleep:
     seconds: float
 
 
-@dataclass(kw_only=True, eq=False)
 class Join:
     """Wait for a request that several callers share, up to the deadline. The answer is empty."""
 
-    rpc: Rpc
-    deadline: Deadline
-    enter: Callable[[Callable[[], None]], None]
-    """Called first, with a function that ends the wait, from any thread."""
-    patience: float
-    """The seconds after which to call `overdue`, before the deadline."""
-    overdue: Callable[[], None]
-    leave: Callable[[], PolyheadError | None]
-    """Called when the wait has ended, however it has; returns the error that the action fails with."""
+    __slots__ = ("deadline",)
+
+    rpc = RPCS["ModelInfer"]
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+
+    @property
+    def patience(self) -> float:
+        """The seconds after which to call `overdue`, before the deadline."""
+        raise NotImplementedError
+
+    def enter(self, wake: Callable[[], None]) -> None:
+        """Begin to wait. `wake` ends it, from any thread."""
+        raise NotImplementedError
+
+    def overdue(self) -> None:
+        """Hurry, because the wait has lasted long."""
+        raise NotImplementedError
+
+    def leave(self) -> PolyheadError | None:
+        """End the wait, whatever ended it; return the error that the action fails with."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

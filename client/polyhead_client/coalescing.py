@@ -22,7 +22,6 @@ from polyhead_client.inputs import Batch, join
 from polyhead_client.reply import Unpadder
 from polyhead_client.request import RequestTemplate, reply_bytes
 from polyhead_client.results import Results
-from polyhead_proto import RPCS
 
 _MAX_UNDER_WAY = 2
 """Requests of a form under way, beyond which calls wait: the server computes one while the callers of the
@@ -86,18 +85,11 @@ class Coalescer:
         Raises:
             PolyheadError: The call failed.
         """
-        part = _Part(template, batch, deadline)
-        queue = self._queue(part.form())
+        queue = self._queue(_form(template, batch))
+        part = _Part(self, queue, template, batch, deadline)
         try:
             if not queue.goes_ahead(part):
-                yield Join(
-                    rpc=RPCS["ModelInfer"],
-                    deadline=deadline,
-                    enter=lambda wake: self._enter(queue, part, wake),
-                    patience=min(_PATIENCE_SECONDS, deadline.clip(2 * _PATIENCE_SECONDS) / 2),
-                    overdue=lambda: self._send_overdue(queue, part),
-                    leave=lambda: queue.leave(part),
-                )
+                yield part
                 if part.joined is not None:
                     return part.results(*part.joined)
             results = yield from self._send(template, batch, deadline)
@@ -115,6 +107,18 @@ class Coalescer:
         for queue in queues:
             queue.cancel()
 
+    def enter(self, part: "_Part", wake: Callable[[], None]) -> None:
+        """Let a call wait to be joined."""
+        if part.queue.enter(part, wake):
+            self._start_sender(part.queue)
+        if self._closed:
+            part.queue.cancel()
+
+    def send_overdue(self, part: "_Part") -> None:
+        """Send a call that has waited for long, with others or alone."""
+        if part.queue.is_overdue(part):
+            self._start_sender(part.queue, at_once=True)
+
     def _queue(self, form: Hashable) -> "_Queue":
         if (queue := self._queues.get(form)) is None:
             with self._lock:
@@ -123,20 +127,10 @@ class Coalescer:
                 queue = self._queues.setdefault(form, _Queue())
         return queue
 
-    def _enter(self, queue: "_Queue", part: "_Part", wake: Callable[[], None]) -> None:
-        if queue.enter(part, wake):
-            self._start_sender(queue)
-        if self._closed:
-            queue.cancel()
-
     def _go_on(self, queue: "_Queue", *, calls: int = 0) -> None:
         """Release a slot, which goes to the calls that wait."""
         if queue.release(calls):
             self._start_sender(queue)
-
-    def _send_overdue(self, queue: "_Queue", part: "_Part") -> None:
-        if queue.is_overdue(part):
-            self._start_sender(queue, at_once=True)
 
     def _start_sender(self, queue: "_Queue", *, at_once: bool = False) -> None:
         sender = _Sender(at_once=at_once)
@@ -194,10 +188,20 @@ class _Sender:
         self.cancel: Callable[[], None] | None = None
 
 
-class _Part:
-    """One call: its batch, and how its wait for a joined request ended.
+def _form(template: RequestTemplate, batch: Batch) -> Hashable:
+    """Return what calls must have in common to be joined."""
+    requested = template.requested
+    width = None
+    if requested.queries is not None and not requested.rows:
+        width = batch.text_bytes if batch.tokens is None else batch.tokens  # decides whether a query is valid
+    return template, width, batch.signature
+
+
+class _Part(Join):
+    """One call: its batch, its wait for a joined request, and how that ended.
 
     Attributes:
+        queue: The calls of its form.
         size: B.
         width: T; for texts, the bytes of the longest, because only the server knows their tokens.
         units: The cost of its own request, in tokens or bytes of text.
@@ -209,10 +213,35 @@ class _Part:
         wake: Wakes the caller.
     """
 
-    def __init__(self, template: RequestTemplate, batch: Batch, deadline: Deadline) -> None:
+    __slots__ = (
+        "_coalescer",
+        "batch",
+        "error",
+        "has_slot",
+        "is_waiting",
+        "joined",
+        "queue",
+        "sender",
+        "size",
+        "template",
+        "units",
+        "wake",
+        "width",
+    )
+
+    def __init__(
+        self,
+        coalescer: Coalescer,
+        queue: "_Queue",
+        template: RequestTemplate,
+        batch: Batch,
+        deadline: Deadline,
+    ) -> None:
+        super().__init__(deadline)
+        self._coalescer = coalescer
+        self.queue = queue
         self.template = template
         self.batch = batch
-        self.deadline = deadline
         self.size = batch.size
         tokens = batch.tokens
         self.width = batch.text_bytes if tokens is None else tokens
@@ -222,17 +251,23 @@ class _Part:
         self.sender: _Sender | None = None
         self.joined: tuple[Results, int] | None = None
         self.error: PolyheadError | None = None
-        self.wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None]
 
-    def form(self) -> Hashable:
-        """Return what calls must have in common to be joined."""
-        template, requested = self.template, self.template.requested
-        return (
-            template,
-            # T decides whether a selected query is valid.
-            requested.queries is not None and not requested.rows and self.width,
-            self.batch.signature,
-        )
+    @property
+    def patience(self) -> float:
+        remaining = self.deadline.remaining()
+        if remaining is None or remaining > 2 * _PATIENCE_SECONDS:
+            return _PATIENCE_SECONDS
+        return remaining / 2
+
+    def enter(self, wake: Callable[[], None]) -> None:
+        self._coalescer.enter(self, wake)
+
+    def overdue(self) -> None:
+        self._coalescer.send_overdue(self)
+
+    def leave(self) -> PolyheadError | None:
+        return self.queue.leave(self)
 
     def most(self, width: int) -> int:
         """Return how many sequences of this form the server takes while the messages remain small."""
@@ -259,20 +294,19 @@ class _Part:
         They are copies. A view would keep the rows of all callers in memory.
         """
         batch, rows = self.batch, slice(start, start + self.size)
-        tokens = slice(batch.tokens)
         lengths = _copied(whole.lengths[rows]) if batch.lengths is None else batch.lengths
         unpadder = Unpadder(batch, lengths)
         own: dict[str, Arrays] = {}
         for output in self.template.requested.outputs:
             if (array := whole.arrays.get(output.name)) is not None:
-                index = [tokens if dim == "T" else _ALL for dim in output.dims[1:]]
-                arrays = unpadder.output(array[(rows, *index)], output)
+                arrays = unpadder.output(_trimmed(array[rows], output.token_axes, batch.tokens), output)
                 own[output.name] = list(map(_copied, arrays)) if isinstance(arrays, list) else _copied(arrays)
         return Results(
             model=whole.model,
             version=whole.version,
             arrays=own,
-            tokens=whole.tokens and unpadder.tokens([list(row[tokens]) for row in whole.tokens[rows]]),
+            tokens=whole.tokens
+            and unpadder.tokens([list(row[: batch.tokens]) for row in whole.tokens[rows]]),
             lengths=lengths,
             heads=whole.heads,
             timings=whole.timings,
@@ -353,6 +387,7 @@ class _Queue:
             taken, size, width = [head], head.size, head.width
             # The requests under way share the calls, so that the server always has one.
             most = -(-(self._calls + len(self._waiting)) // _MAX_UNDER_WAY)
+            seconds = self._seconds or 0.0  # of a unit
             for part in others:
                 if len(taken) == most:
                     break
@@ -360,8 +395,8 @@ class _Queue:
                 units = joined_size * joined_width
                 padding = units - size * width - part.units
                 if (
-                    self._cost(units) <= _LONGEST_SECONDS
-                    and self._cost(padding) <= _PADDING_SECONDS
+                    units * seconds <= _LONGEST_SECONDS
+                    and padding * seconds <= _PADDING_SECONDS
                     and joined_size <= self._most_for(head, joined_width)
                 ):
                     taken.append(part)
@@ -469,10 +504,26 @@ class _Queue:
         part.is_waiting = False
 
 
+def _trimmed(array: NDArray[Any], axes: Sequence[int], tokens: int | None) -> NDArray[Any]:
+    """Remove the padding that calls with more tokens have caused.
+
+    Args:
+        array: [B, ...].
+        axes: Its axes of T, counted without B.
+        tokens: T without that padding; None where the server counts the tokens.
+    """
+    if tokens is None or not axes or array.shape[axes[0] + 1] == tokens:
+        return array
+    index = [_ALL] * array.ndim
+    for axis in axes:
+        index[axis + 1] = slice(tokens)
+    return array[tuple(index)]
+
+
 def _copied(array: NDArray[Any]) -> NDArray[Any]:
     """Copy an array; the copy is as read-only as the array."""
     own = array.copy()
-    own.flags.writeable = array.flags.writeable
+    own.setflags(write=array.flags.writeable)
     return own
 
 

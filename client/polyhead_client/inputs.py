@@ -59,7 +59,10 @@ class Field:
     @property
     def signature(self) -> Hashable:
         """What rows must have in common to be joined."""
-        return self.name, self.datatype, self.rows[0].shape[-self.fixed :] if self.fixed else ()
+        if not self.fixed:
+            return self.name, self.datatype
+        row = self.rows if isinstance(self.rows, np.ndarray) else self.rows[0]
+        return self.name, self.datatype, row.shape[-self.fixed :]
 
     def part(self, chosen: slice) -> "Field":
         """Return some of the rows."""
@@ -111,6 +114,8 @@ class Batch:
     """[B], or None for texts."""
     memory_lengths: NDArray[np.int32] | None = None
     """[B] where the memory is a list; None otherwise."""
+    kind: str = field(init=False)
+    """The name of the main input: `text`, `input_ids`, `x` or `query`."""
     size: int = field(init=False)
     """B."""
     tokens: int | None = field(init=False, default=None)
@@ -118,14 +123,10 @@ class Batch:
 
     def __post_init__(self) -> None:
         rows = self.fields[0].rows
+        self.kind = self.fields[0].name
         self.size = len(rows)
         if self.lengths is not None:
             self.tokens = rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
-
-    @property
-    def kind(self) -> str:
-        """The name of the main input: `text`, `input_ids`, `x` or `query`."""
-        return self.fields[0].name
 
     @cached_property
     def text_bytes(self) -> int:
@@ -157,7 +158,7 @@ class Batch:
     @property
     def signature(self) -> tuple[Hashable, ...]:
         """What batches must have in common to be joined: their inputs, but for `lengths`."""
-        return tuple(field.signature for field in self.fields if field.name != LENGTHS)
+        return tuple([field.signature for field in self.fields if field.name != LENGTHS])
 
     def with_fields(self, *fields: Field) -> "Batch":
         """Return the same sequences with more inputs."""
@@ -375,7 +376,9 @@ def _as_texts(inputs: Any) -> list[str] | None:
     """Return the inputs as a list of texts; None if they are something else."""
     if isinstance(inputs, str):
         return [inputs]
-    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UO" and inputs.ndim == 1:
+    if isinstance(inputs, np.ndarray):
+        if inputs.dtype.kind not in "UO" or inputs.ndim != 1:
+            return None
         inputs = inputs.tolist()
     if not isinstance(inputs, list | tuple) or not any(isinstance(item, str) for item in inputs):
         return None
@@ -397,20 +400,13 @@ def _as_pairs(text_pair: Any, texts: Sequence[str], form: InputForm) -> list[str
 
 def _as_rows(inputs: Any) -> tuple[Rows, InputForm]:
     """Return B sequences of floats [T, D] or integers [T], as one array or a list, and their form."""
-    if isinstance(inputs, Mapping):
-        raise InvalidRequest(
-            "inputs must be texts, token ids or vectors, was a mapping: "
-            "pass its input_ids, and attention_mask and token_type_ids by name"
-        )
-    if isinstance(inputs, bytes | bytearray):
-        raise InvalidRequest("inputs must be texts, token ids or vectors, was bytes: decode them first")
     if isinstance(inputs, list | tuple):
         if not inputs:
             raise InvalidRequest("inputs must hold at least one sequence, was empty")
         if all(isinstance(item, Integral) and not isinstance(item, bool) for item in inputs):
             return as_array("inputs", inputs)[None], InputForm.SINGLE
         return _as_list(inputs), InputForm.RAGGED
-    array = as_array("inputs", inputs)
+    array = as_array("inputs", inputs) if isinstance(inputs, np.ndarray) else _as_one_array(inputs)
     if _is_sequence(array):
         return array[None], InputForm.SINGLE
     if array.ndim and len(array) and _is_sequence(array[0]):
@@ -418,6 +414,18 @@ def _as_rows(inputs: Any) -> tuple[Rows, InputForm]:
     raise InvalidRequest(
         f"inputs must be floats [B, T, D] or [T, D], integers [B, T] or [T], or texts, was {described(array)}"
     )
+
+
+def _as_one_array(inputs: Any) -> NDArray[Any]:
+    """Convert inputs that are neither an array nor a list, such as a tensor of PyTorch."""
+    if isinstance(inputs, Mapping):
+        raise InvalidRequest(
+            "inputs must be texts, token ids or vectors, was a mapping: "
+            "pass its input_ids, and attention_mask and token_type_ids by name"
+        )
+    if isinstance(inputs, bytes | bytearray):
+        raise InvalidRequest("inputs must be texts, token ids or vectors, was bytes: decode them first")
+    return as_array("inputs", inputs)
 
 
 def _as_list(inputs: Sequence[Any]) -> list[NDArray[Any]]:

@@ -1,5 +1,7 @@
 """A cache of the metadata of a server's models."""
 
+from collections.abc import Hashable, Sequence
+from types import NoneType
 from typing import NoReturn
 
 from polyhead_client.arguments import check_version
@@ -7,8 +9,11 @@ from polyhead_client.calls import Operation, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from polyhead_client.models import ModelInfo, ServedModel, family_of
-from polyhead_client.selection import OutputOptions, cannot_be_had, gives
+from polyhead_client.request import RequestTemplate
+from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, cannot_be_had, gives
 from polyhead_proto import messages as pb
+
+_PLAIN = (bool, int, str, NoneType)
 
 
 class ModelCache:
@@ -18,6 +23,21 @@ class ModelCache:
         self._target = target
         self._models: dict[tuple[str, str], ModelInfo] = {}
         self._only_family: dict[str | None, str] = {}
+        self._templates: dict[Hashable, RequestTemplate] = {}
+
+    def template(self, asked: Sequence[object]) -> RequestTemplate | None:
+        """Return the template of earlier calls with these arguments, if there is one."""
+        try:
+            return self._templates.get(_typed(asked))
+        except TypeError:  # one is a list, say
+            return None
+
+    def remember(self, asked: Sequence[object], template: RequestTemplate) -> None:
+        """Keep a template, unless its arguments hold others, which may be equal and not valid."""
+        if all(isinstance(each, _PLAIN) for each in asked):
+            if len(self._templates) >= MOST_SELECTIONS:
+                self._templates.clear()
+            self._templates[_typed(asked)] = template
 
     def model(self, name: str | None, version: int | str | None, deadline: Deadline) -> Operation[ModelInfo]:
         """Return a model's metadata; without a name, that of the only family."""
@@ -110,8 +130,14 @@ class ModelCache:
     def forget(self, name: str) -> None:
         """Drop a model and the others of its family, which may have changed, from the cache."""
         self._only_family.clear()
+        self._templates.clear()
         for key in [key for key in self._models if family_of(key[0]) == family_of(name)]:
             self._models.pop(key, None)
+
+
+def _typed(asked: Sequence[object]) -> Hashable:
+    """Return arguments as a key: 1 equals True, but is no flag."""
+    return (*asked, *map(type, asked))
 
 
 def _raise_none_ready(target: str, listed: list[ServedModel]) -> NoReturn:

@@ -171,8 +171,6 @@ class Operations:
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
         deadline = self._deadline(timeout)
-        wanted_version = check_version(version)
-        check_flag("truncate", truncate)
         if progress is not None and not callable(progress):
             raise InvalidRequest(f"progress must be a function of two numbers, or None, was {progress!r}")
         batch = prepare(
@@ -186,34 +184,40 @@ class Operations:
             memory_lengths=memory_lengths,
             memory_mask=memory_mask,
         )
-        check_prompt_name(prompt_name, is_text=batch.kind == TEXT)
-        options = read_options(
-            text=batch.kind == TEXT,
-            output=output,
-            pooled=pooled,
-            logits=logits,
-            tokens=tokens,
-            attention=read_layers("attention", attention),
-            cross_attention=read_layers("cross_attention", cross_attention),
-            weighted=weighted,
-            value_norms=value_norms,
-            scores=scores,
-            rollout=rollout,
-            mixed=head_mix is not None,
-            top=check_count("top", top),
-            thumbnails=thumbnails,
-            layers=read_indices("layers", layers),
-            heads=read_indices("heads", heads),
-            queries=read_indices("queries", queries),
-            dtype=dtype,
-        )
-        name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
-        info = yield from self._models.model(name, version, deadline)
-        if options.roles:
-            info = yield from self._models.with_outputs(info, options, version, deadline)
-        _check_inputs(info, batch)
-        template = template_of(info, options, wanted_version, truncate, prompt_name)
-        requested = template.requested
+        chosen: dict[str, Any] = {
+            "text": batch.kind == TEXT,
+            "output": output,
+            "pooled": pooled,
+            "logits": logits,
+            "tokens": tokens,
+            "attention": attention,
+            "cross_attention": cross_attention,
+            "weighted": weighted,
+            "value_norms": value_norms,
+            "scores": scores,
+            "rollout": rollout,
+            "mixed": head_mix is not None,
+            "top": top,
+            "thumbnails": thumbnails,
+            "layers": layers,
+            "heads": heads,
+            "queries": queries,
+            "dtype": dtype,
+        }
+        asked = (batch.kind, model, version, prompt_name, truncate, *chosen.values())
+        if (template := self._models.template(asked)) is None:
+            template = yield from self._template(
+                batch,
+                chosen,
+                deadline,
+                model=model,
+                version=version,
+                prompt_name=prompt_name,
+                truncate=truncate,
+            )
+            self._models.remember(asked, template)
+        _check_inputs(template.info, batch)
+        info, requested = template.info, template.requested
         if requested.rows and requested.queries is not None:
             batch = batch.with_fields(rows_field(requested.queries, batch))
         for field, value in ((HEAD_MIX, head_mix), (HEAD_MASK, head_mask)):
@@ -226,13 +230,46 @@ class Operations:
         try:
             results = yield from _encode_batch(template, batch, deadline, send, progress)
         except (NotFound, InvalidRequest) as error:
-            self._models.forget(name)
+            self._models.forget(model or info.name)
             if requested.rows and str(error).startswith(ROWS):  # the caller knows them as queries
                 error.args = (str(error).replace(ROWS, "queries", 1),)
             raise
         if results.version not in info.versions:
-            self._models.forget(name)
+            self._models.forget(model or info.name)
         return results.encoding(requested, batch.form, time.perf_counter_ns() - started_ns)
+
+    def _template(
+        self,
+        batch: Batch,
+        chosen: dict[str, Any],
+        deadline: Deadline,
+        *,
+        model: str | None,
+        version: int | str | None,
+        prompt_name: str | None,
+        truncate: bool,
+    ) -> Operation[RequestTemplate]:
+        """Return the template of requests with these arguments of `encode`; `chosen` are those of outputs."""
+        wanted_version = check_version(version)
+        check_flag("truncate", truncate)
+        check_prompt_name(prompt_name, is_text=batch.kind == TEXT)
+        read: dict[str, Callable[[str, Any], Any]] = {
+            "attention": read_layers,
+            "cross_attention": read_layers,
+            "top": check_count,
+            "layers": read_indices,
+            "heads": read_indices,
+            "queries": read_indices,
+        }
+        options = read_options(
+            **chosen | {each: function(each, chosen[each]) for each, function in read.items()}
+        )
+        name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
+        info = yield from self._models.model(name, version, deadline)
+        if options.roles:
+            info = yield from self._models.with_outputs(info, options, version, deadline)
+        _check_inputs(info, batch)
+        return template_of(info, options, wanted_version, truncate, prompt_name)
 
     def model(
         self, name: str | None = None, *, version: int | str | None = None, timeout: Timeout = ...
@@ -448,13 +485,13 @@ def _request_in_parts(
 
 
 def _check_inputs(info: ModelInfo, batch: Batch) -> None:
-    spelled = {
-        TEXT: "texts",
-        INPUT_IDS: "token ids (integers)",
-        X: "vectors (floats)",
-        QUERY: "vectors (floats) with memory",
-    }
     if batch.kind not in info.inputs:
+        spelled = {
+            TEXT: "texts",
+            INPUT_IDS: "token ids (integers)",
+            X: "vectors (floats)",
+            QUERY: "vectors (floats) with memory",
+        }
         taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
         raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")
     for field in batch.fields[1:]:

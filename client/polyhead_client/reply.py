@@ -184,11 +184,16 @@ class Unpadder:
         # Keep the caller's padding; remove that of the client or the server.
         self._cuts = lengths if batch.form is InputForm.RAGGED or batch.tokens is None else None
         self._memory_cuts = batch.memory_lengths
+        self._cuts_nothing = self._cuts is None and self._memory_cuts is None
 
     def output(self, array: NDArray[Any], output: SelectedOutput) -> Arrays:
         """Trim an output to the lengths of each sequence, and of its memory."""
+        if self._form is InputForm.ARRAY:
+            return array
+        if self._form is InputForm.SINGLE and self._cuts_nothing:
+            return array[0]
         axes, memory_axes = output.token_axes, output.memory_axes
-        if self._form is InputForm.ARRAY or (self._form is InputForm.RAGGED and not axes + memory_axes):
+        if self._form is InputForm.RAGGED and not axes + memory_axes:
             return array
         items = list(array)
         for cut_axes, cuts in ((axes, self._cuts), (memory_axes, self._memory_cuts)):

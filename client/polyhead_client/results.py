@@ -3,7 +3,7 @@
 Shape letters: B batch, T tokens, H heads, L layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,24 +13,31 @@ from numpy.typing import NDArray
 from polyhead_client.encoding import Arrays, Encoding, Timings
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.padding import InputForm
-from polyhead_client.selection import RequestedOutputs
+from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
     HEAD_SCORES,
+    LENGTHS,
     LOGITS,
     MIXED,
     OUTPUT,
     POOLED,
     ROLLOUT,
     THUMBNAILS,
+    TOKENS,
     TOP_KEYS,
     TOP_WEIGHTS,
     VALUE_NORMS,
     WEIGHTED_SCORES,
 )
+
+_PLAIN = frozenset({OUTPUT, POOLED, LOGITS, TOKENS, LENGTHS})
+"""The roles of outputs that are not about attention, heads or layers."""
+
+_NO_DETAILS: Mapping[str, Any] = MappingProxyType({"attention": None})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -59,10 +66,32 @@ class Results:
         """
         single = form is InputForm.SINGLE
         by_role = requested.by_role
+        heads = requested.heads or tuple(range(self.heads)) or None
+        return Encoding(
+            model=self.model,
+            version=self.version,
+            output=self._first(by_role.get(OUTPUT)),
+            pooled=self._first(by_role.get(POOLED)),
+            logits=self._first(by_role.get(LOGITS)),
+            labels=requested.labels,
+            heads=heads,
+            queries=requested.queries,
+            tokens=self.tokens,
+            lengths=int(self.lengths[0]) if single else self.lengths,
+            timings=Timings(total_ns=total_ns, **self.timings),
+            kept_heads=requested.kept_heads,
+            **(_NO_DETAILS if by_role.keys() <= _PLAIN else self._details(requested, heads or (), single)),
+        )
+
+    def _first(self, outputs: Sequence[SelectedOutput] | None) -> Any:
+        """Return the first output of a role; None if there is none."""
+        return self.arrays.get(outputs[0].name) if outputs else None
+
+    def _details(self, requested: RequestedOutputs, heads: tuple[int, ...], single: bool) -> dict[str, Any]:
+        """Return what an `Encoding` has of attention, heads and layers."""
+        by_role = requested.by_role
 
         def of_layers(*roles: str) -> Mapping[int, Arrays] | None:
-            if by_role.keys().isdisjoint(roles):
-                return None
             by_layer = {
                 layer: _of_layer(self.arrays[output.name], output.layer_axis, index, single)
                 for role in roles
@@ -79,36 +108,23 @@ class Results:
                 values=self.arrays[outputs[0].name],
                 names=outputs[0].labels,
                 layers=tuple(outputs[0].layers),
-                heads=heads or (),
+                heads=heads,
                 weighted=weighted,
             )
 
-        heads = requested.heads or tuple(range(self.heads)) or None
-        # The first output of each role.
-        found = {role: self.arrays.get(outputs[0].name) for role, outputs in by_role.items()}
-        keys = found.get(TOP_KEYS)
-        return Encoding(
-            model=self.model,
-            version=self.version,
-            output=found.get(OUTPUT),
-            pooled=found.get(POOLED),
-            logits=found.get(LOGITS),
-            labels=requested.labels,
-            attention=of_layers(ATTENTION, ATTENTION_ROWS),
-            cross_attention=of_layers(CROSS_ATTENTION, CROSS_ATTENTION_ROWS),
-            heads=heads,
-            queries=requested.queries,
-            tokens=self.tokens,
-            lengths=int(self.lengths[0]) if single else self.lengths,
-            timings=Timings(total_ns=total_ns, **self.timings),
-            kept_heads=requested.kept_heads,
-            value_norms=of_layers(VALUE_NORMS),
-            scores=scores(HEAD_SCORES, scores(WEIGHTED_SCORES)),
-            rollout=found.get(ROLLOUT),
-            mixed=found.get(MIXED),
-            top=None if keys is None else TopKeys(keys=keys, weights=found.get(TOP_WEIGHTS)),
-            thumbnails=found.get(THUMBNAILS),
-        )
+        keys = self._first(by_role.get(TOP_KEYS))
+        return {
+            "attention": of_layers(ATTENTION, ATTENTION_ROWS),
+            "cross_attention": of_layers(CROSS_ATTENTION, CROSS_ATTENTION_ROWS),
+            "value_norms": of_layers(VALUE_NORMS),
+            "scores": scores(HEAD_SCORES, scores(WEIGHTED_SCORES)),
+            "rollout": self._first(by_role.get(ROLLOUT)),
+            "mixed": self._first(by_role.get(MIXED)),
+            "top": None
+            if keys is None
+            else TopKeys(keys=keys, weights=self._first(by_role.get(TOP_WEIGHTS))),
+            "thumbnails": self._first(by_role.get(THUMBNAILS)),
+        }
 
 
 def _of_layer(arrays: Arrays, axis: int | None, index: int, single: bool) -> Arrays:

@@ -6,18 +6,23 @@ return, or explicit in the layers whose weights a kind needs.
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from onnxscript import opset20
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
 from polyhead_model import Encoder, EncoderConfig, masks
+
+op: Any = opset20
 
 OPSET = 20
 """The exporter's default. From 23 on, it writes ONNX `Attention`, which needs an expanded mask."""
@@ -69,17 +74,14 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
             # Sizes that no other input has: the graph must not read T or S from what may have size 1.
             batch, queries, keys = inputs[spec.name].shape
             inputs[spec.name] = torch.ones(batch, queries + 2, keys + 4, dtype=torch.bool)
-    with _quiet_exporter(), _interruptible(), torch.no_grad():
-        program = torch.onnx.export(
-            _TracedEncoder(encoder, kind).eval(),
-            kwargs={"inputs": inputs},
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=[spec.name for spec in inputs_of(config, kind)],
-            output_names=[spec.name for spec in outputs_of(config, kind)],
-            dynamic_shapes={"inputs": _dynamic_shapes(config, kind)},
-            verbose=False,
-        )
+    with _quiet_exporter(), torch.no_grad():
+        try:
+            with _interruptible(), _traced_once():
+                program = _export(encoder, kind, inputs)
+        except (torch.onnx.OnnxExporterError, AttributeError):
+            # Another version of torch may not have the cache, or record other operators.
+            with _interruptible():
+                program = _export(encoder, kind, inputs)
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program")
     model = program.model
@@ -88,6 +90,21 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
     model.producer_name = "polyhead"
     _declare_signature(model, config, kind)
     return model
+
+
+def _export(encoder: Encoder, kind: GraphKind, inputs: dict[str, Tensor]) -> torch.onnx.ONNXProgram | None:
+    config = encoder.config
+    return torch.onnx.export(
+        _TracedEncoder(encoder, kind).eval(),
+        kwargs={"inputs": inputs},
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[spec.name for spec in inputs_of(config, kind)],
+        output_names=[spec.name for spec in outputs_of(config, kind)],
+        dynamic_shapes={"inputs": _dynamic_shapes(config, kind)},
+        custom_translation_table=_TRANSLATIONS,
+        verbose=False,
+    )
 
 
 def _at_full_size(
@@ -127,6 +144,53 @@ def _declare_signature(model: ir.Model, config: EncoderConfig, kind: GraphKind) 
         if spec.broadcasts:
             letters = (letters[0], *(f"{letter}_or_1" for letter in letters[1:]))
         value.shape = ir.Shape([sizes.get(letter, letter) for letter in letters])
+
+
+def _cast(value: Any, dtype: int, *_: object) -> Any:
+    return op.Identity(value) if value.dtype == dtype else op.Cast(value, to=dtype)
+
+
+def _flatten(value: Any, first: int = 0, last: int = -1) -> Any:
+    sizes = op.Constant(value_ints=[0] * first + [-1])  # 0 = as it is
+    if last in {-1, len(value.shape) - 1}:
+        return op.Reshape(value, sizes)
+    return op.Reshape(value, op.Concat(sizes, op.Shape(value, start=last + 1), axis=0))
+
+
+def _move(value: Any, source: int, target: int) -> Any:
+    axes = list(range(len(value.shape)))
+    axes.insert(target, axes.pop(source))
+    return op.Transpose(value, perm=axes)
+
+
+_TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.__and__.Tensor: op.And,
+    torch.ops.aten.detach_.default: op.Identity,
+    torch.ops.aten.flatten.using_ints: _flatten,
+    torch.ops.aten.item.default: op.Identity,
+    torch.ops.aten.movedim.int: _move,
+    torch.ops.aten.numpy_T.default: op.Transpose,
+    torch.ops.aten.rsub.Scalar: lambda value, other: op.Sub(other, value),
+    torch.ops.aten.to.device: lambda value, _device, dtype: _cast(value, dtype),
+    torch.ops.aten.to.dtype: _cast,
+}
+"""What the exporter translates only once it is decomposed, or with more operators."""
+
+
+@contextmanager
+def _traced_once() -> Iterator[None]:
+    """Halve the exporter's time.
+
+    To decompose operators it would trace the whole graph again. A cache of what operators return takes longer
+    to fill, where sizes are dynamic, than it saves.
+    """
+    decompose = ExportedProgram.run_decompositions
+    ExportedProgram.run_decompositions = lambda program, *_, **__: program  # type: ignore[method-assign]
+    try:
+        with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+            yield
+    finally:
+        ExportedProgram.run_decompositions = decompose  # type: ignore[method-assign]
 
 
 @contextmanager

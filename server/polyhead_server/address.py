@@ -9,6 +9,8 @@ from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.settings import Settings
 
+_BACKLOG = 128
+
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
     """Bind a port and return its number.
@@ -40,6 +42,32 @@ def _why(host: str, port: int) -> str:
     except (OSError, ValueError) as error:
         return explain(error)
     return "gRPC could not bind it"
+
+
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """Return a socket that listens.
+
+    Args:
+        host: The address.
+        port: The port; 0 lets the system choose.
+        reuse_port: Share the port with other processes.
+
+    Raises:
+        OSError: The port is taken, or the address is not this machine's.
+        ValueError: The host cannot be the name of one.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
@@ -96,14 +124,16 @@ def is_loopback(host: str) -> bool:
 
 def warn_if_exposed(settings: Settings) -> None:
     """Warn about a server that other machines can reach without TLS or a token."""
-    if settings.metrics_port != "off" and not is_loopback(settings.metrics_host):
-        LOGGER.warning(
-            "metrics on %s, beyond this machine, have neither TLS nor a token, so everybody may read "
-            "them: keep that port on a private network (--metrics-host)",
-            settings.metrics_host,
-        )
-    if is_loopback(settings.host):
-        return
+    exposed = [] if is_loopback(settings.host) else [settings.host]
+    if settings.http_port != "off" and not is_loopback(settings.http_host):
+        if settings.http:
+            exposed += [settings.http_host] if settings.http_host not in exposed else []
+        else:
+            LOGGER.warning(
+                "metrics on %s, beyond this machine, have neither TLS nor a token, so everybody may read "
+                "them: keep that port on a private network (--http-host)",
+                settings.http_host,
+            )
     missing = []
     if settings.tls_cert is None:
         missing.append("TLS (--tls-cert, --tls-key), so what is sent can be read on the way")
@@ -111,5 +141,6 @@ def warn_if_exposed(settings: Settings) -> None:
         missing.append(
             "a token (--token-file) or client certificates (--tls-client-ca), so everybody may call"
         )
-    for one in missing:
-        LOGGER.warning("listening on %s, beyond this machine, without %s", settings.host, one)
+    for host in exposed:
+        for one in missing:
+            LOGGER.warning("listening on %s, beyond this machine, without %s", host, one)

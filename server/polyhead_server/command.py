@@ -1,5 +1,6 @@
 """`polyhead serve`: settings from flags, the environment and a file; then the server."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -67,7 +68,10 @@ def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config
 
 def _serve_on_ray(settings: Settings) -> int:
     from polyhead_server.errors import StartError
+    from polyhead_server.ray import ENVIRONMENT
 
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         from polyhead_server.ray.local import run
     except ModuleNotFoundError as error:

@@ -12,8 +12,9 @@ from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
+from polyhead_server.http.remote import RemoteRuntime
+from polyhead_server.http.server import announce, serve_http
 from polyhead_server.observability.logs import LOGGER, flush
-from polyhead_server.observability.metrics import serve_metrics
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
@@ -32,12 +33,17 @@ class WorkerContext:
 
     counters: SharedCounters
     """Where all workers count."""
-    replacement: bool
-    """It replaces a worker that has ended, and listens when it has loaded: the others answer meanwhile."""
+    restarts: int
+    """How often the worker has been replaced."""
     lifeline: int
     """A file that becomes readable when the supervisor ends."""
     on_ready: Callable[[], None]
     """Called when every model is loaded or has failed."""
+
+    @property
+    def replacement(self) -> bool:
+        """Whether it replaces a worker, and listens when it has loaded: the others answer meanwhile."""
+        return self.restarts > 0
 
 
 async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
@@ -59,8 +65,6 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         if worker is None:
             server, _ = await create_server(settings)
             warn_if_exposed(settings)
-            counters = server.runtime.registry.counters
-            stack.enter_context(serve_metrics(settings, counters, {0: os.getpid()}))
         else:
             server, _ = await create_server(
                 settings,
@@ -70,12 +74,26 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             )
             loop.add_reader(worker.lifeline, _supervisor_ended, loop, worker.lifeline, stopped)
             stack.callback(loop.remove_reader, worker.lifeline)
+        counters = server.runtime.registry.counters
+        counters.start(0 if worker is None else worker.restarts)
+        remote = RemoteRuntime(server.runtime, loop) if settings.http else None
+        http = serve_http(settings, counters, remote, server.request_log, reuse_port=worker is not None)
+        if worker is None:
+            announce(settings, stack.enter_context(http))
+        elif not worker.replacement:
+            stack.enter_context(http)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, stopped, number)
         trimming = asyncio.ensure_future(keep_trim())
         stack.callback(trimming.cancel)
         await server.start()
-        on_ready = None if worker is None else worker.on_ready
+
+        def on_ready() -> None:
+            if worker is not None:
+                if worker.replacement:
+                    stack.enter_context(http)
+                worker.on_ready()
+
         await _run_until(server, stopped, on_ready)
         return await _end(server, settings.drain_seconds)
 
@@ -97,7 +115,7 @@ def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
     os._exit(code)
 
 
-async def _run_until(server: GrpcServer, stopped: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+async def _run_until(server: GrpcServer, stopped: asyncio.Event, on_ready: Callable[[], None]) -> None:
     """Wait until the server is to end: it was stopped, or its device is lost.
 
     Raises:
@@ -109,8 +127,7 @@ async def _run_until(server: GrpcServer, stopped: asyncio.Event, on_ready: Calla
         await asyncio.wait((loading, *ends), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
-            if on_ready is not None:
-                on_ready()
+            on_ready()
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     except StartError:
         await server.drain(0)

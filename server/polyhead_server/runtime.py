@@ -19,7 +19,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Limits, Scheduler, layout_of
+from polyhead_server.scheduling import Iterations, Limits, Scheduler, layout_of
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -83,7 +83,7 @@ class Runtime:
             policy=settings.versions,
             registry=self.registry,
             load=loader.load,
-            build=_Builder(settings, self.device, self.registry).build,
+            build=_Builder(settings, self.device, self.registry, Iterations()).build,
             retired=self._inference.forget,
             side_by_side=threads,
             families=families,
@@ -296,6 +296,7 @@ class _Builder:
     settings: Settings
     device: Device
     registry: Registry
+    iterations: Iterations
 
     def build(self, loaded: Loaded) -> Model:
         """Build a model that can answer requests."""
@@ -312,7 +313,7 @@ class _Builder:
             ),
             wide=loaded.wide,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
-            inline=self.device.host_threads,
+            iterations=self.iterations if self.device.host_threads else None,
             observer=statistics,
             on_broken=lambda: self.registry.fail(
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"

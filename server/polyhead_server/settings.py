@@ -83,7 +83,13 @@ def _check_device(_type: object, device: str) -> None:
     check_device(device)
 
 
-def _check_metrics_port(_type: object, port: int | str) -> None:
+def _check_origins(_type: object, origins: Sequence[str]) -> None:
+    for origin in origins:
+        if re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin) is None:
+            raise ValueError(f"an origin must be such as https://example.org:8080, was {origin!r}")
+
+
+def _check_http_port(_type: object, port: int | str) -> None:
     if isinstance(port, int) and not 0 <= port <= _LARGEST_PORT:
         raise ValueError(f"a port must be from 0 to {_LARGEST_PORT}")
 
@@ -98,6 +104,7 @@ _AtLeastZero = Parameter(validator=Number(gte=0))
 _Positive = Parameter(validator=Number(gt=0))
 _Security = Parameter(group="Security")
 _Observability = Parameter(group="Observability")
+_Http = Parameter(group="HTTP")
 _Size = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=1))
 _SizeOrZero = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=0))
 _MessageSize = Parameter(
@@ -208,14 +215,26 @@ class Settings:
     log_format: Annotated[Literal["text", "json"], _Observability] = "text"
     """Log lines of text, or JSON objects."""
 
-    metrics_host: Annotated[str, _Observability] = "127.0.0.1"
-    """Address for Prometheus metrics and HTTP probes."""
+    # ---- HTTP -------------------------------------------------------------------------------------
 
-    metrics_port: Annotated[
-        int | Literal["auto", "off"], Parameter(group="Observability", validator=_check_metrics_port)
+    http: Annotated[bool, Parameter(negative=(), group="HTTP")] = False
+    """Answer inference over HTTP, too, on the port of metrics and probes: the Open Inference Protocol and
+    embeddings. docs/http.md describes both."""
+
+    http_host: Annotated[str, _Http] = "127.0.0.1"
+    """Address for HTTP: Prometheus metrics, probes, and inference with --http."""
+
+    http_port: Annotated[
+        int | Literal["auto", "off"], Parameter(group="HTTP", validator=_check_http_port)
     ] = "auto"
-    """Port for Prometheus metrics and HTTP probes. 0 takes a free one. auto takes 8002, or serves none when
-    that is taken. off serves none."""
+    """Port for HTTP. 0 takes a free one. auto takes 8002, or none when that is taken and --http is not given.
+    off serves no HTTP."""
+
+    http_origin: Annotated[
+        tuple[str, ...], Parameter(group="HTTP", negative=(), show_default=False, validator=_check_origins)
+    ] = ()
+    """Web origin whose pages may call over HTTP, such as https://example.org. May be given several times.
+    Requests of other pages are rejected."""
 
     # ---- Security ---------------------------------------------------------------------------------
 

@@ -63,8 +63,6 @@ def test_the_page_has_a_row_for_each_setup() -> None:
     text = page([compared(PLAIN, sample(100)), compared(name, sample(90, 12))], result)
 
     assert text.count(f"| **{PLAIN}** | 100 |  | 10 |  | 4.0 |") == len(IN_FLIGHT)
-    assert text.count(f"| {name} | 90 | 0.90 (0.90–0.90) | 12 | 1.20 (1.20–1.20) | 4.0 |") == len(
-        IN_FLIGHT
-    )
+    assert text.count(f"| {name} | 90 | 0.90 (0.90–0.90) | 12 | 1.20 (1.20–1.20) | 4.0 |") == len(IN_FLIGHT)
     assert f"| {name} | 3 | 0.10 | 1,000 |" in text
     assert text.count(f"| {name} | 1.00 |  | 2.00 | 12.50 |  | 15.50 |") == 2

@@ -107,7 +107,7 @@ def test_one_of_three_is_killed_and_comes_back_under_load(words: Path) -> None:
 
     def start() -> ServerProcess:
         return ServerProcess(
-            "--models", str(words), "--port", str(port), "--device", "cpu", "--metrics-port", "off"
+            "--models", str(words), "--port", str(port), "--device", "cpu", "--http-port", "off"
         )
 
     with serving(quick_settings(words)) as first, serving(quick_settings(words)) as second:

@@ -17,8 +17,9 @@ def told(repository: Path) -> Iterator[dict[str, set[str]]]:
         one.server.runtime.lifecycle.draining.set()
         with pytest.raises(UnavailableError), one.server.runtime.lifecycle.accept():
             pass  # so that there is a drop
+        one.server.runtime.registry.counters.start()
         samples: dict[str, set[str]] = {}
-        for family in Metrics(one.server.runtime.registry.counters, {0: 1}).collect():
+        for family in Metrics(one.server.runtime.registry.counters).collect():
             for sample in family.samples:
                 samples.setdefault(sample.name, {f"type={family.type}"}).update(sample.labels)
         yield samples

@@ -17,7 +17,7 @@ from tests.deploy.compose_file import ROOT
 
 PORTS = (
     "POLYHEAD_PORT",
-    "POLYHEAD_METRICS_PORT",
+    "POLYHEAD_HTTP_PORT",
     "PROMETHEUS_PORT",
     "GRAFANA_PORT",
     "LOCUST_PORT",
@@ -108,6 +108,11 @@ class Stack:
     def address(self) -> str:
         """The server's, on this machine."""
         return f"127.0.0.1:{self.ports['POLYHEAD_PORT']}"
+
+    @property
+    def http_address(self) -> str:
+        """The same for HTTP."""
+        return f"127.0.0.1:{self.ports['POLYHEAD_HTTP_PORT']}"
 
     def container(self, service: str) -> dict[str, Any]:
         """What the engine says about a service's only container."""

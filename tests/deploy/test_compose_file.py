@@ -14,10 +14,10 @@ SERVERS = ("server", "server-gpu")
 OURS = (*SERVERS, "export", "locust", "locust-worker", "explorer")
 
 FIXED = {
-    *("models", "host", "port", "metrics_host", "metrics_port", "device"),
+    *("models", "host", "port", "http", "http_host", "http_port", "device"),
     *("tls_cert", "tls_key", "tls_client_ca", "token_file", "management_token_file"),
 }
-"""Settings that the image or the compose file has to make: addresses, paths, the device."""
+"""Settings that the image or the compose file has to make: addresses, protocols, paths, the device."""
 
 
 @pytest.mark.parametrize("name", services())
@@ -45,8 +45,8 @@ def test_ports_are_on_loopback_and_differ(name: str) -> None:
 @pytest.mark.parametrize(
     ("variable", "opened"),
     [
-        ("POLYHEAD_BIND", {"8001", "8011"}),
-        ("POLYHEAD_INTERNAL_BIND", {"8002", "8012", "8003", "8089", "9090", "3000"}),
+        ("POLYHEAD_BIND", {"8001", "8002", "8011", "8012"}),
+        ("POLYHEAD_INTERNAL_BIND", {"8003", "8089", "9090", "3000"}),
     ],
 )
 def test_what_asks_for_no_token_is_opened_on_its_own(variable: str, opened: set[str]) -> None:
@@ -135,12 +135,12 @@ def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
         "POLYHEAD_TLS_CLIENT_CA": ["--tls-client-ca"],
     }
     for name in SERVERS:
-        assert shlex.split(services()[name]["command"]) == ["--models", "/models"]
+        assert shlex.split(services()[name]["command"]) == ["--models", "/models", "--http"]
         assert "--tls-cert" not in services()[name]["healthcheck"]["test"][1]
     for variable, expected in flags.items():
         command = shlex.split(services({variable: "./some-file"})["server"]["command"])
-        assert [word for word in command if word.startswith("--")] == ["--models", *expected]
-        for path in command[3::2]:
+        assert [word for word in command if word.startswith("--")] == ["--models", "--http", *expected]
+        for path in command[4::2]:
             assert path.removeprefix("/run/secrets/") in services()["server"]["secrets"]
     for secret in read()["secrets"].values():
         assert (ROOT / secret["file"]).read_bytes() == b""

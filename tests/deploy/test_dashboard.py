@@ -88,6 +88,37 @@ def test_panels_do_not_overlap_and_have_names_of_their_own() -> None:
         assert len({panel[key] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        ([], {}),
+        (["TLS_CERT"], {"server_name": "server", "ca_file": "server_ca"}),
+        (
+            ["TLS_CERT", "TLS_CLIENT_CA"],
+            {
+                "server_name": "server",
+                "ca_file": "server_ca",
+                "cert_file": "health_cert",
+                "key_file": "health_key",
+            },
+        ),
+    ],
+)
+def test_prometheus_is_let_in_with_the_secrets_of_the_stack(given: list[str], more: dict[str, str]) -> None:
+    prometheus = services({f"POLYHEAD_{name}": "./a-file" for name in given})["prometheus"]
+    path = prometheus["command"][0].removeprefix("--config.file=/etc/")
+    config, plain = load(path), load("prometheus/prometheus.yml")
+    (job,) = config["scrape_configs"]
+
+    secrets = {key: value.removeprefix("/run/secrets/") for key, value in job.pop("tls_config", {}).items()}
+    assert secrets == more
+    assert job.pop("scheme", "http") == ("https" if given else "http")
+    files = {value for key, value in secrets.items() if key.endswith("_file")}
+    assert files | {"token"} <= set(prometheus["secrets"])
+    assert job["authorization"] == {"credentials_file": "/run/secrets/token"}
+    assert config == plain, "they differ in nothing else"
+
+
 def test_the_stack_is_wired_together() -> None:
     (source,) = load("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     (provider,) = load("grafana/provisioning/dashboards/polyhead.yml")["providers"]

@@ -103,7 +103,7 @@ def test_servers_have_a_health_check() -> None:
     ("target", "variable"),
     [
         ("server", "POLYHEAD_SERVE_HOST"),
-        ("server", "POLYHEAD_SERVE_METRICS_HOST"),
+        ("server", "POLYHEAD_SERVE_HTTP_HOST"),
         ("load", "LOCUST_WEB_HOST"),
         ("explorer", "POLYHEAD_EXPLORE_HOST"),
     ],

@@ -23,7 +23,7 @@ from tests.servers import InThread, quick_settings, serving
 
 from polyhead_server import Settings
 from polyhead_server.command import app
-from polyhead_server.observability.metrics import DEFAULT_PORT, serve_metrics
+from polyhead_server.http.server import DEFAULT_PORT, serve_http
 from polyhead_server.repository.manifest import FORMAT
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
@@ -177,7 +177,7 @@ def test_arguments_are_flags_of_the_server(target: str) -> None:
     served = settings(target)
     mounts = {mount["mountPath"]: mount for mount in server(target)["volumeMounts"]}
 
-    assert served.metrics_port == DEFAULT_PORT
+    assert served.http_port == DEFAULT_PORT
     assert "/tmp" in mounts, "the only place that it writes to"
     if target == "kserve":
         # Where KServe puts the storage URI.
@@ -191,16 +191,16 @@ def test_arguments_are_flags_of_the_server(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_ports_are_those_of_the_server(target: str) -> None:
     served, container = settings(target), server(target)
-    ports = {"grpc": served.port, "metrics": served.metrics_port}
+    ports = {"grpc": served.port, "http": served.http_port}
 
     for name in ("startupProbe", "readinessProbe"):
         assert container[name]["grpc"]["port"] == served.port
-    assert container["livenessProbe"]["httpGet"]["port"] == served.metrics_port
+    assert container["livenessProbe"]["httpGet"]["port"] == served.http_port
     if target == "kserve":
         # One port, whose name makes KServe route HTTP/2 to it.
         assert container["ports"] == [{"name": "grpc", "containerPort": served.port, "protocol": "TCP"}]
         annotations = of_kind(target, "ServingRuntime")["spec"]["annotations"]
-        assert annotations["prometheus.kserve.io/port"] == str(served.metrics_port)
+        assert annotations["prometheus.kserve.io/port"] == str(served.http_port)
         return
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
     service = of_kind(target, "Service")["spec"]
@@ -211,7 +211,16 @@ def test_ports_are_those_of_the_server(target: str) -> None:
     ]
     assert allowed == list(ports)
     annotations = of_kind(target, "Deployment")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(served.metrics_port)
+    assert annotations["prometheus.io/port"] == str(served.http_port)
+
+
+def test_http_is_for_inference_where_its_component_is() -> None:
+    for target in PLAIN:
+        rules = of_kind(target, "NetworkPolicy")["spec"]["ingress"]
+        (callers,) = (rule["from"] for rule in rules if rule["ports"] == [{"port": "http"}])
+        assert callers[0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+        assert callers[1:] == [{"podSelector": {}}] * settings(target).http
+    assert [target for target in TARGETS if settings(target).http] == ["overlays/try"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -239,7 +248,7 @@ def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
             request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    with serve_metrics(Settings(models=served.models, metrics_port=0), counters, {}) as port:
+    with serve_http(Settings(models=served.models, http_port=0), counters) as port:
         url = f"http://127.0.0.1:{port}{container['livenessProbe']['httpGet']['path']}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             assert answer.status == 200
@@ -379,9 +388,9 @@ def test_kserve_finds_the_runtime_and_one_protocol() -> None:
 
 def test_kserve_is_given_the_same_server() -> None:
     """Its objects cannot be made from the base, and shall not fall behind it."""
-    here, there = server("kserve"), server("overlays/try")
+    here, there = server("kserve"), server("overlays/cpu")
     for key in ("image", "resources", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle"):
         assert here[key] == there[key], key
     assert here["args"][1:] == there["args"][1:]
     ends = "terminationGracePeriodSeconds"
-    assert pod("kserve")[ends] == pod("overlays/try")[ends]
+    assert pod("kserve")[ends] == pod("overlays/cpu")[ends]

@@ -212,6 +212,21 @@ print(client.infer("teaching-h4.attention", [x]).as_numpy("attention.0").shape)
     assert run(TRITON_PYTHON, "-c", script) == "(2, 384)\n(1, 4, 3, 3)\n"
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_calls_it_from_outside(stack: Stack) -> None:
+    def curl(path: str, document: Any) -> Any:
+        words = ("--fail-with-body", "--silent", "--show-error", "--json", json.dumps(document))
+        return json.loads(run("curl", *words, f"http://{stack.http_address}{path}"))
+
+    text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": TEXTS[:1]}
+    weights = {"name": "attention.5", "parameters": {"heads": "3"}}
+
+    reply = curl("/v1/embeddings", {"model": "minilm", "input": TEXTS})
+    assert [len(one["embedding"]) for one in reply["data"]] == [384] * len(TEXTS)
+    reply = curl("/v2/models/minilm.attention/infer", {"inputs": [text], "outputs": [weights]})
+    assert reply["outputs"][0]["shape"][:2] == [1, 1]
+
+
 def test_locust_without_its_web_interface(stack: Stack, report: Report) -> None:
     requests = _load(stack, seconds=10)
 
@@ -415,9 +430,14 @@ def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
         assert _load(stack, seconds=5, settings=settings) > 0
         with pytest.raises(AssertionError, match=r"ended with 2:[\s\S]*(?i:token|bearer)"):
             _load(stack, seconds=5, settings=settings | {"POLYHEAD_TOKEN_FILE": str(files["wrong"])})
+        up, now = 'up{job="polyhead"}', time.time()
+        stack("up", "--detach", "--no-deps", "prometheus", settings=settings)
+        stack.until_healthy("prometheus")
+        _until(lambda: stack.ask(f"{up} == 1 and timestamp({up}) > {now}"))
     finally:
-        stack("up", "--detach", "--no-deps", "server")
-        stack.until_healthy()
+        stack("up", "--detach", "--no-deps", "server", "prometheus")
+        for service in ("server", "prometheus"):
+            stack.until_healthy(service)
 
 
 def test_a_full_disk_is_said_and_starts_nothing(images: None, tmp_path: Path) -> None:
@@ -458,8 +478,9 @@ def test_a_pod_runs_with_what_its_manifest_gives_it(images: None) -> None:
         with Client(published[startup["grpc"]["port"]], timeout=60) as client:
             client.wait_until_ready(timeout=startup["periodSeconds"] * startup["failureThreshold"])
             assert client.encode(TEXTS, model="minilm").pooled is not None
-        with urllib.request.urlopen(f"http://{published[live['port']]}{live['path']}", timeout=10) as reply:
-            assert reply.status == 200
+        for path in (live["path"], "/v2/models/minilm/ready"):
+            with urllib.request.urlopen(f"http://{published[live['port']]}{path}", timeout=10) as reply:
+                assert reply.status == 200
         run("docker", "stop", "--time", str(spec["terminationGracePeriodSeconds"]), name)
         (state,) = json.loads(run("docker", "inspect", name))
         assert state["State"]["ExitCode"] == 0

@@ -19,7 +19,7 @@ from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "_traced_once")
 
 MODERN = EncoderConfig(
     d_model=12,
@@ -80,6 +80,12 @@ def added_to_scores(graph: onnx.GraphProto) -> list[str]:
     """What each fused attention adds to its scores, by name."""
     nodes = [node for node in graph.node if node.op_type == "MultiHeadAttention"]
     return [node.input[5] if len(node.input) > 5 else "" for node in nodes]
+
+
+@pytest.fixture
+def _traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No export may need the decompositions, for which the exporter traces a graph again."""
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
 
 
 def test_every_kind_of_graph_of_a_modern_encoder(tmp_path: Path) -> None:

@@ -128,3 +128,12 @@ def test_what_a_family_cannot_have_is_refused(tmp_path: Path, options: Any, mess
         export_family(Encoder(CONFIG), "small", tmp_path, **options)
 
     assert not any(tmp_path.iterdir())
+
+
+def test_what_another_version_of_torch_records_is_decomposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyhead_export.graphs._TRANSLATIONS", {})
+    encoder = Encoder(EncoderConfig(d_model=8, heads=2, layers=1))
+
+    export_family(encoder, "other", tmp_path)  # which compares the graphs with PyTorch

@@ -1,13 +1,45 @@
-"""A server for clients that others wrote."""
+"""Servers for clients that others wrote."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import ServerProcess
 
+ROOT = Path(__file__).parents[2]
+OPENAI_PYTHON = Path(os.environ.get("POLYHEAD_OPENAI_PYTHON", ROOT / ".venv-openai" / "bin" / "python"))
+
+needs_openai = pytest.mark.skipif(
+    not OPENAI_PYTHON.exists(),
+    reason=f"no environment with openai at {OPENAI_PYTHON} (POLYHEAD_OPENAI_PYTHON names another)",
+)
+
 TOKEN = "a-token-for-management"
+
+X = np.random.default_rng(6).normal(size=(3, 6, 16)).astype(np.float32)
+LENGTHS = np.array([6, 2, 5], np.int32)
+TEXTS = ["the cat sat", "a small dog"]
+
+
+@pytest.fixture(scope="module")
+def locked(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverHttp]:
+    """A server that also answers over HTTP, and asks for the token."""
+    tokens = tmp_path_factory.mktemp("tokens") / "callers"
+    tokens.write_text(TOKEN)
+    with over_http(repository, token_file=tokens) as one:
+        yield one
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    """A file with arrays for a client that runs in another environment."""
+    path = tmp_path / "given.npz"
+    np.savez(path, x=X, lengths=LENGTHS, text=np.array(TEXTS))
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.interop.conftest import LENGTHS, TEXTS, TOKEN, X
+from tests.server.http.conftest import OverHttp
 
 from polyhead_client import Client
 
@@ -17,15 +19,10 @@ pytestmark = pytest.mark.skipif(
     reason=f"no environment with kserve at {ENVIRONMENT} (POLYHEAD_KSERVE_VENV names another)",
 )
 
-X = np.random.default_rng(6).normal(size=(3, 6, 16)).astype(np.float32)
-LENGTHS = np.array([6, 2, 5], np.int32)
-TEXTS = ["the cat sat", "a small dog"]
 
-
-def test_its_client_works_on_every_path(address: str, tmp_path: Path) -> None:
-    script = Path(__file__).with_name("kserve_calls.py")
-    given, got = tmp_path / "given.npz", tmp_path / "got.npz"
-    np.savez(given, x=X, lengths=LENGTHS, text=np.array(TEXTS))
+def test_its_clients_work_on_every_path(address: str, locked: OverHttp, given: Path, tmp_path: Path) -> None:
+    script, got = Path(__file__).with_name("kserve_calls.py"), tmp_path / "got.npz"
+    url = f"http://127.0.0.1:{locked.port}"
     with Client(address) as client:
         client.wait_until_ready("tiny.attention")
         client.wait_until_ready("tiny-tokens")
@@ -33,7 +30,7 @@ def test_its_client_works_on_every_path(address: str, tmp_path: Path) -> None:
         texts = client.encode(TEXTS, model="tiny-tokens")
 
     done = subprocess.run(
-        [ENVIRONMENT / "bin" / "python", script, address, given, got],
+        [ENVIRONMENT / "bin" / "python", script, address, url, TOKEN, given, got],
         check=False,
         capture_output=True,
         text=True,
@@ -44,8 +41,9 @@ def test_its_client_works_on_every_path(address: str, tmp_path: Path) -> None:
     assert vectors.attention is not None
     assert texts.pooled is not None
     with np.load(got) as arrays:
-        for name in ("raw", "typed"):
+        for name in ("raw", "typed", "rest raw", "rest typed"):
             np.testing.assert_allclose(arrays[name], vectors.output, atol=1e-5)
-        np.testing.assert_allclose(arrays["heads"], vectors.attention[1][:, [3, 0]], atol=1e-6)
-        for name in ("texts", "texts_as_a_column"):
+        for name in ("heads", "rest heads"):
+            np.testing.assert_allclose(arrays[name], vectors.attention[1][:, [3, 0]], atol=1e-6)
+        for name in ("texts", "texts_as_a_column", "rest texts", "rest texts_as_a_column"):
             np.testing.assert_allclose(arrays[name], texts.pooled, atol=1e-6)

@@ -4,8 +4,12 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.interop.conftest import TOKEN
+from tests.interop.conftest import LENGTHS, TEXTS, TOKEN, X
+from tests.server.http.conftest import OverHttp
+
+from polyhead_client import Client
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("POLYHEAD_TRITON_PYTHON", ROOT / ".venv-triton" / "bin" / "python"))
@@ -26,3 +30,40 @@ def test_every_call_works_whichever_client_is_imported_first(address: str, first
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "all calls worked\n"
+
+
+def test_every_call_works_over_http(locked: OverHttp, given: Path, tmp_path: Path) -> None:
+    script, got = Path(__file__).with_name("tritonclient_http_calls.py"), tmp_path / "got.npz"
+    with Client(locked.running.address, token=TOKEN) as client:
+        vectors = client.encode(X, lengths=LENGTHS, model="tiny", attention=True)
+        texts = client.encode(TEXTS, model="tiny-tokens")
+    assert vectors.attention is not None
+    assert texts.tokens is not None
+    weights = vectors.attention[1][:, [3, 0], 1:3]
+    padded = [[*row, *[""] * (max(map(len, texts.tokens)) - len(row))] for row in texts.tokens]
+    expected = {
+        "vectors": (vectors.output, 1e-5),
+        "encoded": (vectors.output, 1e-5),
+        "weights FP32": (weights, 1e-6),
+        "weights FP16": (weights, 1e-3),
+        "weights UINT8": (weights * 255, 0.51),
+        "pooled": (texts.pooled, 1e-6),
+    }
+
+    done = subprocess.run(
+        [PYTHON, script, f"127.0.0.1:{locked.port}", TOKEN, given, got],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    with np.load(got) as arrays:
+        for name, array in arrays.items():
+            if name.startswith("tokens"):
+                assert array.tolist() == padded
+                continue
+            (key,) = (key for key in expected if name.startswith(key))
+            np.testing.assert_allclose(array, expected[key][0], atol=expected[key][1], err_msg=name)
+        assert len(arrays) == 4 + 9 + 6 + 4 + 8 + 1

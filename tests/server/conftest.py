@@ -5,7 +5,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server import GrpcServer, Runtime, Settings
+from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.engine.engine import Engine
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
@@ -225,8 +226,18 @@ class Gate:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """Stands before the engines of this process. Small work would stop the event loop, on which it runs."""
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no run of this process be on the event loop, however small: as on a GPU, all are in threads."""
+
+    def choose(name: str) -> Device:
+        return replace(choose_device(name), host_threads=False)
+
+    monkeypatch.setattr("polyhead_server.runtime.choose_device", choose)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch, in_threads: None) -> Gate:
+    """Stands before the engines of this process. A run on the event loop would stop that, too."""
     gate, real = Gate(), Engine.run
 
     def run(engine: Engine, feeds: Any, outputs: Any) -> Any:

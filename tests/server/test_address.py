@@ -20,9 +20,12 @@ from polyhead_server.errors import StartError
         ({"host": "0.0.0.0"}, {"TLS", "token"}),
         ({"host": "0.0.0.0", "token_file": Path("t")}, {"TLS"}),
         ({"host": "::", "tls_cert": Path("c")}, {"token"}),
-        ({"metrics_host": "0.0.0.0"}, {"metrics"}),
-        ({"metrics_host": "0.0.0.0", "metrics_port": "off"}, set()),
-        ({"host": "0.0.0.0", "metrics_host": "::"}, {"TLS", "token", "metrics"}),
+        ({"http_host": "0.0.0.0"}, {"metrics"}),
+        ({"http_host": "0.0.0.0", "http_port": "off"}, set()),
+        ({"host": "0.0.0.0", "http_host": "::"}, {"TLS", "token", "metrics"}),
+        ({"http_host": "0.0.0.0", "http": True}, {"TLS", "token"}),
+        ({"http_host": "0.0.0.0", "http": True, "token_file": Path("t")}, {"TLS"}),
+        ({"host": "0.0.0.0", "http_host": "0.0.0.0", "http": True}, {"TLS", "token"}),
         ({"host": "10.0.0.1", "tls_cert": Path("c"), "tls_client_ca": Path("a")}, set()),
     ],
 )
@@ -38,7 +41,7 @@ def test_a_server_that_others_can_reach_says_what_it_lacks(
 
     assert len(lines) == len(missing)
     for word in missing:
-        said = f"without {word}", f"without a {word}", f"{word} on {settings.get('metrics_host')}"
+        said = f"without {word}", f"without a {word}", f"{word} on {settings.get('http_host')}"
         assert any(each in line for each in said for line in lines)
 
 

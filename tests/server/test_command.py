@@ -1,5 +1,6 @@
 """`polyhead serve`: where settings come from."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,9 +61,9 @@ def test_grpc_options_may_be_given_several_times_or_in_the_environment_or_the_fi
 
 @pytest.mark.parametrize(("text", "port"), [("off", "off"), ("auto", "auto"), ("0", 0), ("9", 9)])
 def test_the_port_for_metrics_may_be_a_word(served: list[Settings], text: str, port: int | str) -> None:
-    run("--models", "m", "--metrics-port", text)
+    run("--models", "m", "--http-port", text)
 
-    assert [settings.metrics_port for settings in served] == [port]
+    assert [settings.http_port for settings in served] == [port]
 
 
 def test_each_of_several_cards_has_workers(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:
@@ -123,8 +124,8 @@ def test_an_empty_variable_is_one_that_is_not_set(
         (["--models", "m", "--max-reply-bytes", "much"], "a size must be a number of bytes"),
         (["--models", "m", "--max-reply-bytes", "2GiB"], "Must be <="),
         (["--models", "m", "--device", "tpu"], "tpu"),
-        (["--models", "m", "--metrics-port", "65536"], "65535"),
-        (["--models", "m", "--metrics-port", "none"], "none"),
+        (["--models", "m", "--http-port", "65536"], "65535"),
+        (["--models", "m", "--http-port", "none"], "none"),
         (["--models", "m", "--grpc-option", "grpc.so_reuseport=1"], "must be set by --workers"),
         (["--models", "m", "--device", "cuda:0,0"], "a device must be auto, cpu, cuda or cuda:0,2"),
         (["--models", "m", "--config", "missing.toml"], "--config must be a TOML file, missing.toml is none"),
@@ -172,9 +173,10 @@ def test_the_command_is_light_to_import() -> None:
 def test_ray_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("polyhead_server.ray")]:
+    for name in [name for name in sys.modules if name.startswith("polyhead_server.ray.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("os.environ", {**os.environ})
 
     assert run("--models", "m", "--engine", "ray") == 1
 

@@ -34,7 +34,7 @@ def test_the_caller_may_try_elsewhere_and_the_process_ends(
             return made.result()
 
         monkeypatch.setattr(polyhead_server.process, "create_server", create)
-        process = asyncio.create_task(serve(quick_settings(repository, metrics_port="off")))
+        process = asyncio.create_task(serve(quick_settings(repository, http_port="off")))
         server, port = await made
         while not server.runtime.lifecycle.ready:  # noqa: ASYNC110 - `serve` starts it
             await asyncio.sleep(0.01)

@@ -54,7 +54,7 @@ def test_it_is_served_and_named(server: Running, other: Running, opened: list[li
     expected, result = server.infer("tiny", feeds), other.infer("tiny", feeds)
     metadata = other.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny"))
     config = other.call("ModelConfig", pb.ModelConfigRequest(name="tiny")).config
-    metrics = Metrics(other.runtime.registry.counters, {}, [0])
+    metrics = Metrics(other.runtime.registry.counters)
     samples = [sample for family in metrics.collect() for sample in family.samples]
 
     np.testing.assert_allclose(result["output"], expected["output"], atol=2e-6)

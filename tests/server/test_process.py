@@ -156,7 +156,7 @@ def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end(repository
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     settings = ["--models", str(repository), "--port", str(port), "--device", "cpu", "--log-level", "debug"]
-    with subprocess.Popen([*COMMAND, *settings, "--metrics-port", "off"], stderr=subprocess.PIPE) as process:
+    with subprocess.Popen([*COMMAND, *settings, "--http-port", "off"], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Gate
 
 X = np.arange(48, dtype=np.float32).reshape(1, 3, 16) / 48
-LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
+LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)
 
 
 def infer_request(x: Any = X, model: str = "tiny", output: str = "output") -> bytes:
@@ -295,7 +295,7 @@ def test_a_name_that_is_not_served_has_no_status(repository: Path) -> None:
 def test_closed_under_load_every_accepted_request_is_answered(repository: Path, gate: "Gate") -> None:
     async def use(runtime: Runtime) -> None:
         with gate.closed():
-            request = infer_request(LONG, "tiny.attention")
+            request = infer_request()
             calls = [asyncio.create_task(runtime.infer(request)) for _ in range(20)]
             await until(lambda: runtime.lifecycle.accepted == 20)
             closing = asyncio.create_task(runtime.close())
@@ -305,7 +305,7 @@ def test_closed_under_load_every_accepted_request_is_answered(repository: Path, 
             assert not closing.done()
         replies = await asyncio.gather(*calls)
         await closing
-        assert {output_of(reply).size for reply in replies} == {LONG.size}
+        assert {output_of(reply).size for reply in replies} == {X.size}
 
     with_runtime(repository, use)
 
@@ -313,7 +313,7 @@ def test_closed_under_load_every_accepted_request_is_answered(repository: Path, 
 def test_what_is_not_done_when_a_drain_ends_is_rejected(repository: Path, gate: "Gate") -> None:
     async def use(runtime: Runtime) -> None:
         with gate.closed():
-            request = infer_request(LONG, "tiny.attention")
+            request = infer_request()
             calls = [asyncio.create_task(runtime.infer(request)) for _ in range(20)]
             await until(lambda: runtime.lifecycle.accepted == 20)
             assert not await runtime.drain(0)

@@ -123,7 +123,7 @@ def own_server(
         for family in families:
             # The folder of a family may be a link, its files may not.
             (Path(name) / family.name).symlink_to(family.folder.parent.resolve(), target_is_directory=True)
-        with started_server(Path(name), ["--metrics-port", "off", *flags], log=log) as server:
+        with started_server(Path(name), ["--http-port", "off", *flags], log=log) as server:
             yield server
 
 

@@ -48,7 +48,7 @@ def run_sweep(
     folder = RunFolder(out)
     mark = fingerprint(command)
     if address is None:
-        own = serve_command("MODELS", "PORT", ["--metrics-port", "off", *sweep.serve])
+        own = serve_command("MODELS", "PORT", ["--http-port", "off", *sweep.serve])
         server = f"its own: polyhead {' '.join(own)}"
     else:
         version = RunningServer(address, access).version  # before the folder is made

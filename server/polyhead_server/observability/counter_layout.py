@@ -77,8 +77,9 @@ _CODES = (
     *("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED"),
     *("UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "OUT_OF_RANGE", "DATA_LOSS"),
 )
-CODE = {code: _slots.take() for code in _CODES}
-"""All requests, by gRPC status."""
+GRPC, HTTP = "grpc", "http"
+CODE = {protocol: {code: _slots.take() for code in _CODES} for protocol in (GRPC, HTTP)}
+"""All requests, by protocol and gRPC status."""
 
 # ---- Runs of the engine ------------------------------------------------------------------------
 
@@ -99,6 +100,11 @@ _REASONS = (
 DROP = {reason: _slots.take() for reason in _REASONS}
 """Work that ended without a result, by the reason."""
 
+# ---- Workers -----------------------------------------------------------------------------------
+
+RESTARTS = _slots.take()
+"""How often the worker has been replaced."""
+
 # ---- Gauges: cleared when their process has ended ----------------------------------------------
 
 READY = _slots.take()
@@ -107,7 +113,9 @@ QUEUED_TOKENS = _slots.take()
 HELD_BYTES = _slots.take()
 SERVING = _slots.take()
 """Whether the worker is ready, whichever of its models are."""
-GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES, SERVING)
+PROCESS = _slots.take()
+"""The worker's process."""
+GAUGES = (READY, IN_FLIGHT, QUEUED_TOKENS, HELD_BYTES, SERVING, PROCESS)
 _PROVIDER_SLOTS = 8
 PROVIDER = slice(_first := _slots.take(_PROVIDER_SLOTS), _first + _PROVIDER_SLOTS)
 """The execution provider's name, as `encode_provider` writes it."""

@@ -1,16 +1,13 @@
-"""Prometheus metrics and probes over HTTP.
+"""Prometheus metrics.
 
 The counters are read when metrics are scraped: requests pay for nothing but counting.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
-from threading import Thread
-from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client import ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -19,21 +16,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from polyhead_server.address import explain, format_address
-from polyhead_server.errors import StartError
 from polyhead_server.observability import counter_layout as layout
-from polyhead_server.observability.http_server import HttpServer
-from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.shared_counters import SharedCounters
-from polyhead_server.settings import Settings
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-
-DEFAULT_PORT = 8002
+from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
 
 _MODEL = ("model", "version")
-_NO_MODEL = ("", 0)
 
 _HISTOGRAMS = {
     "polyhead_request_seconds": (
@@ -60,25 +46,19 @@ _Models = Mapping[tuple[str, str], Sequence[int]]
 
 
 class Metrics(Collector):
-    """Collect the metrics of a server.
+    """Collect the metrics of a server. Any of its processes can.
 
     Args:
         counters: The counters of all workers.
-        workers: The process of each running worker, by its number. May change.
-        restarts: How often each worker has been replaced. May change.
     """
 
-    def __init__(
-        self, counters: SharedCounters, workers: Mapping[int, int], restarts: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, counters: SharedCounters) -> None:
         self._counters = counters
-        self._workers = workers
-        self._restarts = restarts
 
     def collect(self) -> Iterator[Metric]:
         """Read the counters."""
         totals = dict(self._counters.totals())
-        server = totals.pop(_NO_MODEL, [0] * layout.SLOTS)
+        server = totals.pop(NO_MODEL, [0] * layout.SLOTS)
         models = {(name, str(number)): values for (name, number), values in totals.items()}
         yield from _by_label({("", ""): server} | models)
         for name, (histogram, text) in _HISTOGRAMS.items():
@@ -102,39 +82,54 @@ class Metrics(Collector):
             if provider := layout.decode_provider(values):
                 info.add_metric((*labels, provider), 1)
         yield info
-        yield from self._processes()
+        pages = enumerate(self._counters.workers())
+        processes = {worker: page[layout.PROCESS] for worker, page in pages if page[layout.PROCESS]}
+        yield from _processes(processes)
         build = GaugeMetricFamily("polyhead_build_info", "1; names the version.", labels=("version",))
         build.add_metric((version("polyhead"),), 1)
         yield build
-        yield GaugeMetricFamily("polyhead_workers", "Running workers.", value=len(self._workers))
-        restarts = "Workers that ended and were replaced."
-        yield CounterMetricFamily("polyhead_worker_restarts", restarts, value=sum(self._restarts))
+        yield GaugeMetricFamily("polyhead_workers", "Running workers.", value=len(processes))
+        text = "Workers that ended and were replaced."
+        yield CounterMetricFamily("polyhead_worker_restarts", text, value=server[layout.RESTARTS])
 
-    def _processes(self) -> Iterable[Metric]:
-        """Collect prometheus_client's `process_*` metrics of each worker."""
-        families: dict[str, Metric] = {}
-        for worker, process in sorted(self._workers.items()):
-            for one in ProcessCollector(pid=partial(str, process), registry=None).collect():
-                family = families.setdefault(one.name, Metric(one.name, one.documentation, one.type))
-                for sample in one.samples:
-                    labels = {**sample.labels, "worker": str(worker)}
-                    family.add_sample(sample.name, labels, sample.value)
-        return families.values()
+
+def _processes(processes: Mapping[int, int]) -> Iterable[Metric]:
+    """Collect prometheus_client's `process_*` metrics of each worker."""
+    families: dict[str, Metric] = {}
+    for worker, process in processes.items():
+        for one in ProcessCollector(pid=partial(str, process), registry=None).collect():
+            family = families.setdefault(one.name, Metric(one.name, one.documentation, one.type))
+            for sample in one.samples:
+                labels = {**sample.labels, "worker": str(worker)}
+                family.add_sample(sample.name, labels, sample.value)
+    return families.values()
 
 
 def _by_label(models: _Models) -> Iterator[Metric]:
-    requests = CounterMetricFamily(
-        "polyhead_requests", "Inference requests, by gRPC status.", labels=(*_MODEL, "code")
-    )
-    drops = CounterMetricFamily(
-        "polyhead_drops", "Work that was rejected or dropped, by the reason.", labels=(*_MODEL, "reason")
-    )
-    for family, slots, always in ((requests, layout.CODE, "OK"), (drops, layout.DROP, None)):
-        for labels, values in models.items():
-            for label, slot in slots.items():
-                if values[slot] or (label == always and labels[0]):
-                    family.add_metric((*labels, label), values[slot])
-        yield family
+    text = "Inference requests, by protocol and gRPC status."
+    requests = CounterMetricFamily("polyhead_requests", text, labels=(*_MODEL, "protocol", "code"))
+    for protocol, codes in layout.CODE.items():
+        always = "OK" if protocol == layout.GRPC else None
+        _add_counts(requests, models, codes, (protocol,), always)
+    yield requests
+    text = "Work that was rejected or dropped, by the reason."
+    drops = CounterMetricFamily("polyhead_drops", text, labels=(*_MODEL, "reason"))
+    _add_counts(drops, models, layout.DROP)
+    yield drops
+
+
+def _add_counts(
+    family: CounterMetricFamily,
+    models: _Models,
+    slots: Mapping[str, int],
+    labels: tuple[str, ...] = (),
+    always: str | None = None,
+) -> None:
+    """Add what has been counted for each model, and for models the label that is always there."""
+    for model, values in models.items():
+        for label, slot in slots.items():
+            if values[slot] or (label == always and model[0]):
+                family.add_metric((*model, *labels, label), values[slot])
 
 
 def _histogram(name: str, text: str, histogram: layout.Histogram, models: _Models, unit: float) -> Metric:
@@ -147,61 +142,3 @@ def _histogram(name: str, text: str, histogram: layout.Histogram, models: _Model
             buckets.append(("+Inf" if bound is None else repr(bound / unit), count))
         family.add_metric(labels, buckets, values[histogram.sum] / unit)
     return family
-
-
-@contextmanager
-def serve_metrics(
-    settings: Settings, counters: SharedCounters, workers: Mapping[int, int], restarts: Sequence[int] = ()
-) -> Iterator[int | None]:
-    """Serve metrics and probes over HTTP, in threads, until the end of the block.
-
-    Args:
-        settings: Say where, and whether at all.
-        counters: The counters of all workers.
-        workers: The process of each running worker, by its number. May change.
-        restarts: How often each worker has been replaced. May change.
-
-    Yields:
-        The port, or None where nothing is served.
-
-    Raises:
-        StartError: The requested port is taken, or the address is not this machine's.
-    """
-    if settings.metrics_port == "off":
-        yield None
-        return
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Metrics(counters, workers, restarts))
-    host, port = settings.metrics_host, settings.metrics_port
-    number = DEFAULT_PORT if port == "auto" else port
-    try:
-        server = HttpServer(host, number, _with_probes(make_wsgi_app(registry), counters))
-    except (OSError, ValueError) as error:
-        if port != "auto":
-            raise StartError(f"cannot serve metrics on {host} port {number}: {explain(error)}") from error
-        LOGGER.warning("no metrics on %s port %d: %s; see --metrics-port", host, number, explain(error))
-        yield None
-        return
-    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
-    thread.start()
-    LOGGER.info("metrics on http://%s/metrics", format_address(host, server.server_port))
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _with_probes(metrics: "WSGIApplication", counters: SharedCounters) -> "WSGIApplication":
-    """Answer `/healthz` and `/readyz`, and leave every other path to `metrics`."""
-
-    def answer(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
-        path = environ.get("PATH_INFO")
-        if path not in {"/healthz", "/readyz"}:
-            return metrics(environ, start)
-        fine = path == "/healthz" or counters.total("", 0)[layout.SERVING] > 0
-        start("200 OK" if fine else "503 Service Unavailable", [("Content-Type", "text/plain")])
-        return [b"ok\n" if fine else b"not ready: loading, draining, or without a model\n"]
-
-    return answer

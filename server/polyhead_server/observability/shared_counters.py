@@ -12,13 +12,23 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from polyhead_server.observability.counter_layout import GAUGES, MAXIMA, PROVIDER, SLOTS
+from polyhead_server.observability.counter_layout import (
+    GAUGES,
+    MAXIMA,
+    PROCESS,
+    PROVIDER,
+    RESTARTS,
+    SLOTS,
+)
 
 Page: TypeAlias = "memoryview[int]"
 """The slots of a page, as `counter_layout` names them. Only one thread of one process may write them."""
 
 Key: TypeAlias = tuple[str, int]
-"""A model's name and version. The empty name is for what belongs to no model."""
+"""A model's name and version."""
+
+NO_MODEL: Key = ("", 0)
+"""The page for what belongs to no model."""
 
 Totals: TypeAlias = Mapping[Key, Sequence[int]]
 """The slots of each version of a model, over all workers."""
@@ -64,11 +74,21 @@ class SharedCounters:
         """The pages that this process writes."""
         return list(self._pages)
 
+    def start(self, restarts: int = 0) -> None:
+        """Note that this process is now its worker, which has been replaced so often."""
+        page = self.page(*NO_MODEL)
+        page[RESTARTS] = restarts
+        page[PROCESS] = os.getpid()
+
     def clear_gauges(self, worker: int) -> None:
         """Set the gauges of a worker that has ended to zero: what is ready, in flight, queued."""
         for number, _ in enumerate(_read(self.files[worker])):
             for slot in GAUGES:
                 os.pwrite(self.files[worker], bytes(8), number * _PAGE_BYTES + _HEAD_BYTES + 8 * slot)
+
+    def workers(self) -> list[Sequence[int]]:
+        """Read what belongs to no model, of each worker."""
+        return [dict(_read(file)).get(NO_MODEL) or [0] * SLOTS for file in self.files]
 
     def totals(self) -> Totals:
         """Read the counts of all workers."""

@@ -2,6 +2,7 @@
 
 import time
 from bisect import bisect_left
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from polyhead_server.errors import status_of
@@ -18,7 +19,10 @@ _TOKENISE, _TOKENISE_SUM = layout.TOKENISE.first, layout.TOKENISE.sum
 _QUEUE, _QUEUE_SUM = layout.QUEUE.first, layout.QUEUE.sum
 _COMPUTE, _COMPUTE_SUM = layout.COMPUTE.first, layout.COMPUTE.sum
 _SERIALISE, _SERIALISE_SUM = layout.SERIALISE.first, layout.SERIALISE.sum
-_OK = layout.CODE["OK"]
+_OK = {protocol: codes["OK"] for protocol, codes in layout.CODE.items()}
+
+PROTOCOL: ContextVar[str] = ContextVar("protocol", default=layout.GRPC)
+"""How the request came that this task answers."""
 
 
 class Statistics:
@@ -63,18 +67,18 @@ class Statistics:
         page[layout.INPUT_NS] += input_ns
         page[layout.SEQUENCES] += batch
         page[layout.LAST_INFERENCE_MS] = time.time_ns() // 1_000_000
-        page[_OK] += 1
+        page[_OK[PROTOCOL.get()]] += 1
 
     def failed(self, *, total_ns: int, error: BaseException) -> None:
         """Count a request that was rejected, failed, cancelled or late."""
         self.page[layout.FAILED] += 1
         self.page[layout.FAILED_NS] += total_ns
-        self.page[layout.CODE[status_of(error).name]] += 1
+        self.page[layout.CODE[PROTOCOL.get()][status_of(error).name]] += 1
 
     def rejected(self, code: str) -> None:
         """Count a request that was rejected unread, by its status."""
         self.page[layout.FAILED] += 1
-        self.page[layout.CODE[code]] += 1
+        self.page[layout.CODE[PROTOCOL.get()][code]] += 1
 
     def on_execution(self, execution: "Execution") -> None:
         """Count a run of the engine."""

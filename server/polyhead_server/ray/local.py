@@ -1,6 +1,5 @@
 """`polyhead serve --engine ray`: a Ray of this machine alone, to try out what docs/ray.md describes."""
 
-import os
 import signal
 import socket
 import threading
@@ -43,7 +42,6 @@ def run(settings: Settings) -> int:
     families = list_families(settings.models)
     cpus = settings.threads or max(1, available_cpus() // settings.workers)
     port = _free_port(settings.port)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(
         address="local", num_cpus=cpus * settings.workers * max(1, len(families)), include_dashboard=False
     )

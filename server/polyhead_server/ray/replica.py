@@ -60,7 +60,7 @@ class FamilyReplica:
             LOGGER.error("%s", error)
         with suppress(TimeoutError):
             async with asyncio.timeout(_OTHERS_SECONDS):
-                while not (self._runtime.serving() or await self._another_serves()):
+                while not (self._runtime.serving() or await self._another_serves()):  # noqa: ASYNC110
                     await asyncio.sleep(_OTHERS_SECONDS / 10)
         self._trimming = asyncio.create_task(keep_trim())
 

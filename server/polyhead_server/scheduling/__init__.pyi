@@ -3,6 +3,7 @@ from .batch import Layout as Layout
 from .batch import layout_of as layout_of
 from .costs import CostModel as CostModel
 from .dispatch import Lanes as Lanes
+from .inline import Iterations as Iterations
 from .observer import Drop as Drop
 from .observer import Execution as Execution
 from .observer import Observer as Observer

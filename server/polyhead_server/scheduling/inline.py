@@ -6,6 +6,7 @@ no timers and no priorities: deadlines are checked when the work starts, which i
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 
 from polyhead_server.scheduling import admission
@@ -16,20 +17,59 @@ from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import cut, joint
 from polyhead_server.scheduling.work import Done, Work
 
-CHEAP_SECONDS = 0.0003
-"""The most that a request may cost alone."""
+_SMALL_SECONDS = 0.0003
+"""The cost below which work always runs on the event loop."""
 _ITERATION_SECONDS = 0.0015
-"""About the longest that one batch may block the event loop."""
+"""About the longest that work may block the event loop at a time."""
 _MOST_REQUESTS = 64
+"""Requests of a model in one iteration, because each takes time beside its run."""
+
+
+class Iterations:
+    """Share the iterations of the event loop among the small work of all models."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """What all work that waits takes, by estimate."""
+        self._models: deque[Inline] = deque()
+
+    def has_room(self, seconds: float) -> bool:
+        """Return whether all that waits and work of so many seconds fit into one iteration."""
+        return self.seconds + seconds <= _ITERATION_SECONDS
+
+    def add(self, model: "Inline") -> None:
+        """Let a model run its work in this iteration, or in one of the next."""
+        if not self._models:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._models.append(model)
+
+    def _run(self) -> None:
+        """Let the models run in turn, for as long as an iteration may take by estimate and by the clock."""
+        left = _ITERATION_SECONDS
+        try:
+            for number in range(len(self._models)):
+                if number and not self._models[0].fits(left):
+                    break
+                model = self._models.popleft()
+                self._models.append(model)
+                begun, waited = time.perf_counter(), self.seconds
+                model.run(left)
+                left -= max(waited - self.seconds, time.perf_counter() - begun)
+        finally:
+            self._models = deque(model for model in self._models if model.pass_over())
+            if self._models:
+                asyncio.get_running_loop().call_soon(self._run)
 
 
 class _Waiting:
-    __slots__ = ("answer", "arrived_ns", "passed_over", "work")
+    __slots__ = ("answer", "arrived_ns", "passed_over", "seconds", "work")
 
-    def __init__(self, work: Work, answer: asyncio.Future[Done], arrived_ns: int) -> None:
+    def __init__(self, work: Work, answer: asyncio.Future[Done], arrived_ns: int, seconds: float) -> None:
         self.work = work
         self.answer = answer
         self.arrived_ns = arrived_ns
+        self.seconds = seconds
+        """What it takes, by estimate, beside what any run takes."""
         self.passed_over = False
         """Whether others ran before it. Only then does its timeout count."""
 
@@ -42,6 +82,7 @@ class Inline:
         layout: Which axes of its inputs and outputs vary.
         most_rows: Returns the largest batch at a T.
         loop: The event loop that it runs on.
+        iterations: Its iterations, which all models share.
         observer: Notified of every run and every drop.
     """
 
@@ -52,6 +93,7 @@ class Inline:
         layout: Layout,
         most_rows: Callable[[int], int],
         loop: asyncio.AbstractEventLoop,
+        iterations: Iterations,
         observer: Observer,
     ) -> None:
         self._engine = lanes.engine
@@ -59,39 +101,52 @@ class Inline:
         self._layout = layout
         self._most_rows = most_rows
         self._loop = loop
+        self._iterations = iterations
         self._observer = observer
+        self._most_seconds = _ITERATION_SECONDS / lanes.count
         self._waiting: list[_Waiting] = []
         self._stopped = False
         self.tokens = 0
         """B × T of all that wait."""
 
     def takes(self, work: Work) -> bool:
-        """Return whether work is small enough."""
-        return self._costs.price(*work.size) < CHEAP_SECONDS
+        """Return whether work is small, or small enough where lanes are few and there is room for it."""
+        seconds = self._costs.price(*work.size)
+        if seconds < _SMALL_SECONDS:
+            return True
+        return seconds < self._most_seconds and self._iterations.has_room(seconds)
+
+    def fits(self, seconds: float) -> bool:
+        """Return whether the first that waits, if any does, can run in so many seconds."""
+        return not self._waiting or self._waiting[0].seconds <= seconds
+
+    def pass_over(self) -> bool:
+        """Note that others ran before what waits; return whether anything does."""
+        for item in self._waiting:
+            item.passed_over = True
+        return bool(self._waiting)
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
         """Run work in this iteration of the loop, or in one of the next."""
         future: asyncio.Future[Done] = self._loop.create_future()
         if not self._waiting:
-            self._loop.call_soon(self._run_next)
-        self._waiting.append(_Waiting(work, future, time.perf_counter_ns()))
+            self._iterations.add(self)
+        seconds = self._costs.marginal(*work.size)
+        self._waiting.append(_Waiting(work, future, time.perf_counter_ns(), seconds))
         self.tokens += work.tokens
+        self._iterations.seconds += seconds
         return future
 
     def stop(self) -> None:
         """Reject what waits, and stop the engine."""
         self._stopped = True
         self._engine.stop()
-        for item in self._waiting:
+        for item in self._take(len(self._waiting)):
             self._drop(item, Drop.STOPPING, admission.stopping())
-        self._waiting.clear()
-        self.tokens = 0
 
-    def _run_next(self) -> None:
-        items = self._next()
-        if self._waiting:
-            self._loop.call_soon(self._run_next)
-        if not (items := self._wanted(items)):
+    def run(self, seconds: float) -> None:
+        """Run what fits into so many seconds, at least the first that waits."""
+        if not (items := self._wanted(self._next(seconds))):
             return
         sizes = [item.work.size for item in items]
         for positions in cut(sizes, self._costs, most_rows=self._most_rows):
@@ -107,21 +162,22 @@ class Inline:
                 elif not some[0].answer.done():
                     some[0].answer.set_exception(result)
 
-    def _next(self) -> list[_Waiting]:
-        """Take the first requests, as many as fit into one iteration."""
-        seconds = 0.0
+    def _next(self, seconds: float) -> list[_Waiting]:
+        """Take the first requests, as many as fit into so many seconds."""
         count = 0
         for item in self._waiting[:_MOST_REQUESTS]:
-            work = item.work
-            seconds += self._costs.marginal(*work.size)
-            if seconds > _ITERATION_SECONDS and count:
+            seconds -= item.seconds
+            if seconds < 0 and count:
                 break
             count += 1
-            self.tokens -= work.tokens
+        return self._take(count)
+
+    def _take(self, count: int) -> list[_Waiting]:
         items = self._waiting[:count]
         del self._waiting[:count]
-        for item in self._waiting:
-            item.passed_over = True
+        for item in items:
+            self.tokens -= item.work.tokens
+            self._iterations.seconds -= item.seconds
         return items
 
     def _wanted(self, items: list[_Waiting]) -> list[_Waiting]:

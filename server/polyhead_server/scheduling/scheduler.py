@@ -14,7 +14,7 @@ from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, run_batch
-from polyhead_server.scheduling.inline import Inline
+from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import WINDOW, joint
 from polyhead_server.scheduling.queue import Entry, EntryState, Queue
@@ -39,7 +39,7 @@ class Scheduler:
         observer: Notified of every run and every drop.
         wide: A second session whose runs have the threads of all lanes, for a lone request. None leaves all
             work to the lanes.
-        inline: Whether small work runs on the event loop.
+        iterations: Those of the event loop, on which small work runs. None leaves all work to the threads.
         batch_runner: Asks for batches when one can run, and runs them; replaced in tests.
         on_broken: Called on the event loop when a bug has ended the scheduling, and no work is accepted any
             more.
@@ -54,12 +54,11 @@ class Scheduler:
         limits: Limits,
         observer: Observer,
         wide: Lanes | None = None,
-        inline: bool = True,
+        iterations: Iterations | None = None,
         batch_runner: BatchRunner | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self._engines = [session.engine for session in (lanes, wide) if session is not None]
-        self._runs_inline = inline
         self._name = name
         self._layout = layout
         self._limits = limits
@@ -86,13 +85,16 @@ class Scheduler:
             observer=observer,
             clock=self._loop.time,
         )
-        self._inline = Inline(
-            lanes,
-            layout=layout,
-            most_rows=lambda tokens: limits.most_rows(tokens, 1),
-            loop=self._loop,
-            observer=observer,
-        )
+        self._inline: Inline | None = None
+        if iterations is not None:
+            self._inline = Inline(
+                lanes,
+                layout=layout,
+                most_rows=lambda tokens: limits.most_rows(tokens, 1),
+                loop=self._loop,
+                iterations=iterations,
+                observer=observer,
+            )
 
     # ---- On the event loop ---------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ class Scheduler:
         waiting = self.queued_tokens
         if waiting and waiting + work.tokens > self._limits.max_queued_tokens:
             raise self._admission.queue_full(work, waiting, self._limits.max_queued_tokens)
-        if self._runs_inline and self._inline.takes(work):
+        if self._inline is not None and self._inline.takes(work):
             return self._inline.submit(work)
         return self._enqueue(work)
 
@@ -131,12 +133,13 @@ class Scheduler:
     @property
     def queued_tokens(self) -> int:
         """Tokens (B × T) that wait."""
-        return self._queue.tokens + self._inline.tokens
+        return self._queue.tokens + (self._inline.tokens if self._inline is not None else 0)
 
     def _stop(self) -> None:
         for engine in self._engines:
             engine.stop()
-        self._inline.stop()
+        if self._inline is not None:
+            self._inline.stop()
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         now = self._loop.time()

@@ -12,6 +12,7 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import ErrorReply, error_reply
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import CURRENT, request_id
+from polyhead_server.observability.request_log import Context as RecordedContext
 
 INFER, STREAM_INFER = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 
@@ -54,7 +55,7 @@ def caller_deadline(context: CallContext) -> float:
     return math.inf if remaining is None else now + remaining
 
 
-def reject(context: CallContext, error: Exception) -> ErrorReply:
+def reject(context: RecordedContext, error: Exception) -> ErrorReply:
     """Turn an error into what its caller gets. Log those that are the server's fault."""
     return rejection_of(error, request_id(context))
 

@@ -64,7 +64,8 @@ class GrpcServer:
             interceptors=(*self._guards, ReadingInterceptor(self._requests, self._streams)),
             options=server_options(settings, reuse_port=reuse_port),
         )
-        self._inference = InferenceService(runtime, RequestLog(self._tracer))
+        self.request_log = RequestLog(self._tracer)
+        self._inference = InferenceService(runtime, self.request_log)
         self._grpc.add_generic_rpc_handlers((self._inference.handler(), Health(runtime).handler()))
         _add_reflection(self._grpc)
         self._listen_when_loaded = listen_when_loaded

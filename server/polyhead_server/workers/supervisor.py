@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from polyhead_server.address import format_address, reserve_port, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
+from polyhead_server.http.server import announce, check, open_port
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.metrics import serve_metrics
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
 from polyhead_server.workers.worker import READY, Assignment
@@ -52,8 +52,6 @@ class Supervisor:
     """
 
     def __init__(self, settings: Settings, counters: SharedCounters, gpus: Sequence[int] = ()) -> None:
-        self.processes: dict[int, int] = {}
-        """The process id of each running worker."""
         self.restarts = [0] * settings.workers
         self._settings = settings
         self._counters = counters
@@ -108,9 +106,8 @@ class Supervisor:
     async def _keep(self, worker: int) -> int:
         """Keep one worker running, and return the exit code of its last process."""
         failures = 0
-        replacement = False
         while not self._stopping.is_set():
-            end = await self._run_once(worker, replacement=replacement)
+            end = await self._run_once(worker)
             if self._stopping.is_set():
                 LOGGER.debug("worker %d has ended (%s)", worker, end.reason)
                 return end.code if end.ready else 0
@@ -124,16 +121,15 @@ class Supervisor:
             pause = min(_FIRST_PAUSE_SECONDS * 2 ** (max(failures, 1) - 1), _LONGEST_PAUSE_SECONDS)
             LOGGER.error("worker %d has ended (%s); the next one starts in %g s", worker, end.reason, pause)
             self.restarts[worker] += 1
-            replacement = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
         return 0
 
-    async def _run_once(self, worker: int, *, replacement: bool) -> _Ended:
+    async def _run_once(self, worker: int) -> _Ended:
         """Run a worker's process to its end."""
         try:
-            process = await self._start(worker, replacement=replacement)
+            process = await self._start(worker)
         except OSError as error:  # no memory for a process, or too many processes: both may pass
             return _Ended(code=1, reason=f"it cannot be started: {error}")
         if self._stopping.is_set():  # `stop` has not seen it
@@ -150,7 +146,7 @@ class Supervisor:
             settled=ready and loop.time() - ready_at >= _SETTLED_SECONDS,
         )
 
-    async def _start(self, worker: int, *, replacement: bool) -> Process:
+    async def _start(self, worker: int) -> Process:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "polyhead_server.workers.worker"),
             stdin=PIPE,
@@ -160,13 +156,12 @@ class Supervisor:
             start_new_session=True,
         )
         self._running[worker] = process
-        self.processes[worker] = process.pid
         LOGGER.debug("worker %d is process %d", worker, process.pid)
         assignment = Assignment(
             settings=settings_of(worker, self._settings, self._gpus),
             worker=worker,
             files=self._counters.files,
-            replacement=replacement,
+            restarts=self.restarts[worker],
         )
         assert process.stdin is not None  # noqa: S101 - a pipe
         process.stdin.write(assignment.to_line())  # and left open: it ends with this process
@@ -187,7 +182,6 @@ class Supervisor:
     def _forget(self, worker: int) -> None:
         self._ready.discard(worker)
         del self._running[worker]
-        del self.processes[worker]
         self._counters.clear_gauges(worker)
 
     def _fail(self, reason: str) -> None:
@@ -231,10 +225,14 @@ async def _supervise(settings: Settings, gpus: Sequence[int]) -> int:
         port = stack.enter_context(reserve_port(settings.host, settings.port)).getsockname()[1]
         threads = settings.threads or max(1, available_cpus() // settings.workers)
         settings = replace(settings, port=port, threads=threads)
+        check(settings)
+        reserved = open_port(settings, reserve_port)
+        http_port = None if reserved is None else stack.enter_context(reserved).getsockname()[1]
+        settings = replace(settings, http_port=http_port or "off")
         counters = SharedCounters.create(settings.workers, worker=None)
         stack.callback(counters.close)
         supervisor = Supervisor(settings, counters, gpus)
-        stack.enter_context(serve_metrics(settings, counters, supervisor.processes, supervisor.restarts))
+        announce(settings, http_port)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, supervisor, number)

@@ -30,8 +30,8 @@ class Assignment:
     """Its number, from 0."""
     files: tuple[int, ...]
     """Every worker's file of counters."""
-    replacement: bool
-    """It replaces a worker that has ended, and listens only when it has loaded."""
+    restarts: int
+    """How often the worker has been replaced. A replacement listens only when it has loaded."""
 
     def to_line(self) -> bytes:
         """Return the assignment as a line of JSON."""
@@ -65,7 +65,7 @@ def main() -> int:
 
     context = WorkerContext(
         counters=SharedCounters(assignment.files, assignment.worker),
-        replacement=assignment.replacement,
+        restarts=assignment.restarts,
         lifeline=_STDIN,
         on_ready=report,
     )

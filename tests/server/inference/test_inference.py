@@ -505,4 +505,4 @@ def test_a_model_that_leaves_while_a_request_is_read_answers_nothing(local: Loca
         local.hops("tiny", MANY)
 
     unattributed = local.registry.unattributed.page
-    assert (unattributed[at.FAILED], unattributed[at.CODE["UNAVAILABLE"]]) == (1, 1)
+    assert (unattributed[at.FAILED], unattributed[at.CODE[at.GRPC]["UNAVAILABLE"]]) == (1, 1)

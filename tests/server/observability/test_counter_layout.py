@@ -11,7 +11,7 @@ def test_no_place_is_taken_twice() -> None:
     taken = [
         *(place for one in histograms for place in range(one.first, one.sum + 1)),
         *(row + offset for row in at.BATCH_ROWS.values() for offset in range(4)),
-        *at.CODE.values(),
+        *(slot for codes in at.CODE.values() for slot in codes.values()),
         *at.DROP.values(),
         *at.GAUGES,
         *(at.INPUT_NS, at.FAILED, at.FAILED_NS, at.SEQUENCES, at.LAST_INFERENCE_MS),
@@ -24,7 +24,8 @@ def test_no_place_is_taken_twice() -> None:
 
 
 def test_every_status_and_every_reason_has_a_place() -> None:
-    assert set(at.CODE) == {code.name for code in StatusCode}
+    for codes in at.CODE.values():
+        assert set(codes) == {code.name for code in StatusCode}
     assert {*Drop, at.DRAINING, at.LOADING, at.MEMORY} == set(at.DROP)
 
 

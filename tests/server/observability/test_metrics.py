@@ -1,6 +1,5 @@
 """What Prometheus sees, and what probes are answered."""
 
-import os
 import re
 import socket
 import urllib.error
@@ -18,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.observability.metrics import serve_metrics
+from polyhead_server.http.server import serve_http
 from polyhead_server.observability.shared_counters import SharedCounters
 
 Ask = Callable[[str], int]
@@ -28,15 +27,16 @@ OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 def settings(port: int | Literal["auto"] = 0, host: str = "127.0.0.1") -> Settings:
     """Settings that serve metrics here."""
-    return Settings(models=Path("models"), metrics_host=host, metrics_port=port)
+    return Settings(models=Path("models"), http_host=host, http_port=port)
 
 
 class Metrics:
     """What `/metrics` says, by sample."""
 
     def __init__(self, counters: SharedCounters) -> None:
+        counters.start(restarts=2)
         with (
-            serve_metrics(settings(), counters, {0: os.getpid()}, [2]) as port,
+            serve_http(settings(), counters) as port,
             urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply,
         ):
             text = reply.read().decode()
@@ -68,9 +68,9 @@ def test_requests_runs_and_failures_show(serve: Any) -> None:
 
     metrics = Metrics(server.runtime.registry.counters)
 
-    assert metrics("polyhead_requests_total", code="OK") == 3
-    assert metrics("polyhead_requests_total", code="INVALID_ARGUMENT") == 1
-    assert metrics("polyhead_requests_total", "", code="NOT_FOUND") == 1
+    assert metrics("polyhead_requests_total", protocol="grpc", code="OK") == 3
+    assert metrics("polyhead_requests_total", protocol="grpc", code="INVALID_ARGUMENT") == 1
+    assert metrics("polyhead_requests_total", "", protocol="grpc", code="NOT_FOUND") == 1
     assert metrics("polyhead_sequences_total") == 7
     assert metrics("polyhead_tokens_total") == metrics("polyhead_padded_tokens_total") == 14
     assert metrics("polyhead_batch_sequences_count") == 3
@@ -101,7 +101,7 @@ def test_drops_show_with_their_reason(serve: Any) -> None:
     metrics = Metrics(server.runtime.registry.counters)
 
     assert metrics("polyhead_drops_total", "", reason="draining") == 1
-    assert metrics("polyhead_requests_total", "", code="UNAVAILABLE") == 1
+    assert metrics("polyhead_requests_total", "", protocol="grpc", code="UNAVAILABLE") == 1
 
 
 def test_the_documentation_lists_exactly_what_is_told(serve: Any) -> None:
@@ -128,7 +128,7 @@ def test_the_documentation_lists_exactly_what_is_told(serve: Any) -> None:
 
 def serve_nothing(settings: Settings) -> int | None:
     """Serves the metrics of no worker for a moment; returns the port."""
-    with serve_metrics(settings, SharedCounters.create(), {}) as port:
+    with serve_http(settings, SharedCounters.create()) as port:
         return port
 
 
@@ -148,13 +148,13 @@ def test_what_is_no_address_is_a_clear_error() -> None:
 
 def test_the_usual_port_need_not_be_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr("polyhead_server.observability.metrics.DEFAULT_PORT", taken.getsockname()[1])
+        monkeypatch.setattr("polyhead_server.http.server.DEFAULT_PORT", taken.getsockname()[1])
 
         assert serve_nothing(settings("auto")) is None
 
 
 def test_metrics_can_be_turned_off() -> None:
-    assert serve_nothing(replace(settings(), metrics_port="off")) is None
+    assert serve_nothing(replace(settings(), http_port="off")) is None
 
 
 # ---- Probes ------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def ask(serve: Any) -> Iterator[tuple[Any, Ask]]:
         except urllib.error.HTTPError as error:
             return error.code
 
-    with serve_metrics(settings(), server.runtime.registry.counters, {}) as port:
+    with serve_http(settings(), server.runtime.registry.counters) as port:
         yield server, status
 
 

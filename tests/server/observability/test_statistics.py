@@ -51,7 +51,7 @@ def test_only_text_is_tokenised() -> None:
     values = statistics.page
 
     assert (at.TOKENISE.count(values), values[at.TOKENISE.sum]) == (1, 7)
-    assert (at.REQUEST.count(values), values[at.SEQUENCES], values[at.CODE["OK"]]) == (2, 4, 2)
+    assert (at.REQUEST.count(values), values[at.SEQUENCES], values[at.CODE[at.GRPC]["OK"]]) == (2, 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_failures_are_counted_by_their_status(error: BaseException, code: str) -
 
     values = statistics.page
 
-    assert {name: values[slot] for name, slot in at.CODE.items() if values[slot]} == {code: 1}
+    assert {name: values[slot] for name, slot in at.CODE[at.GRPC].items() if values[slot]} == {code: 1}
     assert (values[at.FAILED], values[at.FAILED_NS]) == (1, 5)
 
 

@@ -101,7 +101,6 @@ def test_a_signal_ends_a_start_that_waits(
         signal.raise_signal(number)  # an impatient one
         ended.append("serve")
 
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("ray.serve.start", lambda **_: None)
     monkeypatch.setattr("ray.serve.run", wait)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.interop.test_tritonclient import PYTHON
-from tests.server.ray.conftest import needs_a_cluster
 
 from polyhead_client import Client
 from polyhead_proto import RPCS
@@ -26,7 +25,7 @@ from polyhead_proto.names import REQUEST_ID
 if TYPE_CHECKING:
     from tests.server.ray.conftest import RayCluster
 
-pytestmark = [needs_a_cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(600)  # beside other tests, on two cores
 
 X = np.random.default_rng(5).standard_normal((1, 5, 16)).astype(np.float32)
 LONG = np.random.default_rng(5).standard_normal((1, 600, 16)).astype(np.float32)
@@ -127,7 +126,7 @@ class Load:
 
     def wait_for_answers(self, count: int = 20) -> None:
         """Returns after so many more answers of both kinds."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         answered, ok = self.answered + count, self.codes["OK"] + count
         while (self.answered < answered or self.codes["OK"] < ok) and not self.errors:
             assert time.monotonic() < until, (self.answered, self.codes)
@@ -224,6 +223,31 @@ def test_statistics_are_of_all_replicas(channel: grpc.Channel) -> None:
 
 
 # ---- What changes, and what breaks -------------------------------------------------------------
+
+
+def test_a_replica_that_cannot_load_its_family_gets_no_calls(
+    cluster: "RayCluster", channel: grpc.Channel
+) -> None:
+    """The one that takes the place of another: the files are read at its start only."""
+    weights = cluster.models / "tiny" / "1" / "weights.bin"
+    content = weights.read_bytes()
+    load = Load(cluster.address)
+    weights.write_bytes(b"bad")
+    try:
+        with load.running():
+            seen = {*cluster.replicas("tiny")}
+            next(iter(seen)).kill()
+            until = time.monotonic() + 60
+            while len(seen) < 4:  # then a second one is tried in its place
+                assert time.monotonic() < until, cluster.log
+                seen |= {*cluster.replicas("tiny")}
+                load.wait_for_answers(10)
+    finally:
+        weights.write_bytes(content)
+
+    load.check()
+    assert load.codes["UNAVAILABLE"] < 10  # those that the killed one had
+    assert call(channel, "ModelReady", pb.ModelReadyRequest(name="tiny")).ready
 
 
 def test_a_version_is_replaced_without_a_lost_answer(cluster: "RayCluster", channel: grpc.Channel) -> None:

@@ -101,7 +101,7 @@ def test_a_replica_that_cannot_load_what_another_serves_is_replaced(
 
     async def run() -> None:
         replica = await started(quick_settings(broken, repository_mode=mode))
-        with pytest.raises(StartError, match="^tiny cannot be loaded here, and another replica serves it$"):
+        with pytest.raises(StartError, match=r"^tiny cannot be loaded here, and another replica serves it$"):
             await replica.check_health()
 
     asyncio.run(run())

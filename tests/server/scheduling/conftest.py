@@ -15,6 +15,7 @@ from polyhead_server.scheduling import (
     CostModel,
     Drop,
     Execution,
+    Iterations,
     Lanes,
     Layout,
     Limits,
@@ -190,6 +191,7 @@ class Bench:
         wait: float = 1000.0,
         lanes: int = 1,
         inline: bool = True,
+        iterations: Iterations | None = None,
         wide: CostModel | None = None,
     ) -> None:
         self.engine = VirtualEngine()
@@ -202,7 +204,7 @@ class Bench:
             layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, most_rows=most_rows),
             wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
-            inline=inline,
+            iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
             batch_runner=VirtualThreads(self._seconds, lanes),
         )

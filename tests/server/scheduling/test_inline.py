@@ -5,9 +5,10 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import Drop
+from polyhead_server.scheduling import Drop, Iterations
 
 
 def test_requests_of_one_turn_are_one_batch(bench: Any, virtually: Any) -> None:
@@ -24,12 +25,76 @@ def test_requests_of_one_turn_are_one_batch(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
-def test_larger_work_goes_to_the_thread(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        await asyncio.gather(one.submit(1, batch=64), one.submit(2))
+@pytest.mark.parametrize(("lanes", "most"), [(1, 1.5), (2, 0.75), (4, 0.375), (8, 0.3), (64, 0.3)])
+def test_larger_work_goes_to_the_threads(bench: Any, virtually: Any, lanes: int, most: float) -> None:
+    """Each sequence takes 10 µs."""
 
-        assert one.engine.runs == [[2], [1] * 64]
+    async def test() -> None:
+        one = bench(Prices(0.0, sequence=1e-5), lanes=lanes)
+        await one.submit(batch=int(100 * most) - 1)
+        assert not one.scheduler._started
+        await one.submit(batch=int(100 * most) + 1)
+        assert one.scheduler._started
+
+    virtually(test())
+
+
+def test_work_that_is_not_small_stays_on_the_loop_only_if_it_need_not_wait(
+    bench: Any, virtually: Any
+) -> None:
+    """So the lanes get what one iteration cannot do, and small work waits for one iteration at most."""
+
+    async def test() -> None:
+        one = bench(Prices(1e-5, sequence=4.8e-4), lanes=2)
+        answers = [one.submit(number) for number in range(8)]
+        await asyncio.gather(*answers)
+
+        assert [0, 1, 2] in one.engine.runs
+        assert sorted(number for _, entries in one.taken for number in numbers_of(entries)) == [3, 4, 5, 6, 7]
+
+    virtually(test())
+
+
+def numbers_of(entries: list[Any]) -> list[int]:
+    return [int(entry.work.feeds["x"].flat[0]) for entry in entries]
+
+
+def test_all_models_share_an_iteration(bench: Any, virtually: Any) -> None:
+    """Eight models are flooded: 1.5 ms of their work run in each iteration, and every model has its turn."""
+
+    async def test() -> None:
+        shared = Iterations()
+        models = [bench(bench.TINY, iterations=shared) for _ in range(8)]
+        turns: list[list[int]] = []
+        done: list[int] = []
+
+        def count() -> None:
+            turns.append([len(model.engine.runs) for model in models if model.scheduler.queued_tokens])
+            done.append(sum(len(run) for model in models for run in model.engine.runs))
+            asyncio.get_running_loop().call_soon(count)
+
+        answers = [model.submit(number) for number in range(200) for model in models]
+        count()
+        await asyncio.gather(*answers)
+
+        assert max(after - before for before, after in itertools.pairwise(done)) <= 1.5e-3 / 1.4e-5
+        assert all(max(each, default=0) - min(each, default=0) <= 1 for each in turns)
+        assert shared.has_room(0.0014)
+
+    virtually(test())
+
+
+def test_a_model_that_fails_does_not_stop_the_others(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        shared = Iterations()
+        broken, sound = (bench(bench.TINY, iterations=shared) for _ in range(2))
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        broken.counter.on_execution = None  # a bug
+        lost, answer = broken.submit(1), sound.submit(2)
+
+        assert (await answer).outputs["y"].item() == 4
+        assert (await sound.submit(3)).outputs["y"].item() == 6
+        lost.cancel()
 
     virtually(test())
 

@@ -12,7 +12,16 @@ from tests.server.scheduling.conftest import Counter, Prices
 
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import EngineError, ExpiredError, ServingError, UnavailableError
-from polyhead_server.scheduling import CostModel, Done, Lanes, Layout, Limits, Scheduler, Work
+from polyhead_server.scheduling import (
+    CostModel,
+    Done,
+    Iterations,
+    Lanes,
+    Layout,
+    Limits,
+    Scheduler,
+    Work,
+)
 
 
 class FakeEngine:
@@ -99,7 +108,7 @@ def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> 
             layout=Layout(inputs={}, outputs={}),
             limits=Limits(max_queued_tokens=100),
             observer=Counter(),
-            inline=inline,
+            iterations=Iterations() if inline else None,
         )
         engine.let(1)
         await scheduler.submit(work(1))

@@ -46,7 +46,7 @@ def test_who_is_alone_is_always_taken(statistics: Statistics) -> None:
         with pytest.raises(UnavailableError):
             budget.reserve(1)
 
-    assert statistics.page[at.DROP["memory"]] == statistics.page[at.CODE["UNAVAILABLE"]] == 1
+    assert statistics.page[at.DROP["memory"]] == statistics.page[at.CODE[at.GRPC]["UNAVAILABLE"]] == 1
 
 
 def test_what_is_kept_is_let_go_once(statistics: Statistics) -> None:

@@ -112,8 +112,7 @@ def test_a_slow_request_is_answered_and_makes_room_for_another(silent: Any) -> N
 
 def test_who_waits_for_an_answer_is_not_late_with_the_next_request(silent: Any, gate: "Gate") -> None:
     server, call = silent()
-    x = np.random.default_rng(3).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
-    request = server.request("tiny.attention", {"x": x}, outputs=["output"]).SerializeToString()
+    request = server.request("tiny", X).SerializeToString()
     with gate.closed():
         streams = [call(STREAM) for _ in range(8)]
         for one in streams:
@@ -235,14 +234,14 @@ def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -
     assert late.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "the request must come within 0.5 s" in late.call.details()
     totals = server.runtime.registry.counters.total("", 0)
-    assert totals[at.CODE["DEADLINE_EXCEEDED"]] == 1
+    assert totals[at.CODE[at.GRPC]["DEADLINE_EXCEEDED"]] == 1
 
 
 def test_who_is_refused_is_counted(silent: Any) -> None:
     server, call = silent()
     first_done([call(INFER), call(INFER), call(INFER)])
     counters = server.runtime.registry.counters
-    while counters.total("", 0)[at.CODE["UNAVAILABLE"]] < 2:
+    while counters.total("", 0)[at.CODE[at.GRPC]["UNAVAILABLE"]] < 2:
         time.sleep(0.01)
     assert counters.total("", 0)[at.DROP["memory"]] == 2
 

@@ -64,17 +64,11 @@ def test_an_error_does_not_end_the_stream(server: Any) -> None:
     assert "input 'y' is not known" in replies[1].error_message
 
 
-LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)  # not for the event loop
-
-
 def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order(
     serve: Any, gate: "Gate"
 ) -> None:
     server = serve()
-    requests = [
-        server.request("tiny.attention", {"x": LONG}, outputs=["output"], id=str(number))
-        for number in range(MAX_IN_PROGRESS + 8)
-    ]
+    requests = [server.request("tiny", {"x": X}, id=str(number)) for number in range(MAX_IN_PROGRESS + 8)]
     requests[3] = server.request("tiny", {"y": X}, id="3")
     with gate.closed():
         replies = stream(server, iter(requests), timeout=60)
@@ -94,7 +88,7 @@ def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order
     assert [bool(reply.error_message) for reply in got] == [
         number == 3 for number in range(MAX_IN_PROGRESS + 8)
     ]
-    alone = server.infer("tiny.attention", {"x": LONG}, outputs=["output"])
+    alone = server.infer("tiny", {"x": X})
     np.testing.assert_allclose(
         np.frombuffer(got[-1].infer_response.raw_output_contents[0], np.float32),
         alone["output"].ravel(),
@@ -102,11 +96,17 @@ def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order
     )
 
 
-def test_a_status_ends_the_stream_after_the_answers_before_it(server: Any) -> None:
+def test_a_status_ends_the_stream_after_the_answers_before_it(serve: Any, gate: "Gate") -> None:
+    server = serve()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     replies = stream(server, iter(requests.get, None), metadata=(("triton_grpc_error", "true"),))
-    requests.put(server.request("tiny.attention", {"x": LONG}, id="slow"))
-    requests.put(server.request("tiny", {"y": X}, id="bad"))
+    with gate.closed():
+        requests.put(server.request("tiny", {"x": X}, id="slow"))
+        while not server.runtime.lifecycle.accepted:
+            server.call("ServerLive")
+        requests.put(server.request("tiny", {"y": X}, id="bad"))
+        for _ in range(50):  # time in which it fails
+            server.call("ServerLive")
 
     assert next(replies).infer_response.id == "slow"
     with pytest.raises(grpc.RpcError, match="input 'y' is not known"):  # while nobody sends anything
@@ -169,10 +169,14 @@ def test_nothing_is_written_after_what_ended_the_stream() -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("where", ["on the event loop", "in threads"])
 @pytest.mark.parametrize("step", [3600.0, -3600.0])
 def test_a_clock_that_is_set_moves_no_deadline(
-    server: Any, monkeypatch: pytest.MonkeyPatch, step: float
+    serve: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, step: float, where: str
 ) -> None:
+    if where == "in threads":
+        request.getfixturevalue("in_threads")
+    server = serve()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     replies = stream(server, iter(requests.get, None), timeout=60)
     requests.put(server.request("tiny", {"x": X}))
@@ -180,7 +184,7 @@ def test_a_clock_that_is_set_moves_no_deadline(
     real, real_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: real() + step)
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(step * 1e9))
-    requests.put(server.request("tiny.attention", {"x": LONG}, outputs=["output"]))
+    requests.put(server.request("tiny", {"x": X}))
     assert next(replies).error_message == ""
     requests.put(None)
     assert list(replies) == []

@@ -323,7 +323,7 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
     totals = server.runtime.registry.counters.total("tiny.attention", 1)
-    assert totals[at.DROP["memory"]] == totals[at.CODE["UNAVAILABLE"]] == 4
+    assert totals[at.DROP["memory"]] == totals[at.CODE[at.GRPC]["UNAVAILABLE"]] == 4
 
     for replies in standing:
         replies.cancel()
@@ -341,6 +341,6 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(serve: Any, produced
 
     assert produced.alive() == 0
     totals = server.runtime.registry.counters.total("tiny.attention", 1)
-    assert totals[at.CODE["DEADLINE_EXCEEDED"]] == 1
-    assert totals[at.CODE["CANCELLED"]] == 0
+    assert totals[at.CODE[at.GRPC]["DEADLINE_EXCEEDED"]] == 1
+    assert totals[at.CODE[at.GRPC]["CANCELLED"]] == 0
     replies.cancel()

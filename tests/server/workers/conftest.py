@@ -15,7 +15,7 @@ class Workers(ServerProcess):
     """A server of two workers, its log read as it comes."""
 
     def __init__(self, *arguments: str) -> None:
-        settings = ["--workers", "2", "--device", "cpu", "--metrics-port", "0", "--log-level", "debug"]
+        settings = ["--workers", "2", "--device", "cpu", "--http-port", "0", "--log-level", "debug"]
         super().__init__(*settings, *arguments)
 
     @property

@@ -341,6 +341,6 @@ def test_without_gpus_each_worker_decides() -> None:
 def test_nothing_else_changes_on_the_way_to_a_worker() -> None:
     mine = settings_of(1, SETTINGS, (4, 5))
     assert mine == replace(SETTINGS, device="cuda:5", workers=3)  # that share this GPU
-    assignment = Assignment(settings=mine, worker=1, files=(3, 4), replacement=False)
+    assignment = Assignment(settings=mine, worker=1, files=(3, 4), restarts=0)
 
     assert Assignment.from_line(assignment.to_line()).settings == mine

@@ -1,10 +1,9 @@
-"""The page as people use it, in headless Chromium (Debian: chromium and chromium-driver)."""
+"""The page as people use it, in headless Chromium."""
 
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from shutil import which
 from typing import Any, cast
 
 import pytest
@@ -16,19 +15,14 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
+from tests.browser import needs_browser, open_browser
 from tests.view.explorer.fake import NAMES, FakeClient
 
 from polyhead_client import AccessDenied, PolyheadError, Unavailable
 from polyhead_view.explorer.explorer import Explorer
 from polyhead_view.explorer.page import configuration, create_page
 
-CHROMIUM = which("chromium") or which("chromium-browser") or which("google-chrome")
-DRIVER = which("chromedriver")
-
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="needs Chromium and its driver: apt-get install chromium chromium-driver",
-)
+pytestmark = needs_browser
 
 
 @contextmanager
@@ -93,12 +87,7 @@ class Window:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    options.binary_location = str(CHROMIUM)
-    with webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER)) as opened:
+    with open_browser() as opened:
         yield opened
 
 

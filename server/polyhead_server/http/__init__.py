@@ -1,0 +1,1 @@
+"""HTTP: metrics and probes, and inference over the Open Inference Protocol and embeddings calls."""

@@ -1,0 +1,241 @@
+"""Bodies of requests and replies: read within limits, decompressed, compressed, sent piece by piece."""
+
+import asyncio
+import random
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
+
+from polyhead_server.errors import (
+    ExpiredError,
+    InvalidRequestError,
+    TooLargeError,
+    UnavailableError,
+    quoted,
+)
+from polyhead_server.settings import Settings
+
+SMALL = 16 * 1024
+"""Bytes up to which work on a body is done on the event loop: a hop to another thread takes 0.1 ms."""
+
+PIECE = 256 * 1024
+"""Bytes that are sent at once. A piece is held until the client has read most of the one before."""
+
+_ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_COMPRESS_FROM = 1024
+_INFLATED_AT_ONCE = 2**20
+_RETRY_MS = (500, 1500)
+T = TypeVar("T")
+
+
+class LeftError(Exception):
+    """The client has left before its reply."""
+
+
+class _Room:
+    """The bytes of one body."""
+
+    def __init__(self, bodies: "Bodies") -> None:
+        self._bodies = bodies
+        self.bytes = 0
+
+    def add(self, size: int) -> None:
+        self._bodies.take(self.bytes, size)
+        self.bytes += size
+
+
+class Bodies:
+    """Read bodies, with a limit on each and on all of them together. Lives on the server's event loop.
+
+    Args:
+        settings: The limits.
+        workers: Runs work on large bodies.
+    """
+
+    def __init__(self, settings: Settings, workers: Executor) -> None:
+        self._settings = settings
+        self._workers = workers
+        self.held = 0
+        """Bytes of all bodies that are being read or translated."""
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """Read the body of a request, which counts as held until the end of the block.
+
+        Raises:
+            HTTPException: The content has an encoding that is not known.
+            InvalidRequestError: It is not encoded as it says.
+            TooLargeError: It has too many bytes.
+            UnavailableError: Too many bytes are held.
+            ExpiredError: It has not come in time.
+            LeftError: The client has left.
+        """
+        room = _Room(self)
+        try:
+            seconds = self._settings.max_request_seconds
+            try:
+                async with asyncio.timeout(seconds):
+                    body = await self._receive(request, room)
+            except TimeoutError:
+                raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
+            except ClientDisconnect:
+                raise LeftError from None
+            encoding = request.headers.get("content-encoding", "identity").strip().lower()
+            if encoding != "identity":
+                body = await self._decompress(body, encoding, room)
+            yield body
+        finally:
+            self.held -= room.bytes
+
+    def take(self, held: int, size: int) -> None:
+        """Count more bytes of a body that has so many already.
+
+        Raises:
+            TooLargeError: It has too many.
+            UnavailableError: All of them have too many, and others have some.
+        """
+        limit = self._settings.max_request_bytes
+        if held + size > limit:
+            raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
+        if self.held > held and self.held + size > self._settings.max_held_bytes:
+            raise UnavailableError(
+                f"requests hold {self.held} bytes, {size} more would pass the limit of "
+                f"{self._settings.max_held_bytes}: try again later",
+                retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
+            )
+        self.held += size
+
+    async def run(self, size: int, function: Callable[..., T], *arguments: object) -> T:
+        """Call a function that works on so many bytes: in another thread if they are many."""
+        if size <= SMALL:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
+
+    async def _receive(self, request: Request, room: _Room) -> bytes:
+        announced = request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > self._settings.max_request_bytes:
+            room.add(int(announced))  # raises
+        parts = []
+        async for part in request.stream():
+            room.add(len(part))
+            parts.append(part)
+        return parts[0] if len(parts) == 2 and not parts[1] else b"".join(parts)
+
+    async def _decompress(self, body: bytes, encoding: str, room: _Room) -> bytes:
+        if encoding not in _ENCODINGS:
+            raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
+        inflater = zlib.decompressobj(_ENCODINGS[encoding])
+        parts: list[bytes] = []
+        rest = body
+        try:
+            while rest and not inflater.eof:
+                part = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
+                room.add(len(part))
+                parts.append(part)
+                rest = inflater.unconsumed_tail
+        except zlib.error as error:
+            raise InvalidRequestError(f"the body must be encoded as {encoding}, was not") from error
+        if not inflater.eof or inflater.unused_data:
+            raise InvalidRequestError(
+                f"the body must be one whole {encoding} stream, "
+                + ("more follows it" if inflater.eof else "its end is missing")
+            )
+        return b"".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """A reply."""
+
+    content: Iterable[bytes | memoryview]
+    """Its body, in pieces that are made as they are taken."""
+    size: int | None = None
+    """The body's bytes; None: not known yet."""
+    effort: int = 0
+    """What making a piece costs, in bytes."""
+    status: int = 200
+    media_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(body: bytes, *, status: int = 200, media_type: str = "application/json") -> "Reply":
+        """Return a reply whose body is there."""
+        return Reply(content=(body,), size=len(body), status=status, media_type=media_type)
+
+
+async def send_reply(reply: Reply, scope: Scope, send: Send, bodies: Bodies) -> None:
+    """Send a reply, compressed where the client accepts that."""
+    headers = {**reply.headers, "content-type": reply.media_type}
+    content, size = iter(reply.content), reply.size
+    if size is None or size >= _COMPRESS_FROM:
+        headers["vary"] = "Accept-Encoding"
+        if _accepts_gzip(Headers(scope=scope).get("accept-encoding", "")):
+            headers["content-encoding"] = "gzip"
+            content, size = _compressed(content), None
+    if size is not None:
+        headers["content-length"] = str(size)
+    encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": encoded})
+    if size is not None and size <= PIECE:  # in one go: each takes a system call
+        await send({"type": "http.response.body", "body": b"".join(content)})
+        return
+    effort = max(reply.effort, 0 if reply.size is None else reply.size)
+    while (piece := await bodies.run(effort, next, content, None)) is not None:
+        for start in range(0, len(piece), PIECE):
+            part = bytes(piece[start : start + PIECE])
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _compressed(content: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+    deflater = zlib.compressobj(1, wbits=_ENCODINGS["gzip"])
+    for piece in content:
+        for start in range(0, len(piece), PIECE):
+            yield deflater.compress(piece[start : start + PIECE])
+    yield deflater.flush()
+
+
+def _accepts_gzip(accepted: str) -> bool:
+    for one in accepted.lower().split(","):
+        name, _, parameters = one.partition(";")
+        if name.strip() == "gzip":
+            return parameters.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
+
+
+@asynccontextmanager
+async def until_left(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves. The body must have been read.
+
+    Raises:
+        LeftError: The client has left.
+    """
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - requests are answered in tasks
+    left = False
+
+    def leave(done: asyncio.Future[Message]) -> None:
+        nonlocal left
+        if not done.cancelled():
+            left = True
+            task.cancel()
+
+    leaving = asyncio.ensure_future(receive())
+    leaving.add_done_callback(leave)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if left and not task.uncancel():
+            raise LeftError from None
+        raise
+    finally:
+        leaving.remove_done_callback(leave)
+        leaving.cancel()

@@ -1,0 +1,130 @@
+"""JSON as clients send it: strict, and read so that other threads are not held up."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted, shorten
+
+MAX_JSON_BYTES = 8 * 2**20
+"""Numbers as text take some ten bytes each, and as Python's objects several times that. This does not limit
+binary tensors."""
+
+_MOST_BRACKETS = 2**18
+"""Arrays and objects, and brackets in strings: eight for each token that a request may have by default. No
+other thread runs while json makes them and the garbage collector visits them: for millions, a second or more."""
+
+_MOST_KEYS = 4096
+
+_NAMES: Mapping[type, str] = {
+    bool: "a boolean",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
+
+
+def read_json(text: bytes | memoryview) -> Any:
+    """Read a JSON document.
+
+    Raises:
+        InvalidRequestError: It is not JSON (RFC 8259) in UTF-8, is nested too deep, or has a key twice.
+        TooLargeError: It is too long, or has too many arrays and objects.
+    """
+    if len(text) > MAX_JSON_BYTES:
+        raise TooLargeError(
+            f"JSON must have at most {MAX_JSON_BYTES} bytes, had {len(text)}: send large tensors in binary, "
+            "after the JSON (parameter binary_data_size and header Inference-Header-Content-Length)"
+        )
+    try:
+        document = str(text, "utf-8")
+        if (brackets := document.count("[") + document.count("{")) > _MOST_BRACKETS:
+            raise TooLargeError(f"JSON must have at most {_MOST_BRACKETS} brackets [ and {{, had {brackets}")
+        return _DECODER.decode(document)
+    except RecursionError:
+        raise InvalidRequestError("the JSON must not be nested so deep") from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(
+            f"the body must be JSON, was not: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"the JSON must be in UTF-8, was {text[error.start]:#04x} at byte {error.start}"
+        ) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise InvalidRequestError("the JSON must not have numbers of so many digits") from error
+
+
+def read_fields(value: object, whose: str, known: Mapping[str, Collection[type]]) -> dict[str, Any]:
+    """Check that a value is an object of known fields that have these types. Those of null are left out.
+
+    Raises:
+        InvalidRequestError: Something about it is wrong.
+    """
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"{whose} must be an object, was {shown(value)}")
+    fields = {name: field for name, field in value.items() if field is not None}
+    for name, field in fields.items():
+        if name not in known:
+            raise InvalidRequestError(
+                f"field {quoted(name)} of {whose} is not known; there are {listed(known)}"
+            )
+        if type(field) not in known[name]:
+            must = " or ".join(_NAMES[kind] for kind in known[name])
+            raise InvalidRequestError(f"{name} of {whose} must be {must}, was {shown(field)}")
+    return fields
+
+
+def need(fields: Mapping[str, Any], whose: str, *names: str) -> Sequence[Any]:
+    """Return the values of fields that must be there.
+
+    Raises:
+        InvalidRequestError: One is missing.
+    """
+    for name in names:
+        if name not in fields:
+            raise InvalidRequestError(f"{whose} must have the field {name}")
+    return [fields[name] for name in names]
+
+
+def shown(value: object) -> str:
+    """Show a caller's value in a message."""
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list | dict):
+        return _NAMES[type(value)]
+    return shorten(json.dumps(value)) if isinstance(value, bool | float | None) else "a whole number"
+
+
+def _float(text: str) -> float:
+    return float(text)
+
+
+def _int(text: str) -> int:
+    return int(text)
+
+
+def _constant(text: str) -> Any:
+    raise InvalidRequestError(f"the body must be JSON, which has no {text}")
+
+
+def _pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MOST_KEYS:
+        raise InvalidRequestError(
+            f"the JSON must have at most {_MOST_KEYS} keys in an object, had {len(pairs)}"
+        )
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidRequestError(f"the JSON must have each key of an object once, had {quoted(twice)} twice")
+    return fields
+
+
+# Numbers are made by functions in Python, at which other threads may run: json's own would hold up all of
+# them until the end of the document.
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_constant=_constant, parse_float=_float, parse_int=_int
+)

@@ -1,0 +1,225 @@
+"""Embeddings calls: OpenAI's `/v1/embeddings` and `/v1/models`, and TEI's `/embed`.
+
+A call becomes one inference request for pooled vectors. Shape letters: B batch, T tokens, D width.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import to_array
+from polyhead_proto.names import LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
+from polyhead_proto.wire import read_reply
+from polyhead_server.errors import InvalidRequestError, listed, quoted
+from polyhead_server.http.documents import need, read_fields, read_json, shown
+from polyhead_server.http.tensors import pack, write_parameters, write_request
+from polyhead_server.repository.signature import Signature
+from polyhead_server.serving.tokeniser import check_total
+from polyhead_server.settings import Settings
+
+_OPENAI: Mapping[str, Sequence[type]] = {
+    "model": [str],
+    "input": [str, list],
+    "encoding_format": [str],
+    "dimensions": [int],
+    "user": [str],
+    TRUNCATE: [bool],
+    PROMPT_NAME: [str],
+}
+_TEI: Mapping[str, Sequence[type]] = {
+    "inputs": [str, list],
+    "model": [str],
+    "normalize": [bool],
+    "truncate": [bool],
+    "truncation_direction": [str],
+    "prompt_name": [str],
+    "dimensions": [int],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingsCall:
+    """What a call asks for."""
+
+    model: str
+    inputs: Sequence[str] | Sequence[Sequence[int]]
+    """B texts, or B lists of token ids."""
+    parameters: Mapping[str, bool | str | int]
+    dimensions: int | None
+    base64: bool = False
+    normalise: bool = False
+
+
+def read_openai(body: bytes) -> EmbeddingsCall:
+    """Read the body of `/v1/embeddings`.
+
+    Raises:
+        InvalidRequestError: Something is wrong, or cannot be done.
+        TooLargeError: There is too much JSON.
+    """
+    fields = read_fields(read_json(body), "the request", _OPENAI)
+    model, given = need(fields, "the request", "model", "input")
+    encoding = fields.get("encoding_format", "float")
+    if encoding not in {"float", "base64"}:
+        raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
+    return EmbeddingsCall(
+        model=model,
+        inputs=_read_inputs(given, "input"),
+        parameters={name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields},
+        dimensions=fields.get("dimensions"),
+        base64=encoding == "base64",
+    )
+
+
+def read_tei(body: bytes, models: Sequence[str]) -> EmbeddingsCall:
+    """Read the body of `/embed`, whose model needs no name where there is one.
+
+    Raises:
+        InvalidRequestError: Something is wrong, or cannot be done.
+        TooLargeError: There is too much JSON.
+    """
+    fields = read_fields(read_json(body), "the request", _TEI)
+    (given,) = need(fields, "the request", "inputs")
+    model = fields.get("model")
+    if model is None:
+        if len(models) != 1:
+            raise InvalidRequestError(
+                f"the request must have the field model, one of those that embed ({listed(models) or 'none'})"
+            )
+        (model,) = models
+    direction = fields.get("truncation_direction", "Right")
+    if direction.lower() != "right":
+        raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
+    parameters = {TRUNCATE: fields.get("truncate"), PROMPT_NAME: fields.get("prompt_name")}
+    return EmbeddingsCall(
+        model=model,
+        inputs=_read_inputs(given, "inputs"),
+        parameters={name: value for name, value in parameters.items() if value is not None},
+        dimensions=fields.get("dimensions"),
+        normalise=fields.get("normalize", True),
+    )
+
+
+def embeds(signature: Signature) -> bool:
+    """Return whether a graph is one that embeds: the fast one of a family that pools tokens."""
+    return signature.graph == "fast" and signature.feed(TOKENS) is not None and _pooled(signature) is not None
+
+
+def write_call(call: EmbeddingsCall, signature: Signature, settings: Settings) -> bytes:
+    """Write a call as a `ModelInferRequest`.
+
+    Raises:
+        InvalidRequestError: The model cannot do what the call asks for.
+        TooLargeError: There are too many token ids, once they are padded.
+    """
+    pooled, ids, lengths = _pooled(signature), signature.feed(TOKENS), signature.feed(LENGTHS)
+    if pooled is None or ids is None or lengths is None:
+        raise InvalidRequestError(
+            f"model must be an encoder that pools tokens, {signature.name} gives {listed(signature.outputs)}"
+        )
+    width = signature.outputs[pooled].shape[-1]
+    if call.dimensions not in {None, width}:
+        raise InvalidRequestError(
+            f"dimensions must be left out or be {width}, the width of {signature.name}'s vectors, "
+            f"was {call.dimensions}: vectors are not cut"
+        )
+    message = pb.ModelInferRequest(
+        model_name=signature.name, parameters=write_parameters(call.parameters, "the request")
+    )
+    message.outputs.add(name=pooled)
+    message.outputs.add(name=LENGTHS)
+    batch = len(call.inputs)
+    if isinstance(call.inputs[0], str):
+        if TEXT not in signature.inputs:
+            raise InvalidRequestError(f"input must be token ids: {signature.name} has no tokenizer")
+        message.inputs.add(name=TEXT, datatype="BYTES", shape=[batch])
+        return write_request(message, [pack(TEXT, "BYTES", [batch], call.inputs)])
+    longest = max(map(len, call.inputs))
+    check_total(batch, longest, settings.max_request_tokens)
+    rows = [[*row, *[0] * (longest - len(row))] for row in call.inputs]
+    sizes = [len(row) for row in call.inputs]
+    message.inputs.add(name=ids.name, datatype="INT64", shape=[batch, longest])
+    message.inputs.add(name=lengths.name, datatype="INT64", shape=[batch])
+    raw = [pack(ids.name, "INT64", [batch, longest], rows), pack(lengths.name, "INT64", [batch], sizes)]
+    return write_request(message, raw)
+
+
+def read_vectors(reply: bytes) -> tuple[NDArray[np.float32], int]:
+    """Return the vectors (B, D) in a reply to `write_call`, and the number of tokens."""
+    message, contents, _ = read_reply(reply, pb.ModelInferResponse)
+    arrays = [
+        to_array(output.name, output.datatype, output.shape, content)
+        for output, content in zip(message.outputs, contents, strict=True)
+    ]
+    return arrays[0].astype(np.float32, copy=False), int(arrays[1].sum())
+
+
+def write_openai(call: EmbeddingsCall, vectors: NDArray[np.float32], tokens: int) -> Iterator[bytes]:
+    """Write the reply of `/v1/embeddings`."""
+    yield b'{"object":"list","data":['
+    for index, vector in enumerate(vectors):
+        shown = base64.b64encode(vector.tobytes()).decode() if call.base64 else vector
+        one = {"object": "embedding", "index": index, "embedding": shown}
+        yield b"," * bool(index) + _dumps(one)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    yield b'],"model":%b,"usage":%b}' % (_dumps(call.model), _dumps(usage))
+
+
+def write_tei(call: EmbeddingsCall, vectors: NDArray[np.float32]) -> Iterator[bytes]:
+    """Write the reply of `/embed`."""
+    if call.normalise:
+        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    for index, vector in enumerate(vectors):
+        yield (b"," if index else b"[") + _dumps(vector)
+    yield b"]"
+
+
+def write_models(signatures: Sequence[Signature], created: int) -> bytes:
+    """Write the reply of `/v1/models`."""
+    return _dumps({"object": "list", "data": [_model(signature.name, created) for signature in signatures]})
+
+
+def write_model(signature: Signature, created: int) -> bytes:
+    """Write the reply of `/v1/models/NAME`."""
+    return _dumps(_model(signature.name, created))
+
+
+def _model(name: str, created: int) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "polyhead"}
+
+
+def _dumps(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _pooled(signature: Signature) -> str | None:
+    return next((spec.name for spec in signature.outputs.values() if spec.role == POOLED), None)
+
+
+def _read_inputs(given: Any, name: str) -> Sequence[str] | Sequence[Sequence[int]]:
+    """Return one or many texts or lists of token ids as many."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidRequestError(f"{name} must have at least one text or token id, had none")
+    kinds = set(map(type, given))
+    if kinds == {int}:
+        return [given]
+    if kinds == {str}:
+        return given  # type: ignore[no-any-return]
+    if kinds == {list}:
+        for index, row in enumerate(given):
+            if set(map(type, row)) != {int}:
+                raise InvalidRequestError(f"{name}[{index}] must be token ids, at least one; was not")
+        return given  # type: ignore[no-any-return]
+    wrong = next(one for one in given if type(one) not in {str, list} or type(one) is not type(given[0]))
+    raise InvalidRequestError(
+        f"{name} must be a text, texts, token ids or lists of token ids, all of one kind, had {shown(wrong)}"
+    )

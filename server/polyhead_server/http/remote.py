@@ -1,0 +1,222 @@
+"""Call a runtime that lives on another thread's event loop.
+
+Calls that come together are handed over together, and so are their replies: to wake a thread costs both of
+them, and requests that arrive together can be computed in one batch.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from polyhead_proto import RPCS
+from polyhead_server.errors import DrainingError, ExpiredError
+from polyhead_server.inference.wire import LARGE
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class RemoteRuntime:
+    """Call a runtime from the event loop of another thread. Leaving a call cancels it.
+
+    Args:
+        runtime: Answers requests.
+        loop: The event loop that it lives on.
+    """
+
+    def __init__(self, runtime: Runtime, loop: asyncio.AbstractEventLoop) -> None:
+        self.registry = runtime.registry
+        self.serving = runtime.serving
+        self.settings = runtime.settings
+        self._runtime = runtime
+        self._loop = loop
+        self._calls = _HandOver(loop, take=_Call.begin, lost=_Call.drain)
+        self._replies: _HandOver | None = None
+
+    async def call(self, procedure: str, request: Message) -> Any:
+        """Return the response of a procedure other than inference.
+
+        Raises:
+            RequestError: The caller gets the reason.
+        """
+        response = await self._run(self._runtime.call(procedure, request.SerializeToString()))
+        return RPCS[procedure].response.FromString(response)
+
+    @asynccontextmanager
+    async def infer(self, request: bytes, *, deadline: float) -> AsyncIterator[bytes]:
+        """Yield the reply to an inference request. Its memory counts as held until the end of the block.
+
+        Args:
+            request: A `ModelInferRequest`.
+            deadline: When the caller stops waiting, by `time.monotonic`, as all event loops count.
+
+        Raises:
+            RequestError: The caller gets the reason.
+            EngineError: The engine failed.
+        """
+        deadline = min(deadline, time.monotonic() + self.settings.max_request_seconds)
+        held = _Held()
+        size = None
+        try:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    reply = await self._run(
+                        self._runtime.infer(request, deadline=deadline, until_sent=held.keep)
+                    )
+            except TimeoutError:
+                raise ExpiredError(
+                    "the deadline passed before there was an answer: give the call more time"
+                ) from None
+            size = len(reply)
+            yield reply
+        finally:
+            if size is None or size >= LARGE:  # otherwise nothing has been kept
+                self.soon(held.release)
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the runtime's event loop, unless that has ended."""
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = asyncio.get_running_loop()
+        if self._replies is None:
+            self._replies = _HandOver(loop, take=_Call.deliver)
+        call = _Call(work, loop.create_future(), self._replies)
+        self._calls.put(call)
+        try:
+            return await call.reply  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            self.soon(call.leave)
+            raise
+
+
+class _Call:
+    """A call on its way: to the runtime's event loop, and back.
+
+    Args:
+        work: Answers it.
+        reply: What the caller waits for.
+        back: Takes it back when it is answered.
+    """
+
+    def __init__(
+        self, work: Coroutine[Any, Any, Any], reply: asyncio.Future[Any], back: "_HandOver"
+    ) -> None:
+        self.reply = reply
+        self._work = work
+        self._back = back
+        self._context = copy_context()
+        self._task: asyncio.Task[Any] | None = None
+        self._left = False
+
+    # ---- On the runtime's event loop ---------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to answer."""
+        if self._left:
+            self._work.close()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._work, context=self._context)
+        self._task.add_done_callback(lambda _: self._back.put(self))
+
+    def leave(self) -> None:
+        """Answer no longer: the caller has left."""
+        self._left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    # ---- On the caller's event loop ----------------------------------------------------------------
+
+    def deliver(self) -> None:
+        """Give the caller the reply."""
+        task = self._task
+        assert task is not None  # noqa: S101 - it has ended
+        error = DrainingError() if task.cancelled() else task.exception()
+        if self.reply.done():  # the caller has left
+            return
+        if error is None:
+            self.reply.set_result(task.result())
+        else:
+            self.reply.set_exception(error)
+
+    def drain(self) -> None:
+        """Tell the caller that the runtime's event loop has ended."""
+        self._work.close()
+        if not self.reply.done():
+            self.reply.set_exception(DrainingError())
+
+
+class _HandOver:
+    """Hand calls over to another thread's event loop.
+
+    Args:
+        to: That event loop.
+        take: What it does with each.
+        lost: What to do with each, here, if that event loop is closed.
+    """
+
+    def __init__(
+        self,
+        to: asyncio.AbstractEventLoop,
+        *,
+        take: Callable[[_Call], None],
+        lost: Callable[[_Call], None] | None = None,
+    ) -> None:
+        self._to = to
+        self._take = take
+        self._lost = lost
+        self._waiting: list[_Call] = []
+
+    def put(self, call: _Call) -> None:
+        """Hand a call over as soon as a turn of this event loop brings no other."""
+        self._waiting.append(call)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._pass_on, 1)
+
+    def _pass_on(self, seen: int) -> None:
+        if seen < len(self._waiting):
+            asyncio.get_running_loop().call_soon(self._pass_on, len(self._waiting))
+            return
+        calls, self._waiting = self._waiting, []
+        try:
+            self._to.call_soon_threadsafe(self._take_all, calls)
+        except RuntimeError:  # it is closed
+            if self._lost is not None:
+                for call in calls:
+                    self._lost(call)
+
+    def _take_all(self, calls: list[_Call]) -> None:
+        for call in calls:
+            try:
+                self._take(call)
+            except Exception:
+                LOGGER.exception("HTTP: a call failed")
+
+
+class _Held:
+    """What the runtime holds for a reply until it has been sent. Used on the runtime's event loop only."""
+
+    def __init__(self) -> None:
+        self._release: Callable[..., None] | None = None
+        self._over = False
+
+    def keep(self, release: Callable[..., None]) -> None:
+        """Note how the memory is released. Where the caller has left meanwhile, release it."""
+        self._release = release
+        if self._over:
+            release()
+
+    def release(self) -> None:
+        """Release the memory, if there is any."""
+        self._over = True
+        if self._release is not None:
+            self._release()

@@ -1,0 +1,194 @@
+"""The HTTP server: metrics, probes and inference on one port, in a thread with an event loop of its own."""
+
+import asyncio
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from polyhead_server.address import explain, format_address, listen
+from polyhead_server.errors import StartError
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.settings import Settings
+
+if TYPE_CHECKING:  # the supervisor imports this module, and little else
+    from polyhead_server.http.remote import RemoteRuntime
+    from polyhead_server.observability.request_log import RequestLog
+
+DEFAULT_PORT = 8002
+
+MAX_CONNECTIONS = {False: 64, True: 1000}
+"""The most connections, without and with inference. Each takes a descriptor, and at most half of those that the
+process may have are for HTTP."""
+
+_KEEP_ALIVE_SECONDS = 75
+_MAX_HEAD_BYTES = 16 * 2**10
+_LAST_REPLIES_SECONDS = 1
+_THREADS = 2
+
+
+@contextmanager
+def serve_http(
+    settings: Settings,
+    counters: SharedCounters,
+    remote: "RemoteRuntime | None" = None,
+    log: "RequestLog | None" = None,
+    *,
+    reuse_port: bool = False,
+) -> Iterator[int | None]:
+    """Serve over HTTP, in a thread, until the end of the block.
+
+    Args:
+        settings: Say where, and whether at all.
+        counters: The counters of all workers.
+        remote: The runtime, for inference; None serves metrics and probes only.
+        log: Records inferences.
+        reuse_port: Share the port with other processes.
+
+    Yields:
+        The port, or None where nothing is served.
+
+    Raises:
+        StartError: The port cannot be used, or files of tokens or certificates cannot.
+    """
+    from polyhead_server.transport.tls import tls_context
+
+    check(settings)
+    listening = open_port(settings, partial(listen, reuse_port=reuse_port))
+    if listening is None:
+        yield None
+        return
+    with listening:
+        context = tls_context(settings) if remote is not None else None
+        port: int = listening.getsockname()[1]
+        limit = min(MAX_CONNECTIONS[remote is not None], _descriptors() // 2)
+
+        def application(workers: Executor) -> Any:
+            from polyhead_server.http.application import create_application
+
+            return create_application(settings, counters, workers, remote=remote, log=log)
+
+        thread = _ServerThread(application, settings, listening, limit=limit, context=context)
+        thread.start()
+        try:
+            yield port
+        finally:
+            thread.stop()
+
+
+def check(settings: Settings) -> None:
+    """Check settings about HTTP against each other.
+
+    Raises:
+        StartError: They contradict each other.
+    """
+    if settings.http and settings.http_port == "off":
+        raise StartError("--http must come with a port: --http-port must not be off")
+
+
+def open_port(settings: Settings, function: Callable[[str, int], socket.socket]) -> socket.socket | None:
+    """Open the port for HTTP.
+
+    Args:
+        settings: Name it. If they leave it open, it may be taken, unless there is to be inference.
+        function: Opens a port of a host.
+
+    Returns:
+        What the function returned; None: there is to be no HTTP.
+
+    Raises:
+        StartError: The port is taken, or the address is not this machine's.
+    """
+    if settings.http_port == "off":
+        return None
+    host, number = settings.http_host, DEFAULT_PORT if settings.http_port == "auto" else settings.http_port
+    try:
+        return function(host, number)
+    except (OSError, ValueError, StartError) as error:
+        reason = str(error) if isinstance(error, StartError) else explain(error)
+        if settings.http_port != "auto" or settings.http:
+            what = "HTTP" if settings.http else "metrics"
+            raise StartError(f"cannot serve {what} on {host} port {number}: {reason}") from error
+        LOGGER.warning("no metrics on %s port %d: %s; see --http-port", host, number, reason)
+        return None
+
+
+def announce(settings: Settings, port: int | None) -> None:
+    """Log what is served over HTTP, and where."""
+    if port is None:
+        return
+    scheme = "https" if settings.http and settings.tls_cert is not None else "http"
+    url = f"{scheme}://{format_address(settings.http_host, port)}"
+    LOGGER.info("metrics on %s/metrics", url)
+    if settings.http:
+        LOGGER.info("inference over HTTP on %s/v2 and %s/v1", url, url)
+
+
+def _descriptors() -> int:
+    """Return how many descriptors this process may have."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+class _ServerThread(Thread):
+    """A thread that serves until it is stopped. Libraries of HTTP are imported in it, while models load."""
+
+    def __init__(
+        self,
+        application: Callable[[Executor], Any],
+        settings: Settings,
+        listening: socket.socket,
+        *,
+        limit: int,
+        context: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
+        super().__init__(name="http", daemon=True)
+        self._application = application
+        self._settings = settings
+        self._listening = listening
+        self._limit = limit
+        self._context = context
+        self._server: Any = None
+        self._stopping = False
+
+    def run(self) -> None:
+        """Serve."""
+        import uvicorn
+
+        from polyhead_server.http.connections import BoundedServer, HttpProtocol
+
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="http") as workers:
+            config = uvicorn.Config(
+                self._application(workers),
+                http=partial(HttpProtocol, stall_seconds=self._settings.max_request_seconds),  # type: ignore[arg-type]
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",  # our own log has what happens to requests
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
+                h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            )
+            self._server = BoundedServer(config, limit=self._limit, context=self._context)
+            self._server.should_exit = self._stopping
+            asyncio.run(self._server.serve(sockets=[self._listening]))
+
+    def stop(self) -> None:
+        """Finish what is in progress, for a moment, and end."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.should_exit = True
+        self.join()

@@ -1,0 +1,369 @@
+"""The Open Inference Protocol over REST: between JSON, with or without binary tensors, and the gRPC messages.
+
+A request becomes the message that a gRPC client would have sent, and is checked where that is. Only what JSON
+adds is checked here: its fields and their types, and that an array of numbers is the tensor that it says.
+Shape letters: B batch, T tokens.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+from google.protobuf.message import Message
+
+from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import DTYPES, pack_strings, to_array, unpack_strings
+from polyhead_proto.wire import read_reply, write_varint
+from polyhead_server.errors import InvalidRequestError, listed, quoted
+from polyhead_server.http.documents import need, read_fields, read_json, shown
+
+NUMBERS_AT_ONCE = 32_768
+"""Elements of a tensor that are written as text in one go: about a millisecond."""
+
+_RAW_TAG = write_varint(pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
+_REQUEST: Mapping[str, Sequence[type]] = {
+    "id": [str],
+    "model_name": [str],
+    "model_version": [str],
+    "parameters": [dict],
+    "inputs": [list],
+    "outputs": [list],
+}
+_INPUT: Mapping[str, Sequence[type]] = {
+    "name": [str],
+    "shape": [list],
+    "datatype": [str],
+    "parameters": [dict],
+    "data": [list],
+}
+_OUTPUT: Mapping[str, Sequence[type]] = {"name": [str], "parameters": [dict]}
+_ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
+    "b": ({bool}, "booleans"),
+    "i": ({int}, "whole numbers"),
+    "u": ({int}, "whole numbers"),
+    "f": ({int, float}, "numbers"),
+}
+"""What the elements of an array may be, by NumPy's kind of datatype."""
+_MOST = 2**63
+_MOST_SIZES = 8
+_MOST_TENSORS = 4096
+Raw = bytes | memoryview
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How outputs are to be written."""
+
+    binary: bool = False
+    """In binary, where an output does not say."""
+    outputs: Mapping[str, bool] = field(default_factory=dict)
+    """Whether in binary, by output."""
+
+    def is_binary(self, output: str) -> bool:
+        """Return whether an output is to be written in binary."""
+        return self.outputs.get(output, self.binary)
+
+
+# ---- Requests ----------------------------------------------------------------------------------
+
+
+def read_request(body: bytes, json_size: int | None, *, model: str, version: str) -> tuple[bytes, Form]:
+    """Read a request; takes long where the body is large.
+
+    Args:
+        body: JSON, and binary tensors after it.
+        json_size: The bytes of JSON; None: all are.
+        model: The model that the path names.
+        version: Likewise; empty for the newest.
+
+    Returns:
+        A `ModelInferRequest`, and how to write the reply.
+
+    Raises:
+        InvalidRequestError: Something is wrong.
+        TooLargeError: There is too much JSON.
+    """
+    size = len(body) if json_size is None else json_size
+    if json_size is not None and not 0 < size <= len(body):
+        raise InvalidRequestError(
+            f"Inference-Header-Content-Length must be from 1 to the {len(body)} bytes of the body, was {size}"
+        )
+    content = memoryview(body)
+    fields = read_fields(read_json(content[:size]), "the request", _REQUEST)
+    for name, of_path in (("model_name", model), ("model_version", version)):
+        if fields.get(name, of_path) not in {of_path, ""} and (name == "model_name" or version):
+            raise InvalidRequestError(f"{name} must be that of the path, was {quoted(fields[name])}")
+    parameters = fields.get("parameters", {})
+    binary = _flag(parameters, "binary_data_output", "the request")
+    message = pb.ModelInferRequest(
+        model_name=model,
+        model_version=version or fields.get("model_version", ""),
+        id=_text(fields.get("id", ""), "id"),
+        parameters=write_parameters(parameters, "the request", but="binary_data_output"),
+    )
+    for name in ("inputs", "outputs"):
+        if len(fields.get(name, ())) > _MOST_TENSORS:
+            raise InvalidRequestError(f"{name} must be at most {_MOST_TENSORS}, were {len(fields[name])}")
+    raw: list[Raw] = []
+    end = size
+    for number, one in enumerate(need(fields, "the request", "inputs")[0]):
+        given = read_fields(one, f"inputs[{number}]", _INPUT)
+        tensor, count = _describe(given, f"inputs[{number}]")
+        message.inputs.append(tensor)
+        if count is None:
+            (data,) = need(given, f"{tensor.name} (without parameter binary_data_size)", "data")
+            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, data))
+            continue
+        if "data" in given:
+            raise InvalidRequestError(f"{tensor.name} must have data or binary_data_size, had both")
+        if count > len(body) - end:
+            raise InvalidRequestError(
+                f"binary_data_size of {tensor.name} must be at most the {len(body) - end} bytes that are "
+                f"left of the body, was {count}"
+            )
+        raw.append(content[end : end + count])
+        end += count
+    if end != len(body):
+        raise InvalidRequestError(
+            f"the body must end with the last binary input, {len(body) - end} bytes follow"
+        )
+    outputs: dict[str, bool] = {}
+    for number, one in enumerate(fields.get("outputs", ())):
+        wanted = read_fields(one, f"outputs[{number}]", _OUTPUT)
+        (name,) = need(wanted, f"outputs[{number}]", "name")
+        own = wanted.get("parameters", {})
+        if "binary_data" in own:
+            outputs[name] = _flag(own, "binary_data", f"output {quoted(name)}")
+        message.outputs.add(
+            name=_text(name, "name of an output"),
+            parameters=write_parameters(own, f"output {quoted(name)}", but="binary_data"),
+        )
+    return write_request(message, raw), Form(binary=binary, outputs=outputs)
+
+
+def write_request(message: pb.ModelInferRequest, raw: Sequence[Raw]) -> bytes:
+    """Write a request. protobuf would copy the tensors twice."""
+    framed = ((_RAW_TAG, write_varint(len(content)), content) for content in raw)
+    return b"".join((message.SerializeToString(deterministic=True), *chain.from_iterable(framed)))
+
+
+def write_parameters(
+    values: Mapping[str, object], whose: str, *, but: str = ""
+) -> dict[str, pb.InferParameter]:
+    """Return parameters as the gRPC messages have them.
+
+    Raises:
+        InvalidRequestError: A value is neither a boolean, a number nor a string.
+    """
+    found: dict[str, pb.InferParameter] = {}
+    for name, value in values.items():
+        if name == but:
+            continue
+        _text(name, f"the name of a parameter of {whose}")
+        if isinstance(value, bool):
+            found[name] = pb.InferParameter(bool_param=value)
+        elif isinstance(value, int) and -_MOST <= value < _MOST:
+            found[name] = pb.InferParameter(int64_param=value)
+        elif isinstance(value, float) and math.isfinite(value):
+            found[name] = pb.InferParameter(double_param=value)
+        elif isinstance(value, str):
+            found[name] = pb.InferParameter(string_param=_text(value, f"parameter {name}"))
+        else:
+            raise InvalidRequestError(
+                f"parameter {quoted(name)} of {whose} must be a boolean, a string or a number of 64 bits, "
+                f"was {shown(value)}"
+            )
+    return found
+
+
+def pack(name: str, datatype: str, shape: Sequence[int], data: Sequence[Any]) -> bytes:
+    """Return the raw contents of a tensor that is given as an array, flat or nested as its shape.
+
+    Raises:
+        InvalidRequestError: The array is not such a tensor.
+    """
+    flat, sizes = _flatten(name, data)
+    if len(sizes) > 1 and sizes != list(shape):
+        raise InvalidRequestError(f"data of {name} must be flat or have shape {list(shape)}, had {sizes}")
+    if len(flat) != (expected := math.prod(shape)):
+        raise InvalidRequestError(
+            f"{name} must have {expected} values for shape {list(shape)}, had {len(flat)}"
+        )
+    if datatype not in DTYPES and datatype != "BYTES":
+        known = listed((*DTYPES, "BYTES"))
+        raise InvalidRequestError(f"datatype of {name} must be one of {known}, was {quoted(datatype)}")
+    if datatype == "BYTES":
+        _check_elements(name, flat, {str}, "strings")
+        return pack_strings(_text(text, f"data of {name}").encode() for text in flat)
+    dtype = DTYPES[datatype]
+    must, words = _ELEMENTS[dtype.kind]
+    _check_elements(name, flat, must, f"{words} for {datatype}")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(flat, dtype)
+        fits = dtype.kind != "f" or bool(np.isfinite(array).all())
+    except OverflowError:
+        fits = False
+    if not fits:
+        raise InvalidRequestError(f"data of {name} must be numbers that {datatype} can hold, some are larger")
+    return array.tobytes()
+
+
+def _describe(
+    given: Mapping[str, Any], whose: str
+) -> tuple[pb.ModelInferRequest.InferInputTensor, int | None]:
+    """Return what an input says of itself, and the size of its binary contents if it has such."""
+    name, datatype, shape = need(given, whose, "name", "datatype", "shape")
+    if len(shape) > _MOST_SIZES:
+        raise InvalidRequestError(
+            f"shape of {quoted(name)} must have at most {_MOST_SIZES} sizes, had {len(shape)}"
+        )
+    for size in shape:
+        if type(size) is not int or not 0 <= size < _MOST:
+            raise InvalidRequestError(f"shape of {quoted(name)} must be whole numbers, has {shown(size)}")
+    parameters = given.get("parameters", {})
+    count = parameters.get("binary_data_size")
+    if count is not None and (type(count) is not int or count < 0):
+        raise InvalidRequestError(
+            f"binary_data_size of {quoted(name)} must be a whole number, was {shown(count)}"
+        )
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name=_text(name, f"name of {whose}"),
+        datatype=_text(datatype, f"datatype of {whose}"),
+        shape=shape,
+        parameters=write_parameters(parameters, quoted(name), but="binary_data_size"),
+    )
+    return tensor, count
+
+
+def _flatten(name: str, data: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
+    """Return the elements of nested arrays, and how many there are on each level."""
+    flat, sizes = data, [len(data)]
+    while flat and isinstance(flat[0], list):
+        if set(map(type, flat)) != {list} or len({*map(len, flat)}) != 1:
+            raise InvalidRequestError(f"data of {name} must be nested evenly, level {len(sizes)} is not")
+        sizes.append(len(flat[0]))
+        flat = list(chain.from_iterable(flat))
+    return flat, sizes
+
+
+def _check_elements(name: str, flat: Sequence[Any], must: Set[type], words: str) -> None:
+    if wrong := set(map(type, flat)) - must:
+        place, value = next((at, value) for at, value in enumerate(flat) if type(value) in wrong)
+        raise InvalidRequestError(f"data of {name} must be {words}, element {place} was {shown(value)}")
+
+
+def _flag(parameters: Mapping[str, object], name: str, whose: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"parameter {name} of {whose} must be a boolean, was {shown(value)}")
+    return value
+
+
+def _text(text: str, what: str) -> str:
+    """Return a string that has a form in UTF-8: JSON can also write halves of a character."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{what} must be valid Unicode, was {quoted(text)}") from error
+    return text
+
+
+# ---- Replies -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A reply as it is sent."""
+
+    json: Iterator[bytes]
+    """The JSON, in pieces that are made as they are taken."""
+    elements: int
+    """Elements of tensors in it: what it costs."""
+    raw: Sequence[memoryview]
+    """The binary tensors that follow."""
+
+
+def write_reply(reply: bytes, form: Form) -> Written:
+    """Plan how to write a reply, a `ModelInferResponse`."""
+    message, contents, _ = read_reply(reply, pb.ModelInferResponse)
+    raw = [
+        content
+        for output, content in zip(message.outputs, contents, strict=True)
+        if form.is_binary(output.name)
+    ]
+    elements = sum(math.prod(output.shape) for output in message.outputs if not form.is_binary(output.name))
+    return Written(json=_pieces(message, contents, form), elements=elements, raw=raw)
+
+
+def _pieces(message: pb.ModelInferResponse, contents: Sequence[memoryview], form: Form) -> Iterator[bytes]:
+    head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
+    if message.id:
+        head["id"] = message.id
+    if message.parameters:
+        head["parameters"] = {name: _parameter(value) for name, value in message.parameters.items()}
+    yield orjson.dumps(head)[:-1] + b',"outputs":['
+    for number, (output, content) in enumerate(zip(message.outputs, contents, strict=True)):
+        tensor: dict[str, Any] = {
+            "name": output.name,
+            "datatype": output.datatype,
+            "shape": list(output.shape),
+        }
+        parameters = {name: _parameter(value) for name, value in output.parameters.items()}
+        if form.is_binary(output.name):
+            parameters["binary_data_size"] = len(content)
+        if parameters:
+            tensor["parameters"] = parameters
+        begin = (b"," if number else b"") + orjson.dumps(tensor)
+        if form.is_binary(output.name):
+            yield begin
+            continue
+        yield begin[:-1] + b',"data":['
+        yield from _numbers(output, content)
+        yield b"]}"
+    yield b"]}"
+
+
+def _numbers(output: pb.ModelInferResponse.InferOutputTensor, content: memoryview) -> Iterator[bytes]:
+    """Write the elements of a tensor as text, some at a time."""
+    if output.datatype == "BYTES":
+        elements: Any = [text.decode() for text in unpack_strings(output.name, output.shape, content)]
+    else:
+        elements = to_array(output.name, output.datatype, output.shape, content).reshape(-1)
+    for start in range(0, len(elements), NUMBERS_AT_ONCE):
+        text = orjson.dumps(elements[start : start + NUMBERS_AT_ONCE], option=orjson.OPT_SERIALIZE_NUMPY)
+        yield b"," * bool(start) + text[1:-1]
+
+
+def _parameter(parameter: pb.InferParameter) -> Any:
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """Return a message as JSON has it, with the protocol's own field names."""
+    fields: dict[str, Any] = {}
+    for one in message.DESCRIPTOR.fields:
+        if one.message_type is not None and not one.is_repeated and not message.HasField(one.name):
+            continue
+        fields[one.name] = _field(one, getattr(message, one.name))
+    return fields
+
+
+def _field(of: Any, value: Any) -> Any:
+    if of.message_type is not None and of.message_type.GetOptions().map_entry:
+        kind = of.message_type.fields_by_name["value"]
+        return {key: _scalar(kind, one) for key, one in value.items()}
+    return [_scalar(of, one) for one in value] if of.is_repeated else _scalar(of, value)
+
+
+def _scalar(of: Any, value: Any) -> Any:
+    if of.message_type is not None:
+        return to_json(value)
+    return value if of.enum_type is None else of.enum_type.values_by_number[value].name

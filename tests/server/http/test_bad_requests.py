@@ -1,0 +1,487 @@
+"""Requests that are wrong: each is answered once, by name, and the next one works."""
+
+import gzip
+import json
+import re
+import zlib
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from grpc import StatusCode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.server.http.conftest import OverHttp, StartHttp, read_all
+from tests.server.test_bad_input import CASES
+
+from polyhead_server.http.documents import MAX_JSON_BYTES
+from polyhead_server.http.errors import STATUS
+from polyhead_server.observability import counter_layout as at
+
+INFER = "/v2/models/tiny/infer"
+X = {"name": "x", "datatype": "FP32", "shape": [1, 2, 16], "data": [0.5] * 32}
+GOOD = {"inputs": [X]}
+RAW = np.ones((1, 2, 16), np.float32).tobytes()
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    """A request with one thing about its input changed; None leaves it out."""
+    tensor = {name: value for name, value in {**X, **fields}.items() if value is not None}
+    return {"inputs": [tensor]}
+
+
+@pytest.fixture(autouse=True)
+def _still_answers(web: OverHttp) -> Any:
+    yield
+    assert web.post(INFER, GOOD).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b"", "JSON"),
+        (b"{", "JSON"),
+        (b"\xff\xfe{}", "UTF-8"),
+        (b"\xef\xbb\xbf{}", "JSON"),
+        (b"[]", "must be an object"),
+        (b'{"inputs": [], "inputs": []}', "each key of an object once"),
+        (b'{"inputs": NaN}', "NaN"),
+        (b'{"inputs": -Infinity}', "Infinity"),
+        (b"[" * 100_000, "nested"),
+        (b'{"a":' * 100_000, "nested"),
+        (b"1" * 5000, "digits"),
+        ({}, "inputs"),
+        ({"inputs": [], "what": 1}, "'what' of the request is not known"),
+        ({"inputs": {}}, "inputs of the request must be an array, was an object"),
+        ({"inputs": [1]}, "inputs[0]"),
+        ({"inputs": [X], "id": 7}, "id"),
+        ({"inputs": [X], "id": "\ud800"}, "Unicode"),
+        ({"inputs": [X], "id": "i" * 1025}, "1024"),
+        ({"inputs": [X], "model_name": "other"}, "that of the path"),
+        ({"inputs": [X], "parameters": {"a": [1]}}, "parameter 'a'"),
+        ({"inputs": [X], "parameters": {"priority": 2**63}}, "64 bits"),
+        ({"inputs": [X], "parameters": {"binary_data_output": 1}}, "boolean"),
+        ({"inputs": [X], "parameters": {"nonsense": 1}}, "nonsense"),
+        ({"inputs": [X], "parameters": {"parts": True}}, "parts"),
+        ({"inputs": [X], "outputs": [{}]}, "name"),
+        ({"inputs": [X], "outputs": [{"name": "none"}]}, "none"),
+        ({"inputs": [X, X]}, "given once"),
+        ({"inputs": [{}] * 5000}, "inputs must be at most 4096, were 5000"),
+        ({"inputs": [X], "outputs": [{}] * 5000}, "outputs must be at most 4096, were 5000"),
+        (
+            {"inputs": [X], "parameters": {str(key): 1 for key in range(5000)}},
+            "4096 keys in an object, had 5000",
+        ),
+        (changed(name="y"), "'y'"),
+        (changed(name=None), "name"),
+        (changed(datatype="FP99"), "FP99"),
+        (changed(datatype="INT32", data=[1] * 32), "FP32"),
+        (changed(shape=[1, 2, -16]), "shape"),
+        (changed(shape=[1, 2, 16.0]), "shape"),
+        (changed(shape=[1, 2, True]), "shape"),
+        (changed(shape=[2**64]), "shape"),
+        (changed(shape=[2**40, 2**40]), "values"),
+        (changed(shape=[1, 1, 16]), "16 values"),
+        (changed(shape=[2**62] * 100_000), "at most 8 sizes, had 100000"),
+        (changed(shape=[2**62] * 8), "values"),
+        (changed(data=None), "data"),
+        (changed(data=[0.5] * 31 + ["a"]), "element 31 was 'a'"),
+        (changed(data=[0.5] * 31 + [True]), "element 31 was true"),
+        (changed(data=[0.5] * 31 + [None]), "element 31"),
+        (changed(data=[0.5] * 31 + [1e39]), "FP32 can hold"),
+        (changed(data=[0.5] * 31 + [10**400]), "FP32 can hold"),
+        (changed(data=[[0.5] * 16, [0.5] * 15]), "evenly"),
+        (changed(data=[[0.5] * 16, 1.0]), "evenly"),
+        (changed(data=[[0.5] * 16] * 2), "flat or have shape"),
+        (changed(parameters={"binary_data_size": 4}), "both"),
+        (changed(parameters={"binary_data_size": -4}), "binary_data_size"),
+        (changed(parameters={"binary_data_size": 4}, data=None), "bytes"),
+        (changed(parameters={"nonsense": 4}), "nonsense"),
+    ],
+)
+def test_a_wrong_body_is_named(web: OverHttp, body: Any, named: str) -> None:
+    answered = web.post(INFER, body)
+
+    assert answered.status == 400
+    assert named in answered.error
+
+
+def test_a_number_beyond_all_is_no_value(web: OverHttp) -> None:
+    body = json.dumps(GOOD).replace("0.5]", "1e999]").encode()
+
+    answered = web.post(INFER, body)
+
+    assert (answered.status, "FP32 can hold" in answered.error) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b" " * (MAX_JSON_BYTES + 1), "in binary"),
+        (b"[" + b"[]," * 300_000 + b"[]]", "at most 262144 brackets [ and {, had 300002"),
+        (b'{"input": [' + b"{}," * 300_000 + b"{}]}", "brackets"),
+    ],
+)
+def test_too_much_json_is_refused(web: OverHttp, body: bytes, named: str) -> None:
+    answered = web.post(INFER, body)
+
+    assert answered.status == 413
+    assert named in answered.error
+
+
+def with_binary(size: int | str, *, raw: bytes = RAW, count: int = len(RAW)) -> tuple[bytes, dict[str, str]]:
+    """A request with a binary tensor, and a header that may lie."""
+    text = json.dumps(changed(data=None, parameters={"binary_data_size": count})).encode()
+    length = len(text) + size if isinstance(size, int) else size
+    return text + raw, {"Inference-Header-Content-Length": str(length)}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        with_binary(1),
+        with_binary(-1),
+        with_binary(10**6),
+        with_binary("0"),
+        with_binary("-1"),
+        with_binary("many"),
+        with_binary("9" * 5000),
+        with_binary("\xb2"),
+        with_binary(0, raw=RAW[:-1]),
+        with_binary(0, raw=RAW + b"\0"),
+        with_binary(0, count=4),
+        with_binary(0, count=2**62),
+    ],
+)
+def test_binary_tensors_must_be_where_the_header_says(
+    web: OverHttp, body: bytes, headers: dict[str, str]
+) -> None:
+    assert web.post(INFER, body, headers).status == 400
+
+
+def in_http(case: Any) -> bool:
+    """Whether a bad request of gRPC is one with binary tensors, too, and a bad one."""
+    _, payload, _ = case.values
+    if isinstance(payload, bytes) or not payload.model_name or re.search("raw|binary|megabyte", case.id):
+        return False
+    typed = any(one.HasField("contents") for one in payload.inputs)
+    return not typed and len(payload.raw_input_contents) == len(payload.inputs)
+
+
+def of_grpc(payload: Any) -> tuple[str, bytes, dict[str, str]]:
+    """A request of gRPC, written with binary tensors: its path, body and headers."""
+
+    def values(parameters: Any) -> dict[str, Any]:
+        kinds = {name: one.WhichOneof("parameter_choice") for name, one in parameters.items()}
+        return {name: kind and getattr(parameters[name], kind) for name, kind in kinds.items()}
+
+    pairs = zip(payload.inputs, payload.raw_input_contents, strict=True)
+    fields = {
+        "id": payload.id,
+        "model_version": payload.model_version,
+        "parameters": values(payload.parameters),
+        "inputs": [
+            {
+                "name": one.name,
+                "datatype": one.datatype,
+                "shape": list(one.shape),
+                "parameters": {**values(one.parameters), "binary_data_size": len(raw)},
+            }
+            for one, raw in pairs
+        ],
+        "outputs": [{"name": one.name, "parameters": values(one.parameters)} for one in payload.outputs],
+    }
+    text = json.dumps(fields).encode()
+    body = text + b"".join(payload.raw_input_contents)
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    return f"/v2/models/{quote(payload.model_name, safe='')}/infer", body, headers
+
+
+@pytest.mark.parametrize(("code", "payload", "message"), [case for case in CASES if in_http(case.values[1])])
+def test_what_grpc_refuses_is_refused_in_the_same_words(
+    web: OverHttp, code: StatusCode, payload: Any, message: str, request: pytest.FixtureRequest
+) -> None:
+    answered = web.post(*of_grpc(payload))
+
+    assert answered.status == STATUS[code]
+    if not re.search("negative B|rank 10,000|100,000|path as a model|a request", request.node.callspec.id):
+        assert re.search(message, answered.error)  # the others are refused before, or named otherwise
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/octet-stream"}, 200),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+        ({"Content-Encoding": "br"}, 415),
+        ({"Content-Encoding": "gzip"}, 400),
+        ({"x-request-timeout": "soon"}, 400),
+        ({"x-request-timeout": "-1"}, 400),
+        ({"x-request-timeout": "nan"}, 400),
+        ({"x-request-timeout": "0"}, 504),
+        ({"x-request-timeout": "30"}, 200),
+        ({"Origin": "https://example.org"}, 403),
+    ],
+)
+def test_headers_are_checked(web: OverHttp, headers: dict[str, str], status: int) -> None:
+    assert web.post(INFER, GOOD, headers).status == status
+
+
+def test_a_body_needs_no_type(web: OverHttp) -> None:
+    assert web.ask("POST", INFER, GOOD).status == 200
+
+
+@pytest.mark.parametrize("priority", ["0", "6", "high", ""])
+def test_the_priority_of_an_embeddings_call_is_checked(web: OverHttp, priority: str) -> None:
+    request = {"model": "tiny-tokens", "input": "a cat"}
+
+    assert web.post("/v1/embeddings", request, {"x-request-priority": "1"}).status == 200
+    assert web.post("/v1/embeddings", request, {"x-request-priority": priority}).status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (gzip.compress(json.dumps(GOOD).encode())[:-9], "end is missing"),
+        (gzip.compress(json.dumps(GOOD).encode()) + b"more", "more follows"),
+        (b"", "end is missing"),
+        (b"\x1f\x8b" + b"\0" * 40, "must be encoded as gzip"),
+    ],
+)
+def test_compressed_bodies_must_be_whole(web: OverHttp, body: bytes, named: str) -> None:
+    answered = web.post(INFER, body, {"Content-Encoding": "gzip"})
+
+    assert answered.status == 400
+    assert named in answered.error
+
+
+def test_a_bomb_is_stopped_at_the_limit(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(max_request_bytes=2**20)
+    deflater = zlib.compressobj(9, wbits=31)
+    bomb = b"".join([*(deflater.compress(bytes(2**20)) for _ in range(64)), deflater.flush()])
+    assert len(bomb) < 2**17
+
+    answered = web.post(INFER, bomb, {"Content-Encoding": "gzip"})
+
+    assert answered.status == 413
+    assert "1048576 bytes" in answered.error
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v2/", 404),
+        ("GET", "/v2/models/tiny/../tiny-tokens", 404),
+        ("GET", "/v2/models/%2e%2e%2fsecret", 404),
+        ("GET", "/v2/models/..", 404),
+        ("GET", "/v2/models/%00", 404),
+        ("GET", "/v2/models/%ff", 404),
+        ("GET", "/v2/models/" + "n" * 5000, 404),
+        ("GET", "/v2/models/tiny/versions/../config", 400),
+        ("GET", INFER, 405),
+        ("PUT", INFER, 405),
+        ("DELETE", "/v2", 405),
+        ("OPTIONS", INFER, 405),
+        ("TRACE", "/", 404),
+        ("POST", "/v2/repository/models/tiny/load", 404),
+    ],
+)
+def test_paths_and_methods_that_there_are_not(web: OverHttp, method: str, path: str, status: int) -> None:
+    answered = web.ask(method, path)
+
+    assert answered.status == status
+    assert len(answered.error) < 300
+
+
+def test_head_is_get_without_a_body(web: OverHttp) -> None:
+    answered = web.ask("HEAD", "/v2")
+
+    assert (answered.status, answered.body) == (200, b"")
+
+
+def test_what_is_rejected_here_is_counted(web: OverHttp) -> None:
+    def counts() -> tuple[int, int]:
+        values = web.counted()
+        return values[at.FAILED], values[at.CODE[at.HTTP]["INVALID_ARGUMENT"]]
+
+    failed, invalid = counts()
+    web.post(INFER, b"{")
+    web.post(INFER, GOOD, {"Content-Type": "text/plain"})
+    web.post("/v1/embeddings", {})
+    web.post(INFER, GOOD)  # its answer comes after they have been counted
+
+    assert counts() == (failed + 3, invalid + 3)
+
+
+# ---- What is not HTTP, or not all of it --------------------------------------------------------
+
+
+HEAD = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: a\r\n"
+BODY = json.dumps(GOOD).encode()
+NEXT = b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n"
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
+        b"GET /v2 HTTP/1.1\r\n\r\n",  # no Host
+        b"GET /v2 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 300_000 + b"\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: a\r\n" + b"X: 1\r\n" * 50_000 + b"\r\n",
+        b"GET /" + b"x" * 20_000,
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        # Smuggling: whoever is in front may see the end of these elsewhere.
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + NEXT,
+        b"POST /none HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        + NEXT,
+        HEAD.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT,
+        HEAD + b"Content-Length: 5, 6\r\n\r\nhello" + NEXT,
+        HEAD + b"Content-Length: +5\r\n\r\nhello" + NEXT,
+        HEAD + b"Content-Length: 0x5\r\n\r\nhello" + NEXT,
+        HEAD + b"Content-Length: 5\r\n6\r\n\r\nhello" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n" + NEXT,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"x" * 300_000 + b"\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: 1\r\n" * 50_000 + b"\r\n",
+    ],
+)
+def test_what_is_not_http_ends_the_connection(web: OverHttp, said: bytes) -> None:
+    reply = web.say(said)
+
+    assert reply == b"" or reply.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 ")), reply
+    assert reply.count(b"HTTP/1.1 ") <= 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        HEAD,
+        HEAD + LENGTH + b"\r\n" + BODY[:-1],
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+    ],
+)
+def test_half_a_request_needs_no_answer(web: OverHttp, said: bytes) -> None:
+    before = web.counted()[at.CODE[at.HTTP]["CANCELLED"]]
+
+    assert web.say(said, end=True) == b""
+
+    if said != HEAD:
+        while web.counted()[at.CODE[at.HTTP]["CANCELLED"]] == before:
+            pass
+
+
+def test_more_body_than_said_is_no_second_answer(web: OverHttp) -> None:
+    reply = web.say(HEAD + LENGTH + b"\r\n" + BODY + b"more\r\n\r\n")
+
+    assert reply.startswith(b"HTTP/1.1 200 OK")
+    assert reply.count(b"HTTP/1.1 ") == 2
+    assert b"HTTP/1.1 400 " in reply
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+def test_another_protocol_is_not_switched_to(web: OverHttp, upgrade: bytes) -> None:
+    reply = web.say(
+        b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: %b\r\n\r\n" % upgrade
+    )
+
+    assert reply.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_http_2_is_not_spoken(web: OverHttp) -> None:
+    reply = web.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+
+    assert reply.startswith(b"HTTP/1.1 404 ")
+    assert b"HTTP/1.1 400 " in reply
+
+
+def test_pipelined_requests_are_answered_in_order(web: OverHttp) -> None:
+    asked = b"".join(
+        HEAD + b"x-request-id: id-%d\r\n" % number + LENGTH + b"\r\n" + BODY for number in range(20)
+    )
+
+    reply = web.say(asked + b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+
+    assert reply.count(b"HTTP/1.1 200 OK") == 21
+    places = [reply.index(b"x-request-id: id-%d\r\n" % number) for number in range(20)]
+    assert places == sorted(places)
+
+
+def test_http_1_0(web: OverHttp) -> None:
+    reply = web.say(b"POST /v2/models/tiny/infer HTTP/1.0\r\n" + LENGTH + b"\r\n" + BODY)
+
+    assert reply.startswith(b"HTTP/1.1 200 OK")
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert b"onnection: close" in head
+    assert json.loads(body)["model_name"] == "tiny"
+
+
+def test_a_body_in_chunks_of_a_byte(web: OverHttp) -> None:
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
+
+    reply = web.say(HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + chunks)
+
+    assert reply.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_body_without_end_is_stopped_at_the_limit(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(max_request_bytes=2**20)
+    chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+    with web.connect(HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as connection:
+        connection.settimeout(0.2)
+        reply = b""
+        for _ in range(64):
+            try:
+                connection.sendall(chunk)
+                reply = connection.recv(2**16)
+                break
+            except TimeoutError:
+                continue
+    assert reply.startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_that_is_announced_too_large_is_not_read(web: OverHttp) -> None:
+    asked = HEAD + b"Content-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n"
+    with web.connect(asked) as connection:
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_is_told_to_go_on(web: OverHttp) -> None:
+    with web.connect(HEAD + LENGTH + b"Connection: close\r\nExpect: 100-continue\r\n\r\n") as connection:
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(BODY)
+        assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(st.sampled_from([*X, "parameters", "other"]), JSON, max_size=5)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(FIELDS, st.dictionaries(st.sampled_from(["id", "parameters", "outputs", "inputs"]), JSON, max_size=2))
+def test_any_json_is_answered(web: OverHttp, fields: dict[str, Any], others: dict[str, Any]) -> None:
+    body = json.dumps({"inputs": [{**X, **fields}], **others}).encode()
+
+    assert web.post(INFER, body).status in {200, 400, 413}

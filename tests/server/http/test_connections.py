@@ -1,0 +1,179 @@
+"""Slow and many clients of the HTTP port."""
+
+import resource
+import socket
+import sys
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from tests.server.http.conftest import OverHttp, StartHttp, read_all
+from tests.servers import ServerProcess
+
+from polyhead_proto import RPCS
+from polyhead_server import Settings
+from polyhead_server.http import server as http_server
+from polyhead_server.http.server import serve_http
+from polyhead_server.observability.shared_counters import SharedCounters
+
+FEW = 8
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The port of a server of metrics and probes with room for few connections."""
+    monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
+    with serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()) as port:
+        yield port
+
+
+def ask(port: int, path: str = "/healthz") -> tuple[int, bytes]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
+        return reply.status, reply.read()
+
+
+def connect(port: int, say: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(say)
+    return connection
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nHost: a\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",  # answered, and idle now
+    ],
+)
+def test_slow_clients_stop_nobody_and_the_oldest_make_room(metrics: int, say: bytes) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connect(metrics, say)) for _ in range(3 * FEW)]
+
+        assert ask(metrics) == (200, b"ok\n")
+
+        for oldest in slow[: 2 * FEW + 1]:
+            assert read_all(oldest).count(b"HTTP/1.1 200 OK") == say.count(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("say", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"])
+def test_a_silent_client_is_let_go(metrics: int, monkeypatch: pytest.MonkeyPatch, say: bytes) -> None:
+    monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.05)
+    with connect(metrics, say) as silent:
+        read_all(silent)
+
+
+def test_clients_that_leave_at_once_say_nothing_on_the_terminal(
+    metrics: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3 * FEW):
+        with connect(metrics, b"GET / HTTP/1.1\r\n") as leaving:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
+    assert ask(metrics) == (200, b"ok\n")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
+    settings = Settings(models=Path("models"), http_host="::1", http_port=0)
+    try:
+        with (
+            serve_http(settings, SharedCounters.create()) as port,
+            urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=30) as reply,
+        ):
+            assert reply.status == 200
+    except OSError:
+        pytest.skip("no IPv6 here")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux only")
+def test_slow_clients_leave_grpc_its_descriptors(repository: Path) -> None:
+    flags = [
+        "--models",
+        str(repository),
+        "--port",
+        "0",
+        "--http-port",
+        "0",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+    ]
+    server = ServerProcess(*flags)
+    most = http_server.MAX_CONNECTIONS[False]
+    try:
+        port = int(server.until(r"metrics on http://127.0.0.1:(\d+)/")[1])
+        address = server.until(r"serving .* on (127.0.0.1:\d+) with")[1]
+        room = psutil.Process(server.process.pid).num_fds() + 2 * most
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (room, room))
+        with ExitStack() as stack:
+            for _ in range(4 * most):
+                stack.enter_context(connect(port, b"GET /metrics HTTP/1.1\r\n"))
+
+            assert ask(port, "/readyz") == (200, b"ok\n")
+            with grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
+                live: Any = channel.unary_unary(RPCS["ServerLive"].path)
+                assert live(b"", timeout=30) == RPCS["ServerLive"].response(live=True).SerializeToString()
+    finally:
+        server.close()
+
+
+# ---- Bodies and replies that are slow ----------------------------------------------------------
+
+
+HEAD = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+
+
+def test_a_body_must_come_in_time(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(max_request_seconds=0.2)
+
+    assert web.say(HEAD + b"Content-Length: 9\r\n\r\n{").startswith(b"HTTP/1.1 504 ")
+
+
+def test_slow_bodies_fill_the_memory_for_requests_and_no_more(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(max_request_bytes=2**16, max_held_bytes=2**17)
+    part = bytes(2**15)
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(web.connect(HEAD + b"Content-Length: 65536\r\n\r\n" + part))
+        replies = [web.post("/v2/models/tiny/infer", part) for _ in range(3)]
+
+    assert replies[-1].status == 503
+    assert int(replies[-1].headers["retry-after"]) in {1, 2}
+    assert "requests hold 131072 bytes" in replies[-1].error
+    while web.post("/v2/models/tiny/infer", part).status == 503:  # until the slow ones are gone
+        pass
+
+
+def test_a_reply_that_is_not_read_is_given_up(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(max_request_seconds=4.0)
+    x = np.ones((64, 128, 16), np.float32)
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    outputs = '[{"name": "attention.0"}, {"name": "attention.1"}]'
+    body = f'{{"inputs": [{tensor}], "outputs": {outputs}}}'.replace("'", '"').encode()
+    head = b"POST /v2/models/tiny.attention/infer HTTP/1.1\r\nHost: a\r\n"
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(30)
+        reader.connect(("127.0.0.1", web.port))
+        reader.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        while web.running.runtime.budget.bytes:  # held until the connection is given up
+            pass
+
+
+def test_many_slow_clients_do_not_hold_up_the_others(web: OverHttp) -> None:
+    with ExitStack() as stack:
+        for number in range(200):
+            say = (b"", b"POST /v2/mo", HEAD, HEAD + b"Content-Length: 99\r\n\r\n{")[number % 4]
+            stack.enter_context(web.connect(say))
+
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}
+        assert web.post("/v2/models/tiny/infer", {"inputs": [tensor]}).status == 200
+        assert web.running.infer("tiny", {"x": np.ones((1, 1, 16), np.float32)})["output"].shape == (1, 1, 16)

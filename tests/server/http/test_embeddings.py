@@ -1,0 +1,135 @@
+"""Embeddings calls: OpenAI's and TEI's."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.server.http.conftest import OverHttp, StartHttp
+
+TEXTS = ["the cat sat on the mat", "a dog"]
+
+
+def pooled(web: OverHttp, texts: list[str], **parameters: Any) -> Any:
+    """What gRPC answers."""
+    return web.running.infer("tiny-tokens", {"text": texts}, parameters=parameters)["pooled"]
+
+
+def embed(web: OverHttp, given: object = TEXTS, **fields: Any) -> Any:
+    """The reply of `/v1/embeddings`."""
+    answered = web.post("/v1/embeddings", {"model": "tiny-tokens", "input": given, **fields})
+    assert answered.status == 200, answered.body
+    return answered.json
+
+
+def vectors(reply: Any) -> Any:
+    """The vectors of a reply, as numbers."""
+    assert [one["index"] for one in reply["data"]] == list(range(len(reply["data"])))
+    return np.array([one["embedding"] for one in reply["data"]], np.float32)
+
+
+def test_texts_become_the_vectors_that_grpc_gives(web: OverHttp) -> None:
+    reply = embed(web)
+
+    np.testing.assert_array_equal(vectors(reply), pooled(web, TEXTS))
+    assert reply["object"] == "list"
+    assert reply["model"] == "tiny-tokens"
+    assert reply["usage"] == {"prompt_tokens": 12, "total_tokens": 12}
+    np.testing.assert_array_equal(vectors(embed(web, TEXTS[0])), pooled(web, TEXTS[:1]))
+
+
+def test_base64_holds_the_same_vectors(web: OverHttp) -> None:
+    reply = embed(web, encoding_format="base64", user="someone")
+
+    found = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in reply["data"]]
+    np.testing.assert_array_equal(found, pooled(web, TEXTS))
+
+
+def test_token_ids_may_be_sent_instead(web: OverHttp) -> None:
+    ids = [[2, 5, 6, 8, 10, 5, 11, 3], [2, 18, 7, 3]]
+
+    reply = embed(web, ids)
+
+    np.testing.assert_allclose(vectors(reply), pooled(web, TEXTS), atol=1e-6)
+    assert reply["usage"]["total_tokens"] == 12
+    np.testing.assert_allclose(vectors(embed(web, ids[1])), pooled(web, TEXTS[1:]), atol=1e-6)
+
+
+def test_prompts_truncation_and_dimensions(web: OverHttp) -> None:
+    long = "the cat sat on the mat " * 5
+    rejected = web.post("/v1/embeddings", {"model": "tiny-tokens", "input": long})
+    assert rejected.status == 400
+    assert "16 tokens" in rejected.error
+    np.testing.assert_array_equal(
+        vectors(embed(web, long, truncate=True)), pooled(web, [long], truncate=True)
+    )
+    np.testing.assert_array_equal(
+        vectors(embed(web, prompt_name="query", dimensions=16)), pooled(web, TEXTS, prompt_name="query")
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "named"),
+    [
+        ({"model": None}, 400, "model"),
+        ({"model": "none"}, 404, "none"),
+        ({"model": 3}, 400, "model of the request must be a string, was a whole number"),
+        ({"model": "tiny"}, 400, "pools tokens"),
+        ({"input": None}, 400, "input"),
+        ({"input": []}, 400, "at least one"),
+        ({"input": [[]]}, 400, r"input[0]"),
+        ({"input": [1, "a"]}, 400, "all of one kind"),
+        ({"input": [["a"]]}, 400, "token ids"),
+        ({"input": [99]}, 400, "input_ids"),
+        ({"input": [-1]}, 400, "input_ids"),
+        ({"input": [2**70]}, 400, "INT64"),
+        ({"input": ["a"] * 257}, 400, "256"),
+        ({"input": "\ud800"}, 400, "Unicode"),
+        ({"input": [[1]] * 100 + [[1] * 10_000]}, 413, "32768"),
+        ({"dimensions": 8}, 400, "dimensions must be left out or be 16"),
+        ({"encoding_format": "int8"}, 400, "float or base64"),
+        ({"prompt_name": "nonsense"}, 400, "prompt_name"),
+        ({"temperature": 1}, 400, "temperature"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(
+    web: OverHttp, fields: dict[str, Any], status: int, named: str
+) -> None:
+    answered = web.post("/v1/embeddings", {"model": "tiny-tokens", "input": "a cat", **fields})
+
+    assert answered.status == status
+    assert named in answered.error
+    assert answered.json["error"]["type"] in {"invalid_request_error", "not_found_error"}
+
+
+def test_models_that_embed_are_listed(web: OverHttp) -> None:
+    (model,) = web.get("/v1/models").json["data"]
+
+    assert (model["id"], model["object"]) == ("tiny-tokens", "model")
+    assert web.get("/v1/models/tiny-tokens").json == model
+    assert web.get("/v1/models/none").status == 404
+
+
+def test_teis_call(web: OverHttp) -> None:
+    answered = web.post("/embed", {"inputs": TEXTS, "truncate": True})
+    raw = web.post("/embed", {"inputs": TEXTS[0], "normalize": False, "model": "tiny-tokens"})
+
+    np.testing.assert_allclose(answered.json, pooled(web, TEXTS), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(answered.json, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(np.array(raw.json, np.float32), pooled(web, TEXTS[:1]))
+    rejected = web.post("/embed", {"inputs": TEXTS, "truncation_direction": "Left"})
+    assert (rejected.status, rejected.json["error_type"]) == (400, "validation")
+
+
+def test_teis_call_must_name_the_model_where_there_are_several(
+    serve_over_http: StartHttp, repository: Path, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "tiny").symlink_to(repository / "tiny")
+
+    answered = serve_over_http(models=models).post("/embed", {"inputs": TEXTS})
+
+    assert answered.status == 400
+    assert "field model" in answered.error

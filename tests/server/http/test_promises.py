@@ -1,0 +1,343 @@
+"""What HTTP promises as gRPC does: tokens, TLS, deadlines, cancellation, overload, drain, logs."""
+
+import http.client
+import json
+import logging
+import secrets
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+from tests.server.conftest import Gate
+from tests.server.http.conftest import Answered, OverHttp, StartHttp
+
+from polyhead_server import Settings
+from polyhead_server.errors import StartError
+from polyhead_server.http.server import serve_http
+from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability.shared_counters import SharedCounters
+
+INFER = "/v2/models/tiny/infer"
+GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}]}
+# Not so little that it runs on the runtime's event loop, which a closed gate would stop.
+LARGE = np.ones((64, 64, 16), np.float32)
+TOKEN = secrets.token_hex(16)
+
+
+def large() -> tuple[bytes, dict[str, str]]:
+    """A request that takes a while."""
+    size = {"binary_data_size": LARGE.nbytes}
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(LARGE.shape), "parameters": size}
+    parameters = {"binary_data_output": True}
+    text = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+    return text + LARGE.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
+
+
+class Asking:
+    """A request in a thread of its own."""
+
+    def __init__(self, web: OverHttp, headers: dict[str, str] | None = None) -> None:
+        body, own = large()
+        self._answers: list[Answered] = []
+        self._thread = threading.Thread(
+            target=lambda: self._answers.append(web.post(INFER, body, {**own, **(headers or {})}))
+        )
+        self._thread.start()
+
+    def answer(self) -> Answered:
+        self._thread.join(60)
+        return self._answers[0]
+
+
+def wait_for(web: OverHttp, slot: int, value: int) -> None:
+    """Returns when a counter has a value."""
+    end = time.monotonic() + 30
+    while web.counted()[slot] != value:
+        assert time.monotonic() < end
+
+
+# ---- Who may call ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked(serve_over_http: StartHttp, tmp_path: Path) -> OverHttp:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    return serve_over_http(token_file=tokens)
+
+
+def test_a_token_is_needed_for_all_but_health(locked: OverHttp) -> None:
+    closed = ["/v2", "/v2/models/tiny", "/v2/models/tiny/ready", "/v2/models/stats", "/v1/models", "/metrics"]
+
+    assert {locked.get(path).status for path in closed} == {401}
+    assert locked.get("/v2").headers["www-authenticate"] == "Bearer"
+    assert {locked.get(path, Authorization="Bearer wrong").status for path in closed} == {403}
+    assert {locked.get(path, Authorization=f"Bearer {TOKEN}").status for path in closed} == {200}
+    for path in ("/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"):
+        assert locked.get(path).status == 200
+
+
+def test_tokens_are_in_headers_only_and_what_lacks_one_is_counted(
+    locked: OverHttp, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    query = f"?token={TOKEN}&access_token={TOKEN}&authorization=Bearer+{TOKEN}"
+    for path in (INFER, f"{INFER}{query}"):
+        assert locked.post(path, GOOD).status == 401
+    assert locked.get(f"/none{query}").status == 404
+    assert locked.say(f"GET /v2{query} HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 400 ")
+    assert locked.post("/v1/embeddings", {}).json["error"]["type"] == "authentication_error"
+    assert locked.post(INFER, GOOD, {"Authorization": f"bearer {TOKEN}"}).status == 200
+
+    assert TOKEN not in caplog.text
+    assert locked.counted()[at.CODE[at.HTTP]["UNAUTHENTICATED"]] == 3
+    assert locked.counted("tiny", 1)[at.CODE[at.HTTP]["OK"]] == 1
+
+
+def test_pages_of_named_origins_may_call(serve_over_http: StartHttp) -> None:
+    ours, other = "https://example.org", "https://example.com"
+    web = serve_over_http(http_origin=(ours,))
+
+    assert web.post(INFER, GOOD, {"Origin": other}).status == 403
+    answered = web.post(INFER, GOOD, {"Origin": ours})
+    assert answered.headers["access-control-allow-origin"] == ours
+    asks = {"Origin": ours, "Access-Control-Request-Method": "POST"}
+    asks["Access-Control-Request-Headers"] = "content-type,authorization,x-request-timeout"
+    assert web.ask("OPTIONS", INFER, headers=asks).status == 200
+    assert web.ask("OPTIONS", INFER, headers={**asks, "Origin": other}).status == 400
+
+
+# ---- TLS ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def write(certificate: trustme.LeafCert, folder: Path) -> dict[str, Path]:
+    paths = {name: folder / f"{name}.pem" for name in ("tls_cert", "tls_key")}
+    certificate.cert_chain_pems[0].write_to_path(paths["tls_cert"])
+    certificate.private_key_pem.write_to_path(paths["tls_key"])
+    return paths
+
+
+def certificate_of(port: int, context: ssl.SSLContext) -> Any:
+    """The server's certificate, if it answers."""
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+    try:
+        connection.request("GET", "/healthz")
+        certificate = connection.sock.getpeercert(binary_form=True)
+        assert connection.getresponse().status == 200
+        return certificate
+    finally:
+        connection.close()
+
+
+def test_tls_with_certificates_that_are_renewed(
+    serve_over_http: StartHttp, authority: trustme.CA, tmp_path: Path
+) -> None:
+    web = serve_over_http(**write(authority.issue_cert("127.0.0.1"), tmp_path))
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    first = certificate_of(web.port, context)
+
+    write(authority.issue_cert("127.0.0.1"), tmp_path)
+
+    assert certificate_of(web.port, context) != first
+    assert web.say(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") == b""  # without TLS
+
+
+def test_clients_present_certificates_where_they_must(
+    serve_over_http: StartHttp, authority: trustme.CA, tmp_path: Path
+) -> None:
+    paths = write(authority.issue_cert("127.0.0.1"), tmp_path)
+    paths["tls_client_ca"] = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(paths["tls_client_ca"])
+    web = serve_over_http(**paths)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
+        certificate_of(web.port, context)
+
+    authority.issue_cert("client@example.org").configure_cert(context)
+
+    assert certificate_of(web.port, context)
+
+
+# ---- Time, load and end ------------------------------------------------------------------------
+
+
+def test_a_deadline_in_a_header_is_kept(web: OverHttp, gate: Gate) -> None:
+    before = web.counted("tiny", 1)[at.CODE[at.HTTP]["DEADLINE_EXCEEDED"]]
+
+    with gate.closed():
+        answered = Asking(web, {"x-request-timeout": "0.2"}).answer()
+
+    assert answered.status == 504
+    assert "deadline" in answered.error
+    end = time.monotonic() + 30
+    while web.counted("tiny", 1)[at.CODE[at.HTTP]["DEADLINE_EXCEEDED"]] != before + 1:
+        assert time.monotonic() < end
+
+
+def test_a_client_that_leaves_cancels_its_request(web: OverHttp, gate: Gate) -> None:
+    before = web.counted("tiny", 1)[at.CODE[at.HTTP]["CANCELLED"]]
+    body, headers = large()
+    lines = [f"POST {INFER} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}"]
+    head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]) + "\r\n\r\n"
+    with gate.closed():
+        with web.connect(head.encode() + body):
+            wait_for(web, at.IN_FLIGHT, 1)
+        wait_for(web, at.IN_FLIGHT, 0)
+
+    assert web.counted("tiny", 1)[at.CODE[at.HTTP]["CANCELLED"]] == before + 1
+    assert web.running.runtime.budget.bytes == 0
+
+
+def test_both_answer_health_checks_while_http_is_loaded(web: OverHttp, gate: Gate) -> None:
+    with gate.closed():
+        asked = [Asking(web) for _ in range(4)]
+        wait_for(web, at.IN_FLIGHT, 4)
+        assert web.get("/v2/health/ready").status == web.get("/healthz").status == 200
+        assert b"polyhead_requests_in_flight 4.0" in web.get("/metrics").body
+        assert web.running.call("ServerReady").ready
+
+    assert {one.answer().status for one in asked} == {200}
+    wait_for(web, at.HELD_BYTES, 0)
+
+
+def test_too_much_work_is_rejected_with_the_time_to_try_again(serve_over_http: StartHttp, gate: Gate) -> None:
+    web = serve_over_http(max_queued_tokens=4096)
+    with gate.closed():
+        asked = [Asking(web)]
+        wait_for(web, at.IN_FLIGHT, 1)
+        asked.append(Asking(web))
+        wait_for(web, at.IN_FLIGHT, 2)
+        body, headers = large()
+        rejected = web.post(INFER, body, headers)
+
+    assert rejected.status == 503
+    assert int(rejected.headers["retry-after"]) >= 1
+    assert int(rejected.headers["retry-after-ms"]) > 0
+    assert {one.answer().status for one in asked} == {200}
+
+
+def test_limits_are_said_before_anything_is_computed(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(max_reply_bytes=2**16)
+    body, headers = large()
+
+    answered = web.post(INFER, body, headers)
+
+    assert answered.status == 413
+    assert "ask for parameter dtype FP16" in answered.error
+    assert answered.headers["polyhead-limit"] == "max_reply_bytes"
+    assert web.counted("tiny", 1)[at.BATCH.first : at.BATCH.sum] == [0] * (at.BATCH.sum - at.BATCH.first)
+
+
+def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Gate) -> None:
+    web = serve_over_http()
+    with gate.closed():
+        asked = Asking(web)
+        wait_for(web, at.IN_FLIGHT, 1)
+        draining = threading.Thread(target=lambda: web.running.drain(20))
+        draining.start()
+        while web.get("/v2/health/ready").status == 200:
+            pass
+        rejected = web.post(INFER, GOOD)
+        assert [web.get(path).status for path in ("/healthz", "/readyz", "/metrics")] == [200, 503, 200]
+    draining.join()
+
+    assert asked.answer().status == 200
+    assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+    assert web.counted()[at.CODE[at.HTTP]["UNAVAILABLE"]] == 1
+
+
+def test_a_server_that_is_loading_says_so(serve_over_http: StartHttp) -> None:
+    web = serve_over_http(wait=False)
+
+    statuses = set()
+    while (answered := web.post(INFER, GOOD)).status != 200:
+        statuses.add(answered.status)
+    assert statuses <= {503, 404}
+
+
+# ---- Errors and logs ---------------------------------------------------------------------------
+
+
+def test_our_own_failure_has_an_id_that_is_in_the_log(
+    web: OverHttp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr("polyhead_server.http.application.write_reply", fail)
+
+    answered = web.post(INFER, GOOD, {"x-request-id": "abc-7"})
+
+    assert (answered.status, answered.headers["x-request-id"]) == (500, "abc-7")
+    assert "abc-7" in answered.error
+    assert "secret" not in answered.error
+    assert "request abc-7 failed" in caplog.text
+
+
+def test_every_answer_has_a_request_id(web: OverHttp) -> None:
+    for path in ("/v2", "/healthz", "/v2/models/none", "/nowhere", "/v1/embeddings"):
+        assert len(web.get(path).headers["x-request-id"]) == 32
+    assert web.get("/v2", **{"x-request-id": "mine"}).headers["x-request-id"] == "mine"
+    assert web.get("/v2", **{"x-request-id": "no good"}).headers["x-request-id"] != "no good"
+
+
+def test_a_path_or_method_that_there_is_not_is_named(web: OverHttp) -> None:
+    nowhere, wrong = web.get("/nowhere"), web.get("/v1/embeddings")
+
+    assert (nowhere.status, wrong.status) == (404, 405)
+    assert "/nowhere" in nowhere.json["error"]
+    assert wrong.headers["allow"] == "POST"
+    assert wrong.json["error"]["type"] == "invalid_request_error"
+
+
+def test_inferences_are_logged_as_those_of_grpc(
+    serve_over_http: StartHttp, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "polyhead.server"):
+        web = serve_over_http()
+        web.post(INFER, GOOD, {"x-request-id": "good"})
+        web.post(INFER, b"{", {"x-request-id": "bad"})
+
+    lines = {record.request_id: record for record in caplog.records if hasattr(record, "request_id")}
+    assert (lines["good"].model, lines["good"].code) == ("tiny", "OK")  # type: ignore[attr-defined]
+    assert lines["bad"].code == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
+
+
+# ---- Settings ----------------------------------------------------------------------------------
+
+
+def serve_nothing(settings: Settings) -> None:
+    with serve_http(settings, SharedCounters.create()):
+        pass
+
+
+def test_inference_needs_a_port() -> None:
+    off = Settings(models=Path("models"), http=True, http_port="off")
+    with (
+        pytest.raises(StartError, match="--http must come with a port"),
+        serve_http(off, SharedCounters.create()),
+    ):
+        pass
+
+
+def test_inference_is_not_left_out_because_the_usual_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(models=Path("models"), http=True)
+    with serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()) as port:
+        monkeypatch.setattr("polyhead_server.http.server.DEFAULT_PORT", port)
+        with (
+            pytest.raises(StartError, match="cannot serve HTTP"),
+            serve_http(settings, SharedCounters.create()),
+        ):
+            pass
