@@ -97,11 +97,11 @@ class InTurn:
 Samples = Mapping[str, Sequence[HttpSample]]
 """By load; one of each round."""
 
-SENTENCE = "one sentence, one in flight"
+SENTENCE = "One sentence, one in flight"
 BINARY = "bench-384, binary tensors, 8 in flight"
 IDLE = "gRPC beside an HTTP server, {} in flight"
 SLOW = f"gRPC beside {_SLOW:,} slow HTTP clients, 8 in flight"
-HEALTH_CHECKS = "health checks beside load on the other protocol"
+HEALTH_CHECKS = "Health checks beside load on the other protocol"
 
 
 def ratios(samples: Samples, load: str, field: str) -> list[float]:
@@ -183,7 +183,7 @@ def page(measured: Mapping[str, Samples], result: Mapping[str, Any]) -> str:
         *conditions_rows(result["targets"]),
     ]
     for name, samples in measured.items():
-        lines += [f"## {name[0].upper()}{name[1:]}", "", *markdown_table(_rows(samples))]
+        lines += [f"## {name}", "", *markdown_table(_rows(samples))]
     return "\n".join(lines)
 
 

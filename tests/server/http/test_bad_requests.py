@@ -163,7 +163,11 @@ def test_binary_tensors_must_be_where_the_header_says(
 def in_http(case: Any) -> bool:
     """Whether a bad request of gRPC is one with binary tensors, too, and a bad one."""
     _, payload, _ = case.values
-    if isinstance(payload, bytes) or not payload.model_name or re.search("raw|binary|megabyte", case.id):
+    if (
+        isinstance(payload, bytes)
+        or not payload.model_name
+        or re.search("raw|binary|megabyte|100,000", case.id)
+    ):
         return False
     typed = any(one.HasField("contents") for one in payload.inputs)
     return not typed and len(payload.raw_input_contents) == len(payload.inputs)
@@ -205,7 +209,7 @@ def test_what_grpc_refuses_is_refused_in_the_same_words(
     answered = web.post(*of_grpc(payload))
 
     assert answered.status == STATUS[code]
-    if not re.search("negative B|rank 10,000|100,000|path as a model|a request", request.node.callspec.id):
+    if not re.search("negative B|rank 10,000|path as a model|a request", request.node.callspec.id):
         assert re.search(message, answered.error)  # the others are refused before, or named otherwise
 
 

@@ -203,7 +203,7 @@ def test_a_reply_that_is_read_too_slowly_is_given_up(serve_over_http: StartHttp)
         with suppress(ConnectionResetError):
             while part := reader.recv(2**15):
                 received += len(part)
-                time.sleep(0.01)
+                time.sleep(0.003)
         nothing_held(web)
 
     assert received < 2 * 64 * 4 * 128 * 128 * 4
