@@ -107,12 +107,11 @@ def rewritten(said: bytes, chance: random.Random) -> bytes:
             lines.insert(at, chance.choice(LINES))
         case 3:
             lines[at] = chance.choice(LINES)
-        case 4:
-            numbers = list(re.finditer(rb"[0-9]+", said))
+        case 4 if numbers := list(re.finditer(rb"[0-9]+", said)):
             found = chance.choice(numbers)
             return said[: found.start()] + chance.choice(VALUES) + said[found.end() :]
-        case 5:
-            place = chance.randrange(len(said))
+        case _:
+            place = chance.randrange(len(said) + 1)
             return said[:place] + chance.choice(VALUES) + said[place:]
     return b"\r\n".join(lines)
 
