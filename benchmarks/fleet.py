@@ -4,6 +4,10 @@ A sweep of one encoder at three lengths. One measured point is removed (an open 
 was measured at the middle length. The plan is made from the rest, and the removed point's p99 is its limit.
 Its largest rate of a machine, divided by the rate at which that p99 was measured, should be 1. Rates are
 compared because machines are counted by them; near the capacity, twice the p99 is a few percent of the rate.
+
+A p99 of some seconds is itself uncertain, and so is the rate that belongs to it. So two things must hold: of
+the plans, three of four are within the tolerance, whatever the cause; and none is outside it by more than the
+interval of its limit explains.
 """
 
 import argparse
@@ -37,6 +41,8 @@ from report import (
 )
 
 _TOLERANCE = 0.15
+_MOST = 0.75
+"""The share of plans that must be within the tolerance."""
 _HIGHEST_SHARE = 0.97
 _LENGTHS = (32, 64, 128)
 _SHARES = ("30%", "50%", "70%", "85%")
@@ -48,7 +54,7 @@ _SWEEP: dict[str, Any] = {
     "families": {"fleet-384": {}},
     "tokens": list(_LENGTHS),
     "loads": ["single", *_SHARES],
-    "blocks": 5,
+    "blocks": 8,
     "seconds": 3.5,
     "warm_up_seconds": 3.0,
     "retries": 3,
@@ -69,6 +75,8 @@ class Removal:
     """Measured, with its interval; the plan's limit."""
     planned: float | None
     """The plan's largest rate of a machine; None if it has none."""
+    planned_between: tuple[float, float] | None
+    """The same for the ends of the p99's interval."""
     p99_ratio: float | None
     """The p99 that the plan expects at the measured rate, divided by the measured one."""
     limited_by: str
@@ -83,6 +91,14 @@ class Removal:
     def within(self) -> bool:
         """Return whether there is a plan, and within the tolerance."""
         return self.ratio is not None and abs(self.ratio - 1) <= _TOLERANCE
+
+    @property
+    def contradicted(self) -> bool:
+        """Return whether there is no plan, or none within the tolerance for any p99 in the interval."""
+        if self.planned_between is None:
+            return True
+        low, high = (planned / self.rate for planned in self.planned_between)
+        return low > 1 + _TOLERANCE or high < 1 - _TOLERANCE
 
 
 def removals(folder: RunFolder) -> Iterator[Removal]:
@@ -112,10 +128,11 @@ def without(folder: RunFolder, tokens: int, load: str | None = None) -> Iterator
 
 
 def _removal(left: RunFolder, point: LoadPoint, removed: str) -> Removal:
-    planned = p99_ratio = None
+    planned = between = p99_ratio = None
     try:
         model = MachineModel.fit(read_measured(left), point.tokens)
         p99_ratio = model.predict(point.rate).p99.value / point.p99.value
+        between = _largest(model, point.p99.low), _largest(model, point.p99.high)
         prediction, limited_by = largest_rate(model, point.p99.value, _HIGHEST_SHARE)
         planned = prediction.rate
     except SweepError as error:
@@ -127,9 +144,18 @@ def _removal(left: RunFolder, point: LoadPoint, removed: str) -> Removal:
         rate=point.rate,
         p99_ms=point.p99.times(1e3).facts(),
         planned=planned,
+        planned_between=between,
         p99_ratio=p99_ratio,
         limited_by=limited_by,
     )
+
+
+def _largest(model: MachineModel, p99: float) -> float:
+    """Return the largest rate; 0 where no machine keeps the limit."""
+    try:
+        return largest_rate(model, p99, _HIGHEST_SHARE)[0].rate
+    except SweepError:
+        return 0.0
 
 
 def conditions(rows: Sequence[Removal]) -> list[Condition]:
@@ -137,7 +163,7 @@ def conditions(rows: Sequence[Removal]) -> list[Condition]:
     found = []
     for removed, points in ((ONE_POINT, len(_LENGTHS) * len(_SHARES)), (ONE_LENGTH, len(_SHARES))):
         own = [row for row in rows if row.removed == removed]
-        within = sum(row.within for row in own)
+        within, contradicted = sum(row.within for row in own), sum(row.contradicted for row in own)
         ratios = [row.ratio for row in own if row.ratio is not None]
         spread = f"; median {median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
         lacking = f"; {len(own) - len(ratios)} without a plan" if len(ratios) < len(own) else ""
@@ -148,9 +174,14 @@ def conditions(rows: Sequence[Removal]) -> list[Condition]:
                 seen=f"{len(own)} of {points}",
             ),
             Condition(
-                name=f"{removed} removed: all plans within {_TOLERANCE:.0%} of the measured rate",
-                holds=within == len(own) > 0,
+                name=f"{removed} removed: {_MOST:.0%} of plans within {_TOLERANCE:.0%} of the measured rate",
+                holds=within >= _MOST * len(own) > 0,
                 seen=f"{within} of {len(own)}{spread}{lacking}",
+            ),
+            Condition(
+                name=f"{removed} removed: no plan further off than its limit's interval explains",
+                holds=contradicted == 0 < len(own),
+                seen=f"{contradicted} of {len(own)}",
             ),
         ]
     return found
@@ -163,9 +194,9 @@ def _page(result: dict[str, Any], rows: Sequence[Removal]) -> str:
         f"Made by `make fleet`: {made_with(result['fingerprint'])}. 384/12, two layers.",
         "",
         "The plan was not fitted to what was removed. Its limit is the removed point's p99. Its largest",
-        "rate of a machine, divided by the measured rate, should be 1. The last column is the p99 that it",
-        "expects at the measured rate, divided by the measured p99: where p99 hardly rises with the rate, a",
-        "small difference there is a large one in the rate.",
+        "rate of a machine, divided by the measured rate, should be 1. In brackets: the 95 % interval of the",
+        "p99, and the ratios with its ends as limits. The last column is the p99 that the plan expects at",
+        "the measured rate, divided by the measured p99.",
         "",
         *conditions_rows(result["conditions"]),
         *markdown_table(
@@ -176,13 +207,21 @@ def _page(result: dict[str, Any], rows: Sequence[Removal]) -> str:
                 "p99, ms": "{value:.1f} ({low:.1f}–{high:.1f})".format(**row.p99_ms),
                 "measured, requests/s": f"{row.rate:.0f}",
                 "planned": "none" if row.planned is None else f"{row.planned:.0f}",
-                "planned / measured": _ratio(row.ratio) if row.within else f"**{_ratio(row.ratio)}**",
+                "planned / measured": _ratios(row),
                 "p99, planned / measured": _ratio(row.p99_ratio),
             }
             for row in sorted(rows, key=lambda row: row.removed == ONE_LENGTH)
         ),
     ]
     return "\n".join(lines)
+
+
+def _ratios(row: Removal) -> str:
+    ratio = _ratio(row.ratio) if row.within else f"**{_ratio(row.ratio)}**"
+    if row.planned_between is None:
+        return ratio
+    low, high = (_ratio(planned / row.rate) for planned in row.planned_between)
+    return f"{ratio} ({low}–{high})" if not row.contradicted else f"{ratio} **({low}–{high})**"
 
 
 def _ratio(value: float | None) -> str:

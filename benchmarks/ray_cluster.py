@@ -1,9 +1,7 @@
 """Nodes of Ray on this machine that serve a Serve config file, until the standard input ends."""
 
 import argparse
-import os
 import sys
-
 
 import ray
 from ray import serve

@@ -10,11 +10,24 @@ from cyclopts.config import Env, Toml
 from polyhead_server.engine.gpus import gpus_for
 from polyhead_server.settings import Settings
 
+_PREFIX = "POLYHEAD_SERVE_"
+
 
 def _forget_empty(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Treat an empty environment variable, `POLYHEAD_SERVE_WORKERS=`, as one that is not set."""
     for argument in arguments:
         argument.tokens = [token for token in argument.tokens if token.source != "env" or token.value]
+
+
+def _reject_unknown(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Reject environment variables that name no setting, as flags and keys of the file are rejected."""
+    known = {_PREFIX + argument.name.strip("-").replace("-", "_").upper() for argument in arguments}
+    unknown = {name for name, value in os.environ.items() if name.startswith(_PREFIX) and value} - known
+    if unknown:
+        raise CycloptsError(
+            msg=f"Environment variables must name settings, {', '.join(sorted(unknown))} do not: unset them. "
+            "polyhead serve --help lists the settings."
+        )
 
 
 def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -30,7 +43,7 @@ def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollectio
 app = App(
     name="serve",
     help="Serve a model repository over gRPC.",
-    config=[Env("POLYHEAD_SERVE_", command=False), _forget_empty, _read_file],
+    config=[Env(_PREFIX, command=False), _reject_unknown, _forget_empty, _read_file],
 )
 
 

@@ -325,6 +325,29 @@ def test_one_of_several_families_must_be_named(client: Client, fake: "FakeServer
         client.model()
 
 
+@pytest.mark.parametrize(
+    ("valid", "invalid"),
+    [
+        ({"output": True, "attention": True}, {"output": 1, "attention": True}),
+        ({"top": 1}, {"top": True}),
+        ({"attention": (1,)}, {"attention": (True,)}),
+        ({"attention": True, "queries": (1,)}, {"attention": True, "queries": (1.0,)}),
+        ({"version": 1}, {"version": True}),
+        ({"version": 1}, {"version": 1.0}),
+    ],
+    ids=str,
+)
+def test_what_equals_a_valid_argument_is_checked_all_the_same(
+    client: Client, fake: "FakeServer", valid: dict[str, Any], invalid: dict[str, Any]
+) -> None:
+    """What was valid is remembered."""
+    fake.graphs = ["", "attention", "rows", "insight"]
+    for _ in range(2):
+        client.encode(np.zeros((3, 4), np.float32), model="vectors", **valid)
+    with pytest.raises(InvalidRequest):
+        client.encode(np.zeros((3, 4), np.float32), model="vectors", **invalid)
+
+
 def test_a_new_version_is_noticed(client: Client, fake: "FakeServer") -> None:
     client.encode("a", model="words")
     infer = fake.answers["ModelInfer"]

@@ -54,7 +54,10 @@ class Answered:
 
 
 class Load:
-    """Threads that encode without a pause until the end of the block, which fails if one of the calls has."""
+    """Threads that encode until the end of the block, which fails if one of the calls has.
+
+    They pause between calls, so that servers can start beside them.
+    """
 
     def __init__(self, clients: Sequence[Any], threads: int) -> None:
         self.errors: list[PolyheadError] = []
@@ -81,14 +84,15 @@ class Load:
                 client.encode([1, 2, 3], model=MODEL)
             except PolyheadError as error:
                 self.errors.append(error)
+            time.sleep(0.01)
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Return when something holds."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not holds():
             assert self.errors == []
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            time.sleep(0.05)
 
 
 def assert_spread(clients: Sequence[Any], servers: Sequence[Answered]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclopts import CycloptsError
 
 import polyhead_server.process
 import polyhead_server.workers.supervisor
@@ -83,6 +84,17 @@ def test_each_of_several_cards_has_workers(monkeypatch: pytest.MonkeyPatch, serv
 
     assert seen == [(1, (0, 1, 2)), (2, ())]
     assert len(served) == 1
+
+
+def test_an_unknown_environment_variable_is_rejected(
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYHEAD_SERVE_METRICS_PORT", "")  # as if it were not set
+    assert run("--models", "m") == 0
+    monkeypatch.setenv("POLYHEAD_SERVE_METRICS_PORT", "8002")
+
+    with pytest.raises(CycloptsError, match="POLYHEAD_SERVE_METRICS_PORT do not"):
+        run("--models", "m")
 
 
 def test_a_flag_wins_over_the_environment_which_wins_over_the_file(

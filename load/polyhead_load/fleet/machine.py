@@ -182,17 +182,9 @@ class Simulation:
             for run in running:
                 run.left -= (now - before) / slower
             busy += (now - before) * min(machine.lanes, sum([run.cores for run in running]))
-            if next_run is not None and ends <= comes:
-                running.remove(next_run)
-                gap = machine.gap * len(next_run.requests)
-                # Beside others, the event loop and the threads of their runs compete.
-                way = machine.shared if running or waiting else next_run.way
-                for each in next_run.requests:
-                    times = way.times_at(next_run.tokens, chance.random())
-                    ended[each] = now - gap
-                    done[each] = now - gap + chance.choice(times.rests)
-                    if again:
-                        heapq.heappush(arrivals, float(done[each]))
+            ended_run = next_run if ends <= comes else None
+            if ended_run is not None:
+                running.remove(ended_run)
             else:
                 heapq.heappop(arrivals)
                 arrived[came] = now
@@ -201,6 +193,17 @@ class Simulation:
             while waiting and (started_run := self._next(waiting, sizes, running, now)) is not None:
                 started[started_run.requests] = now
                 running.append(started_run)
+            if ended_run is not None:
+                # While runs take all CPUs, the event loop competes with their threads.
+                taken = sum([run.cores for run in running]) >= machine.lanes
+                way = machine.shared if taken else machine.alone
+                gap = machine.gap * len(ended_run.requests)
+                for each in ended_run.requests:
+                    times = way.times_at(ended_run.tokens, chance.random())
+                    ended[each] = now - gap
+                    done[each] = now - gap + chance.choice(times.rests)
+                    if again:
+                        heapq.heappush(arrivals, float(done[each]))
         return arrived, started, ended, done, busy
 
     def _next(

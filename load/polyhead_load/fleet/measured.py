@@ -18,7 +18,8 @@ from polyhead_load.records import Records
 from polyhead_load.report.findings import QUANTILES
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.intervals import Interval, Values, pooled_quantile
+from polyhead_load.sweep.gates import UNSTABLE
+from polyhead_load.sweep.intervals import Interval, Values, typical_quantile
 from polyhead_load.sweep.spec import near
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, CostModel, Size
 
@@ -216,12 +217,19 @@ def _cells(
 def _point(
     folder: RunFolder, tokens: int, load: str, measurements: Sequence[Measurement]
 ) -> Iterator[LoadPoint]:
-    """Yield the point of an open loop, if the server kept up and there were answers enough."""
-    steady = [one for one in measurements if not one.overloaded and one.rate]
-    blocks = [folder.load_records(one.records).latency_ms / 1e3 for one in steady if one.records]
-    p50, p99 = (pooled_quantile(blocks, QUANTILES[name]) for name in ("p50", "p99"))
+    """Yield the point of an open loop, of the runs in which the server kept up, if these have answers enough.
+
+    A run of changing speed belongs to it: without those, the point would be that of a better machine.
+    """
+    kept_up = [
+        one
+        for one in measurements
+        if one.rate and all(reason.startswith(UNSTABLE) for reason in one.overloaded)
+    ]
+    blocks = [folder.load_records(one.records).latency_ms / 1e3 for one in kept_up if one.records]
+    p50, p99 = (typical_quantile(blocks, QUANTILES[name]) for name in ("p50", "p99"))
     if p50 and p99:
-        rate = fmean(one.rate for one in steady if one.rate)
+        rate = fmean(one.rate for one in kept_up if one.rate)
         yield LoadPoint(tokens=tokens, load=load, rate=rate, p50=p50, p99=p99)
 
 

@@ -16,7 +16,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.fleet.machine import Machine, Outcome, Simulation
 from polyhead_load.fleet.measured import LoadPoint, Measured
 from polyhead_load.plan import Lengths
-from polyhead_load.sweep.intervals import Interval, pooled_quantile
+from polyhead_load.sweep.intervals import Interval, typical_quantile
 from polyhead_server.scheduling.costs import Size
 
 _REPEATS = 4
@@ -27,8 +27,8 @@ _DRAWN = 512
 """Lengths drawn from a distribution."""
 ALONE = 0.001
 """Share of the capacity at which hardly any request meets another; less is simulated as this much."""
-_FEWEST_FOR_A_LINE = 3
-"""Points for a correction that changes with the rate; of fewer, the mean counts at every rate."""
+_LEVEL, _MEETING = 0, 2
+"""Power of the share with which a correction's logarithm grows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,10 @@ class Correction:
 class MachineModel:
     """A simulated machine, corrected by what a sweep measured.
 
-    p50 and p99 are those of the simulation, times the ratio of measured to simulated values in the sweep's
-    own open loops: of each T a line along the share of the capacity, and between two T their weighted mean.
+    p50 and p99 are those of the simulation, times a factor from the ratios of measured to simulated values
+    in the sweep's own open loops: one at each T, and between two T their weighted mean. That of p50 is the
+    same at every rate. That of p99 is 1 for lone requests, which the simulation draws as they were measured,
+    and its logarithm grows with the square of the share of the capacity.
     """
 
     machine: Machine
@@ -128,13 +130,13 @@ class MachineModel:
         # At far lower rates, arrival times would be so large that floating point loses the latencies.
         simulated = max(rate, ALONE * self.capacity)
         outcomes = _simulate(self.machine, _sizes(self.batch, self.lengths), simulated, self.seed)
-        share = rate / self.capacity
+        share = simulated / self.capacity
         p50, p99 = (_quantile(outcomes, each) for each in (0.5, 0.99))
         return Prediction(
             rate=rate,
-            share=share,
-            p50=p50.value * self._factor(share, lambda one: one.p50),
-            p99=p99.times(self._factor(share, lambda one: one.p99)),
+            share=rate / self.capacity,
+            p50=p50.value * self._factor(share, lambda one: one.p50, _LEVEL),
+            p99=p99.times(self._factor(share, lambda one: one.p99, _MEETING)),
             wait=fmean(float(one.wait.mean()) for one in outcomes),
             run=fmean(float(one.run.mean()) for one in outcomes),
             mean=fmean(float(one.latency.mean()) for one in outcomes),
@@ -152,30 +154,32 @@ class MachineModel:
         return {
             one.point: None if factor is None else factor / one.p99
             for one in self.corrections
-            for factor in [self.without(one.point)._factor_at(one.point.tokens, one.share, lambda it: it.p99)]
+            for others in [self.without(one.point)]
+            for factor in [others._factor_at(one.point.tokens, one.share, lambda it: it.p99, _MEETING)]
         }
 
-    def _factor(self, share: float, ratio: Callable[[Correction], float]) -> float:
+    def _factor(self, share: float, ratio: Callable[[Correction], float], power: int) -> float:
         known = {
             length: factor
             for length in self.weights
-            if (factor := self._factor_at(length, share, ratio)) is not None
+            if (factor := self._factor_at(length, share, ratio, power)) is not None
         }
         total = sum(self.weights[length] for length in known)
         if not total:
             return 1.0
         return math.exp(sum(self.weights[each] * math.log(factor) for each, factor in known.items()) / total)
 
-    def _factor_at(self, tokens: int, share: float, ratio: Callable[[Correction], float]) -> float | None:
-        """Return the factor of one T: a line through the points' logarithms, level beyond them."""
+    def _factor_at(
+        self, tokens: int, share: float, ratio: Callable[[Correction], float], power: int
+    ) -> float | None:
+        """Return the factor of one T, which beyond the points' highest share is as there."""
         known = [(one.share, math.log(ratio(one))) for one in self.corrections if one.point.tokens == tokens]
         if not known:
             return None
-        shares, logs = zip(*known, strict=True)
-        if len(known) < _FEWEST_FOR_A_LINE:
-            return math.exp(fmean(logs))
-        slope, level = np.polyfit(shares, logs, 1)
-        return math.exp(level + slope * min(max(share, min(shares)), max(shares)))
+        shares, logs = np.array(known).T
+        grown = shares**power
+        slope = float(grown @ logs / (grown @ grown))
+        return math.exp(slope * min(share, float(shares.max())) ** power)
 
 
 def _weights(tokens: float, known: Sequence[int]) -> Mapping[int, float]:
@@ -221,7 +225,7 @@ def _simulate(
 
 
 def _quantile(outcomes: Sequence[Outcome], share: float) -> Interval:
-    found = pooled_quantile([one.latency for one in outcomes], share)
+    found = typical_quantile([one.latency for one in outcomes], share)
     if found is None:
         raise AssertionError("a simulation has enough requests for its quantiles")
     return found

@@ -90,6 +90,20 @@ def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
     return within.widened(_mean_of_logs([_quantile(block, share) for block in filled]))
 
 
+def typical_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
+    """Return the geometric mean of the blocks' quantiles, and its interval by Student's t.
+
+    It is what a time as long as a block typically shows. Far out, the quantile of all values together is
+    that of the slowest block. Of fewer than three blocks, or blocks with too few values, it is that all the
+    same.
+    """
+    filled = [block for block in blocks if len(block)]
+    if len(filled) < FEWEST_BLOCKS or min(map(len, filled)) < fewest_answers(share):
+        return pooled_quantile(filled, share)
+    # Blocks are short. Another estimate would be as biased as they are.
+    return _mean_of_logs([float(np.quantile(block, share, method="median_unbiased")) for block in filled])
+
+
 def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
     """Return the ratio of values that were measured in the same blocks; None for fewer than three.
 

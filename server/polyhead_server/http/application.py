@@ -1,20 +1,14 @@
 """The ASGI application: what each path answers, and to whom."""
 
 import asyncio
-import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import orjson
@@ -28,7 +22,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -36,160 +29,39 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import InvalidRequestError, quoted, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors
-from polyhead_server.http.bodies import Bodies, LeftError, Reply, send_reply, until_left
-from polyhead_server.http.documents import read_fields, read_json
+from polyhead_server.http.bodies import Bodies, LeftError, Reply, until_left
+from polyhead_server.http.documents import Fields, read_json
+from polyhead_server.http.endpoint import (
+    HEADER_LENGTH,
+    HEADERS,
+    PRIORITY,
+    TIMEOUT,
+    Answer,
+    Caller,
+    Endpoint,
+    Operation,
+)
+from polyhead_server.http.openapi import document, like, message_schema
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, read_request, to_json, write_reply
+from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, read_request, to_json, write_reply
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
-from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.metrics import Metrics
-from polyhead_server.observability.request_log import RequestLog, request_id
+from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
-from polyhead_server.observability.statistics import PROTOCOL
 from polyhead_server.repository.signature import Signature
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import Guard, guards
+from polyhead_server.transport.access import guards
 from polyhead_server.transport.call import INFER
-
-TIMEOUT = "x-request-timeout"
-"""The header that says how many seconds the caller waits."""
-
-PRIORITY = "x-request-priority"
-"""The header that gives an embeddings call a priority, 1 to 5."""
-
-HEADER_LENGTH = "inference-header-content-length"
-"""The header that says how many bytes of JSON precede binary tensors."""
 
 _CALLER_HEADERS = ("authorization", "content-type", TIMEOUT, PRIORITY, HEADER_LENGTH, REQUEST_ID)
 _REPLY_HEADERS = (REQUEST_ID, HEADER_LENGTH, "retry-after")
-_JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
 _BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
-_PRIORITIES = ("1", "2", "3", "4", "5")
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-_BYTES = re.compile(r"[0-9]{1,12}")
+_INDEX = Fields(types={"ready": [bool]})
 _BYTES_PER_NUMBER = 12
-
-
-class Caller:
-    """One request: what its headers say, and its id."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self._metadata = [(name, value) for name, value in request.headers.items()]
-        self.id = request_id(self)
-        self._metadata.append((REQUEST_ID, self.id))
-
-    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
-        """Return the headers."""
-        return self._metadata
-
-    @property
-    def deadline(self) -> float:
-        """When the caller stops waiting, by `time.monotonic`.
-
-        Raises:
-            InvalidRequestError: The header is no number of seconds.
-        """
-        seconds = self.request.headers.get(TIMEOUT)
-        if seconds is None:
-            return math.inf
-        if _SECONDS.fullmatch(seconds) is None:
-            raise InvalidRequestError(
-                f"{TIMEOUT} must be a number of seconds such as 1.5, was {quoted(seconds)}"
-            )
-        return time.monotonic() + float(seconds)
-
-    def check_type(self, *also: str) -> None:
-        """Check that the body is said to be JSON, or nothing is said of it.
-
-        Raises:
-            HTTPException: It is said to be something else.
-        """
-        kind = self.request.headers.get("content-type", "").partition(";")[0].strip()
-        if kind and not _JSON.fullmatch(kind) and kind.lower() not in also:
-            raise HTTPException(
-                415, f"Content-Type must be {' or '.join(('application/json', *also))}, was {quoted(kind)}"
-            )
-
-    @property
-    def priority(self) -> Mapping[str, int]:
-        """The request's parameters about priority.
-
-        Raises:
-            InvalidRequestError: The header is no priority.
-        """
-        priority = self.request.headers.get(PRIORITY)
-        if priority is None:
-            return {}
-        if priority not in _PRIORITIES:
-            raise InvalidRequestError(f"{PRIORITY} must be 1 (the highest) to 5, was {quoted(priority)}")
-        return {"priority": int(priority)}
-
-
-Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
-"""Answers a request. The block ends when the reply has been sent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """One path: check who calls, answer, and send the reply or the error. An ASGI application."""
-
-    answer: Answer
-    bodies: Bodies
-    """Sends the reply."""
-    method: str | None = None
-    """What the path corresponds to in gRPC, for the guards; None is open to everybody."""
-    remote: RemoteRuntime | None = None
-    guards: Sequence[Guard] = ()
-    """Reject callers without the right token."""
-    origins: Sequence[str] = ()
-    """The web origins whose pages may call."""
-    log: RequestLog | None = None
-    """Records inferences; None: this is none."""
-    body: errors.ErrorBody = errors.open_inference
-    """Writes errors."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        PROTOCOL.set(layout.HTTP)
-        caller = Caller(Request(scope, receive, send))
-        try:
-            async with AsyncExitStack() as stack:
-                with self._recorded(caller):
-                    try:
-                        self._check(caller)
-                        reply = await stack.enter_async_context(self.answer(caller))
-                    except LeftError:
-                        raise asyncio.CancelledError from None
-                    except Exception as error:
-                        reply = errors.error_reply(error, caller, self.body)
-                reply.headers.setdefault(REQUEST_ID, caller.id)
-                await send_reply(reply, scope, send, self.bodies)
-        except (LeftError, asyncio.CancelledError):
-            LOGGER.debug("HTTP: the caller of %s has left", caller.id)
-
-    def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
-        return self.log.request(caller) if self.log is not None and self.log.wanted else nullcontext()
-
-    def _check(self, caller: Caller) -> None:
-        """Check where a caller comes from, and its token.
-
-        Raises:
-            HTTPException: It may not call.
-        """
-        origin = caller.request.headers.get("origin")
-        if origin is not None and origin not in self.origins:
-            raise HTTPException(
-                403, f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
-            )
-        if self.method is None or self.remote is None:
-            return
-        for guard in self.guards:
-            if rejection := guard.rejection(self.method, caller.invocation_metadata()):
-                self.remote.soon(partial(guard.count, self.method, rejection))
-                raise HTTPException(errors.STATUS[rejection[0]], rejection[1])
+_COPIED_PER_PARSED = 64
+"""Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
 
 
 class Inferences:
@@ -211,12 +83,13 @@ class Inferences:
         deadline = caller.deadline
         async with self._read(caller, _BINARY) as body:
             length = caller.request.headers.get(HEADER_LENGTH)
-            if length is not None and _BYTES.fullmatch(length) is None:
+            if length is not None and re.fullmatch(HEADERS[HEADER_LENGTH], length) is None:
                 raise InvalidRequestError(f"{HEADER_LENGTH} must be a number of bytes, was {quoted(length)}")
             model, version = _named(caller)
             read = partial(read_request, model=model, version=version)
             json_size = None if length is None else int(length)
-            request, form = await self._bodies.run(len(body), read, body, json_size)
+            effort = len(body) if json_size is None else json_size + len(body) // _COPIED_PER_PARSED
+            request, form = await self._bodies.run(effort, read, body, json_size)
         async with self._answered(caller, request, deadline) as reply:
             written = write_reply(reply, form)
             effort = _BYTES_PER_NUMBER * written.elements
@@ -249,13 +122,13 @@ class Inferences:
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models`."""
-        yield Reply.of(embed.write_models(self._models(), self._created))
+        yield Reply.of(embed.write_models([one.name for one in self._models()], self._created))
 
     @asynccontextmanager
     async def model(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models/NAME`."""
         signature = self._remote.registry.find(_named(caller)[0]).signature
-        yield Reply.of(embed.write_model(signature, self._created))
+        yield Reply.of(embed.write_model(signature.name, self._created))
 
     def _models(self) -> list[Signature]:
         """Return the models that embed."""
@@ -367,21 +240,23 @@ class Procedures:
         """Answer `/v2/repository/index`."""
         caller.check_type(_BINARY)
         async with self._bodies.read(caller.request) as body:
-            fields = read_fields(read_json(body) if body else {}, "the request", {"ready": [bool]})
+            fields = _INDEX.read(read_json(body) if body else {}, "the request")
         request = pb.RepositoryIndexRequest(ready=fields.get("ready", False))
         yield _json(to_json(await self._remote.call("RepositoryIndex", request))["models"])
 
 
 class Observations:
-    """Answer metrics and probes.
+    """Answer metrics and probes, and describe all paths.
 
     Args:
         counters: The counters of all workers.
         bodies: Has threads.
+        routes: All routes, for the OpenAPI document.
     """
 
-    def __init__(self, counters: SharedCounters, bodies: Bodies) -> None:
+    def __init__(self, counters: SharedCounters, bodies: Bodies, routes: Sequence[Route]) -> None:
         self._counters = counters
+        self._routes = routes
         self._bodies = bodies
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(Metrics(counters))
@@ -407,6 +282,14 @@ class Observations:
             text = b"not ready: loading, draining, or without a model\n"
             yield Reply.of(text, status=503, media_type=_PLAIN)
 
+    @asynccontextmanager
+    async def document(self, _: Caller) -> AsyncIterator[Reply]:
+        """Answer `/openapi.json`."""
+        yield _json(document(self._routes))
+
+
+_Make = Callable[..., Endpoint]
+
 
 def create_application(
     settings: Settings,
@@ -429,20 +312,16 @@ def create_application(
         StartError: A file of tokens cannot be used.
     """
     bodies = Bodies(settings, workers)
-    seen = Observations(counters, bodies)
-    make = partial(Endpoint, bodies=bodies, origins=settings.http_origin)
-    routes = [
-        Route("/healthz", make(answer=seen.live), methods=["GET"]),
-        Route("/readyz", make(answer=seen.ready), methods=["GET"]),
-    ]
+    make: _Make = partial(Endpoint, bodies=bodies, origins=settings.http_origin)
     method = None
+    routes: list[Route] = []
     if remote is not None:
         make = partial(make, remote=remote, guards=guards(settings, remote.registry.unattributed))
-        inferences = Inferences(remote, bodies)
-        routes += _embeddings_routes(make, inferences, log)
-        routes += _open_inference_routes(make, Procedures(remote, bodies), inferences, log)
         method = _path("ServerMetadata")
-    routes.append(Route("/metrics", make(answer=seen.metrics, method=method), methods=["GET"]))
+        inferences = Inferences(remote, bodies)
+        routes += _open_inference_routes(make, Procedures(remote, bodies), inferences, log)
+        routes += _embeddings_routes(make, inferences, log)
+    routes += _observation_routes(make, Observations(counters, bodies, routes), method)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.http_origin,
@@ -460,39 +339,92 @@ def create_application(
 
 
 def _open_inference_routes(
-    make: Callable[..., Endpoint], procedures: Procedures, inferences: Inferences, log: RequestLog | None
+    make: _Make, procedures: Procedures, inferences: Inferences, log: RequestLog | None
 ) -> Iterator[Route]:
-    def get(path: str, answer: Answer, procedure: str | None) -> Route:
+    def get(
+        path: str, answer: Answer, procedure: str | None, summary: str, reply: Any, *, fails: bool = False
+    ) -> Route:
+        operation = Operation(summary=summary, reply=reply, fails=fails)
         method = None if procedure is None else _path(procedure)
-        return Route(path, make(answer=answer, method=method), methods=["GET"])
+        return Route(path, make(answer=answer, method=method, operation=operation), methods=["GET"])
 
+    infer = Operation(
+        summary="Infer: tensors in, tensors out",
+        request=REQUEST,
+        headers=[TIMEOUT, HEADER_LENGTH],
+        reply=like(SAMPLE),
+    )
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
     for model in models:  # first, since routes are tried in order
-        yield Route(f"{model}/infer", make(answer=inferences.infer, method=INFER, log=log), methods=["POST"])
-    yield get("/v2", procedures.server, "ServerMetadata")
-    yield get("/v2/health/live", procedures.live, None)
-    yield get("/v2/health/ready", procedures.ready, None)
-    yield get("/v2/models/stats", procedures.statistics, "ModelStatistics")
-    index = make(answer=procedures.index, method=_path("RepositoryIndex"))
+        answered = make(answer=inferences.infer, method=INFER, log=log, operation=infer)
+        yield Route(f"{model}/infer", answered, methods=["POST"])
+    metadata = message_schema(pb.ServerMetadataResponse)
+    yield get(
+        "/v2", procedures.server, "ServerMetadata", "The server's name, version and extensions", metadata
+    )
+    yield get("/v2/health/live", procedures.live, None, "Whether the server lives", like({"live": True}))
+    ready = like({"ready": True})
+    yield get("/v2/health/ready", procedures.ready, None, "Whether all is loaded", ready, fails=True)
+    statistics = message_schema(pb.ModelStatisticsResponse)
+    summary = "Statistics of all models"
+    yield get("/v2/models/stats", procedures.statistics, "ModelStatistics", summary, statistics)
+    operation = Operation(
+        summary="The models and their states",
+        request=_INDEX,
+        reply={"type": "array", "items": message_schema(pb.RepositoryIndexResponse.ModelIndex)},
+    )
+    index = make(answer=procedures.index, method=_path("RepositoryIndex"), operation=operation)
     yield Route("/v2/repository/index", index, methods=["POST"])
     for model in models:
-        yield get(model, procedures.model, "ModelMetadata")
-        yield get(f"{model}/ready", procedures.model_ready, "ModelReady")
-        yield get(f"{model}/config", procedures.config, "ModelConfig")
-        yield get(f"{model}/stats", procedures.statistics, "ModelStatistics")
+        metadata = message_schema(pb.ModelMetadataResponse)
+        yield get(model, procedures.model, "ModelMetadata", "A model's inputs and outputs", metadata)
+        ready = like({"name": "", "ready": True})
+        summary = "Whether a model is ready"
+        yield get(f"{model}/ready", procedures.model_ready, "ModelReady", summary, ready, fails=True)
+        config = message_schema(pb.ModelConfig)
+        yield get(f"{model}/config", procedures.config, "ModelConfig", "A model's configuration", config)
+        summary = "A model's statistics"
+        yield get(f"{model}/stats", procedures.statistics, "ModelStatistics", summary, statistics)
 
 
-def _embeddings_routes(
-    make: Callable[..., Endpoint], inferences: Inferences, log: RequestLog | None
-) -> Iterator[Route]:
+def _embeddings_routes(make: _Make, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
     openai = partial(make, body=errors.openai)
-    call = openai(answer=inferences.openai, method=INFER, log=log)
+    headers = [TIMEOUT, PRIORITY]
+    operation = Operation(
+        summary="Embed texts, as OpenAI's API does",
+        request=embed.OPENAI,
+        headers=headers,
+        reply={"anyOf": [like(sample) for sample in embed.SAMPLES]},
+    )
+    call = openai(answer=inferences.openai, method=INFER, log=log, operation=operation)
     yield Route("/v1/embeddings", call, methods=["POST"])
-    index = _path("RepositoryIndex")
-    yield Route("/v1/models", openai(answer=inferences.models, method=index), methods=["GET"])
-    yield Route("/v1/models/{name}", openai(answer=inferences.model, method=index), methods=["GET"])
-    tei = make(answer=inferences.tei, method=INFER, log=log, body=errors.tei)
+    index = partial(openai, method=_path("RepositoryIndex"))
+    one = orjson.loads(embed.write_model("", 0))
+    operation = Operation(
+        summary="The models that embed", reply=like(orjson.loads(embed.write_models([""], 0)))
+    )
+    yield Route("/v1/models", index(answer=inferences.models, operation=operation), methods=["GET"])
+    operation = Operation(summary="A model that embeds", reply=like(one))
+    yield Route("/v1/models/{name}", index(answer=inferences.model, operation=operation), methods=["GET"])
+    operation = Operation(
+        summary="Embed texts, as Text Embeddings Inference does",
+        request=embed.TEI,
+        headers=headers,
+        reply=like([[0.0]]),
+    )
+    tei = make(answer=inferences.tei, method=INFER, log=log, body=errors.tei, operation=operation)
     yield Route("/embed", tei, methods=["POST"])
+
+
+def _observation_routes(make: _Make, seen: Observations, method: str | None) -> Iterator[Route]:
+    def get(path: str, answer: Answer, operation: Operation, method: str | None = None) -> Route:
+        return Route(path, make(answer=answer, method=method, operation=operation), methods=["GET"])
+
+    text = partial(Operation, reply=like(""), media_type="text/plain")
+    yield get("/healthz", seen.live, text(summary="Whether the process lives"))
+    yield get("/readyz", seen.ready, text(summary="Whether a worker is ready", fails=True))
+    yield get("/metrics", seen.metrics, text(summary="Prometheus metrics"), method)
+    yield get("/openapi.json", seen.document, Operation(summary="This document", reply=like({})), method)
 
 
 async def _reject(request: Request, error: Exception) -> Response:

@@ -21,6 +21,9 @@ from polyhead_server.observability.logs import LOGGER
 HEAD_SECONDS = 5.0
 """For a TLS handshake, and for the head of a request from its first byte, or from the connection's."""
 
+MAX_HEAD_BYTES = 16 * 2**10
+"""Of a request's head, and of what one read brings with it."""
+
 _PROMPT_SECONDS = 0.25
 """Within this time of a connection, or of the last reply, its client is not late with its request."""
 
@@ -64,8 +67,7 @@ class HttpProtocol(H11Protocol):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        most: Any = self.config.h11_max_incomplete_event_size
-        self.conn = _StrictParser(h11.SERVER, most)
+        self.conn = _StrictParser(h11.SERVER, MAX_HEAD_BYTES)
         self._stall_seconds = stall_seconds
         self._on_reply = on_reply
         self._on_end = on_end

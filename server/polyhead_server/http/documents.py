@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted, shorten
@@ -57,28 +58,42 @@ def read_json(text: bytes | memoryview) -> Any:
         raise InvalidRequestError("the JSON must not have numbers of so many digits") from error
 
 
-def read_fields(value: object, whose: str, known: Mapping[str, Collection[type]]) -> dict[str, Any]:
-    """Check that a value is an object of known fields that have these types. Those of null are left out.
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """The fields that an object may have."""
 
-    Raises:
-        InvalidRequestError: Something about it is wrong.
-    """
-    if not isinstance(value, dict):
-        raise InvalidRequestError(f"{whose} must be an object, was {shown(value)}")
-    fields = {name: field for name, field in value.items() if field is not None}
-    for name, field in fields.items():
-        if name not in known:
-            raise InvalidRequestError(
-                f"field {quoted(name)} of {whose} is not known; there are {listed(known)}"
-            )
-        if type(field) not in known[name]:
-            must = " or ".join(_NAMES[kind] for kind in known[name])
-            raise InvalidRequestError(f"{name} of {whose} must be {must}, was {shown(field)}")
-    return fields
+    types: Mapping[str, Collection[type]]
+    required: Collection[str] = ()
+    items: Mapping[str, "Fields"] = field(default_factory=dict)
+    """What the objects in an array are, by the array's name."""
+
+    def read(self, value: object, whose: str) -> dict[str, Any]:
+        """Check that a value is such an object. Fields of null are left out.
+
+        Args:
+            value: An object of JSON.
+            whose: What it is, for messages.
+
+        Raises:
+            InvalidRequestError: Something about it is wrong.
+        """
+        if not isinstance(value, dict):
+            raise InvalidRequestError(f"{whose} must be an object, was {shown(value)}")
+        fields = {name: given for name, given in value.items() if given is not None}
+        for name, given in fields.items():
+            if name not in self.types:
+                raise InvalidRequestError(
+                    f"field {quoted(name)} of {whose} is not known; there are {listed(self.types)}"
+                )
+            if type(given) not in self.types[name]:
+                must = " or ".join(_NAMES[kind] for kind in self.types[name])
+                raise InvalidRequestError(f"{name} of {whose} must be {must}, was {shown(given)}")
+        need(fields, whose, *self.required)
+        return fields
 
 
-def need(fields: Mapping[str, Any], whose: str, *names: str) -> Sequence[Any]:
-    """Return the values of fields that must be there.
+def need(fields: Mapping[str, Any], whose: str, *names: str) -> None:
+    """Check that fields are there.
 
     Raises:
         InvalidRequestError: One is missing.
@@ -86,7 +101,6 @@ def need(fields: Mapping[str, Any], whose: str, *names: str) -> Sequence[Any]:
     for name in names:
         if name not in fields:
             raise InvalidRequestError(f"{whose} must have the field {name}")
-    return [fields[name] for name in names]
 
 
 def shown(value: object) -> str:

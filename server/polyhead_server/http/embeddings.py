@@ -17,30 +17,36 @@ from polyhead_proto.datatypes import to_array
 from polyhead_proto.names import LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
 from polyhead_proto.wire import read_reply
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.documents import need, read_fields, read_json, shown
+from polyhead_server.http.documents import Fields, read_json, shown
 from polyhead_server.http.tensors import pack, write_parameters, write_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
-_OPENAI: Mapping[str, Sequence[type]] = {
-    "model": [str],
-    "input": [str, list],
-    "encoding_format": [str],
-    "dimensions": [int],
-    "user": [str],
-    TRUNCATE: [bool],
-    PROMPT_NAME: [str],
-}
-_TEI: Mapping[str, Sequence[type]] = {
-    "inputs": [str, list],
-    "model": [str],
-    "normalize": [bool],
-    "truncate": [bool],
-    "truncation_direction": [str],
-    "prompt_name": [str],
-    "dimensions": [int],
-}
+OPENAI = Fields(
+    types={
+        "model": [str],
+        "input": [str, list],
+        "encoding_format": [str],
+        "dimensions": [int],
+        "user": [str],
+        TRUNCATE: [bool],
+        PROMPT_NAME: [str],
+    },
+    required=["model", "input"],
+)
+TEI = Fields(
+    types={
+        "inputs": [str, list],
+        "model": [str],
+        "normalize": [bool],
+        "truncate": [bool],
+        "truncation_direction": [str],
+        "prompt_name": [str],
+        "dimensions": [int],
+    },
+    required=["inputs"],
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +69,13 @@ def read_openai(body: bytes) -> EmbeddingsCall:
         InvalidRequestError: Something is wrong, or cannot be done.
         TooLargeError: There is too much JSON.
     """
-    fields = read_fields(read_json(body), "the request", _OPENAI)
-    model, given = need(fields, "the request", "model", "input")
+    fields = OPENAI.read(read_json(body), "the request")
     encoding = fields.get("encoding_format", "float")
     if encoding not in {"float", "base64"}:
         raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
     return EmbeddingsCall(
-        model=model,
-        inputs=_read_inputs(given, "input"),
+        model=fields["model"],
+        inputs=_read_inputs(fields["input"], "input"),
         parameters={name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields},
         dimensions=fields.get("dimensions"),
         base64=encoding == "base64",
@@ -84,8 +89,7 @@ def read_tei(body: bytes, models: Sequence[str]) -> EmbeddingsCall:
         InvalidRequestError: Something is wrong, or cannot be done.
         TooLargeError: There is too much JSON.
     """
-    fields = read_fields(read_json(body), "the request", _TEI)
-    (given,) = need(fields, "the request", "inputs")
+    fields = TEI.read(read_json(body), "the request")
     model = fields.get("model")
     if model is None:
         if len(models) != 1:
@@ -99,7 +103,7 @@ def read_tei(body: bytes, models: Sequence[str]) -> EmbeddingsCall:
     parameters = {TRUNCATE: fields.get("truncate"), PROMPT_NAME: fields.get("prompt_name")}
     return EmbeddingsCall(
         model=model,
-        inputs=_read_inputs(given, "inputs"),
+        inputs=_read_inputs(fields["inputs"], "inputs"),
         parameters={name: value for name, value in parameters.items() if value is not None},
         dimensions=fields.get("dimensions"),
         normalise=fields.get("normalize", True),
@@ -181,14 +185,14 @@ def write_tei(call: EmbeddingsCall, vectors: NDArray[np.float32]) -> Iterator[by
     yield b"]"
 
 
-def write_models(signatures: Sequence[Signature], created: int) -> bytes:
+def write_models(names: Sequence[str], created: int) -> bytes:
     """Write the reply of `/v1/models`."""
-    return _dumps({"object": "list", "data": [_model(signature.name, created) for signature in signatures]})
+    return _dumps({"object": "list", "data": [_model(name, created) for name in names]})
 
 
-def write_model(signature: Signature, created: int) -> bytes:
+def write_model(name: str, created: int) -> bytes:
     """Write the reply of `/v1/models/NAME`."""
-    return _dumps(_model(signature.name, created))
+    return _dumps(_model(name, created))
 
 
 def _model(name: str, created: int) -> dict[str, object]:
@@ -223,3 +227,12 @@ def _read_inputs(given: Any, name: str) -> Sequence[str] | Sequence[Sequence[int
     raise InvalidRequestError(
         f"{name} must be a text, texts, token ids or lists of token ids, all of one kind, had {shown(wrong)}"
     )
+
+
+def _sample(*, base64: bool) -> Any:
+    call = EmbeddingsCall(model="", inputs=[""], parameters={}, dimensions=None, base64=base64)
+    return orjson.loads(b"".join(write_openai(call, np.zeros((1, 1), np.float32), 1)))
+
+
+SAMPLES = [_sample(base64=False), _sample(base64=True)]
+"""Replies of `/v1/embeddings`, for their schema."""

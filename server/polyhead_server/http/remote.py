@@ -108,9 +108,7 @@ class _Call:
         back: Takes it back when it is answered.
     """
 
-    def __init__(
-        self, work: Coroutine[Any, Any, Any], reply: asyncio.Future[Any], back: "_HandOver"
-    ) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Any], reply: asyncio.Future[Any], back: "_HandOver") -> None:
         self.reply = reply
         self._work = work
         self._back = back

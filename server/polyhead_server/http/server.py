@@ -28,7 +28,6 @@ MAX_CONNECTIONS = {False: 64, True: 1000}
 that the process may have."""
 
 _KEEP_ALIVE_SECONDS = 75
-_MAX_HEAD_BYTES = 16 * 2**10
 _LAST_REPLIES_SECONDS = 1
 _THREADS = 2
 
@@ -180,7 +179,6 @@ class _ServerThread(Thread):
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
-                h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
             )
             self._server = BoundedServer(config, limit=self._limit, context=self._context)
             self._server.should_exit = self._stopping

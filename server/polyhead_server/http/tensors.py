@@ -19,28 +19,31 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, to_array, unpack_strings
 from polyhead_proto.wire import read_reply, write_varint
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.documents import need, read_fields, read_json, shown
+from polyhead_server.http.documents import Fields, need, read_json, shown
 
 NUMBERS_AT_ONCE = 32_768
 """Elements of a tensor that are written as text in one go: about a millisecond."""
 
 _RAW_TAG = write_varint(pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
-_REQUEST: Mapping[str, Sequence[type]] = {
-    "id": [str],
-    "model_name": [str],
-    "model_version": [str],
-    "parameters": [dict],
-    "inputs": [list],
-    "outputs": [list],
-}
-_INPUT: Mapping[str, Sequence[type]] = {
-    "name": [str],
-    "shape": [list],
-    "datatype": [str],
-    "parameters": [dict],
-    "data": [list],
-}
-_OUTPUT: Mapping[str, Sequence[type]] = {"name": [str], "parameters": [dict]}
+_INPUT = Fields(
+    types={"name": [str], "shape": [list], "datatype": [str], "parameters": [dict], "data": [list]},
+    required=["name", "datatype", "shape"],
+)
+_OUTPUT = Fields(types={"name": [str], "parameters": [dict]}, required=["name"])
+REQUEST = Fields(
+    types={
+        "id": [str],
+        "model_name": [str],
+        "model_version": [str],
+        "parameters": [dict],
+        "inputs": [list],
+        "outputs": [list],
+    },
+    required=["inputs"],
+    items={"inputs": _INPUT, "outputs": _OUTPUT},
+)
+"""The JSON of an inference request."""
+
 _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
     "b": ({bool}, "booleans"),
     "i": ({int}, "whole numbers"),
@@ -93,7 +96,7 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
             f"Inference-Header-Content-Length must be from 1 to the {len(body)} bytes of the body, was {size}"
         )
     content = memoryview(body)
-    fields = read_fields(read_json(content[:size]), "the request", _REQUEST)
+    fields = REQUEST.read(read_json(content[:size]), "the request")
     for name, of_path in (("model_name", model), ("model_version", version)):
         if fields.get(name, of_path) not in {of_path, ""} and (name == "model_name" or version):
             raise InvalidRequestError(f"{name} must be that of the path, was {quoted(fields[name])}")
@@ -110,13 +113,13 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
             raise InvalidRequestError(f"{name} must be at most {_MOST_TENSORS}, were {len(fields[name])}")
     raw: list[Raw] = []
     end = size
-    for number, one in enumerate(need(fields, "the request", "inputs")[0]):
-        given = read_fields(one, f"inputs[{number}]", _INPUT)
+    for number, one in enumerate(fields["inputs"]):
+        given = _INPUT.read(one, f"inputs[{number}]")
         tensor, count = _describe(given, f"inputs[{number}]")
         message.inputs.append(tensor)
         if count is None:
-            (data,) = need(given, f"{tensor.name} (without parameter binary_data_size)", "data")
-            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, data))
+            need(given, f"{tensor.name} (without parameter binary_data_size)", "data")
+            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, given["data"]))
             continue
         if "data" in given:
             raise InvalidRequestError(f"{tensor.name} must have data or binary_data_size, had both")
@@ -133,9 +136,8 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
         )
     outputs: dict[str, bool] = {}
     for number, one in enumerate(fields.get("outputs", ())):
-        wanted = read_fields(one, f"outputs[{number}]", _OUTPUT)
-        (name,) = need(wanted, f"outputs[{number}]", "name")
-        own = wanted.get("parameters", {})
+        wanted = _OUTPUT.read(one, f"outputs[{number}]")
+        name, own = wanted["name"], wanted.get("parameters", {})
         if "binary_data" in own:
             outputs[name] = _flag(own, "binary_data", f"output {quoted(name)}")
         message.outputs.add(
@@ -217,7 +219,7 @@ def _describe(
     given: Mapping[str, Any], whose: str
 ) -> tuple[pb.ModelInferRequest.InferInputTensor, int | None]:
     """Return what an input says of itself, and the size of its binary contents if it has such."""
-    name, datatype, shape = need(given, whose, "name", "datatype", "shape")
+    name, datatype, shape = given["name"], given["datatype"], given["shape"]
     if len(shape) > _MOST_SIZES:
         raise InvalidRequestError(
             f"shape of {quoted(name)} must have at most {_MOST_SIZES} sizes, had {len(shape)}"
@@ -367,3 +369,15 @@ def _scalar(of: Any, value: Any) -> Any:
     if of.message_type is not None:
         return to_json(value)
     return value if of.enum_type is None else of.enum_type.values_by_number[value].name
+
+
+def _sample() -> Any:
+    message = pb.ModelInferResponse(raw_output_contents=[bytes(4)])
+    message.outputs.add(datatype="FP32", shape=[1])
+    sample = orjson.loads(b"".join(write_reply(message.SerializeToString(), Form()).json))
+    sample["outputs"][0]["data"] = [None]  # of any type
+    return sample
+
+
+SAMPLE = _sample()
+"""The JSON of a reply, for its schema."""

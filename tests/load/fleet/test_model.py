@@ -229,6 +229,21 @@ def test_failed_and_void_runs_are_not_used(tmp_path: Path) -> None:
     assert model.predict(100).p99.value > 0
 
 
+def test_runs_of_changing_speed_are_used(tmp_path: Path) -> None:
+    unstable = {(32, "50%"): {"overloaded": ["not stable: the median computing time was 2 ms and 3 ms"]}}
+    run = swept(tmp_path / "run", tokens=[32], loads=["single", "50%"], requests=400, changes=unstable)
+
+    assert [point.load for point in read_measured(run).points] == ["50%"]
+
+
+def test_p99_of_lone_requests_is_not_corrected(model: MachineModel) -> None:
+    twice = replace(model, corrections=[replace(one, p99=2 * one.p99) for one in model.corrections])
+
+    assert twice.predict(1e-3).p99.value == pytest.approx(model.predict(1e-3).p99.value, rel=1e-3)
+    most = max(one.share for one in model.corrections) * model.capacity
+    assert twice.predict(most).p99.value > 1.5 * model.predict(most).p99.value
+
+
 @pytest.mark.parametrize(
     ("changes", "fields", "told"),
     [

@@ -60,7 +60,12 @@ SEEDS = (
     request("/v2/models/tiny/infer", TEXT, "Content-Type: application/json", "x-request-timeout: 20"),
     request("/v2/models/tiny/infer", BINARY + RAW, f"Inference-Header-Content-Length: {len(BINARY)}"),
     request("/v2/models/tiny/versions/1/infer", chunks(TEXT), "Transfer-Encoding: chunked"),
-    request("/v2/models/tiny/infer", gzip.compress(TEXT), "Content-Encoding: gzip", "Accept-Encoding: gzip"),
+    request(
+        "/v2/models/tiny/infer",
+        gzip.compress(TEXT, mtime=0),
+        "Content-Encoding: gzip",
+        "Accept-Encoding: gzip",
+    ),
     request(
         "/v1/embeddings", CALL, "Authorization: Bearer abc", "x-request-priority: 2", "Expect: 100-continue"
     ),

@@ -133,7 +133,7 @@ def cluster(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("ray")
     models = shutil.copytree(repository, folder / "models")
     # Ray waits 30 s for each node: on a busy machine that can be too short.
-    for _ in range(3):
+    for _ in range(2):
         one = RayCluster(models, folder)
         try:
             if one.wait_for("started"):

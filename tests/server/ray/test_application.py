@@ -49,6 +49,8 @@ def test_settings_are_read_as_flags_are(repository: Path) -> None:
         ({"port": 1}, "--port has no effect on Ray: grpc_options.port of the Serve config sets it"),
         ({"workers": 2}, "--workers has no effect on Ray: replicas take their place"),
         ({"tls_cert": "c"}, "--tls-cert has no effect on Ray: .* put a gateway in front"),
+        ({"http": True}, "--http has no effect on Ray: replicas answer gRPC only"),
+        ({"http_port": "off"}, "--http-port has no effect on Ray: Ray exports metrics of its own"),
         ({"grpc_option": "grpc.a=1"}, "--grpc-option has no effect on Ray"),
         ({"repository_mode": "explicit"}, "--repository-mode must be none or poll on Ray"),
         ({"device": "cuda:1"}, "--device must be auto, cpu or cuda on Ray, was cuda:1"),

@@ -1,6 +1,7 @@
 """Several worker processes behind one port: real processes, killed under load."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -67,11 +69,24 @@ def counted(workers: "Workers") -> int:
     return one.durations["success"].count
 
 
+def infer_over_http(workers: "Workers") -> None:
+    """Calls one of the workers, whichever, with the two sequences of `infer`."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2, 1, 16], "data": [0.5] * 32}
+    root = workers.until(r"metrics on (\S+)/metrics")[1]
+    body, headers = json.dumps({"inputs": [tensor]}).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{root}/v2/models/tiny/infer", body, headers)
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        assert reply.status == 200
+
+
 def test_counts_of_all_workers_add_up_and_survive_a_kill(start: "Start") -> None:
-    workers = start()
+    workers = start("--http")
     calls = use_both(workers)
+    infer_over_http(workers)
+    calls += 1
 
     assert counted(workers) == calls
+    assert workers.metric("polyhead_requests_total", model="tiny", protocol="http") == 1
     assert workers.metric("polyhead_requests_total", model="tiny", code="OK") == calls
     assert workers.metric("polyhead_sequences_total", model="tiny") == 2 * calls
     assert workers.metric("polyhead_model_ready", model="tiny") == 2

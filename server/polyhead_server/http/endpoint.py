@@ -1,0 +1,192 @@
+"""A path of the server: who may call it, what answers, and how its errors are sent."""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    nullcontext,
+)
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from polyhead_proto.names import REQUEST_ID
+from polyhead_server.errors import InvalidRequestError, quoted
+from polyhead_server.http import errors
+from polyhead_server.http.bodies import Bodies, LeftError, Reply, send_reply
+from polyhead_server.http.documents import Fields
+from polyhead_server.http.remote import RemoteRuntime
+from polyhead_server.observability import counter_layout as layout
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.request_log import RequestLog, request_id
+from polyhead_server.observability.statistics import PROTOCOL
+from polyhead_server.transport.access import Guard
+
+TIMEOUT = "x-request-timeout"
+"""The header that says how many seconds the caller waits."""
+
+PRIORITY = "x-request-priority"
+"""The header that gives an embeddings call a priority, 1 to 5."""
+
+HEADER_LENGTH = "inference-header-content-length"
+"""The header that says how many bytes of JSON precede binary tensors."""
+
+HEADERS: Mapping[str, str] = {
+    TIMEOUT: r"[0-9]{1,9}(\.[0-9]{1,9})?",
+    PRIORITY: r"[1-5]",
+    HEADER_LENGTH: r"[0-9]{1,12}",
+}
+"""What the headers must match."""
+
+_JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
+
+
+class Caller:
+    """One request: what its headers say, and its id."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._metadata = [(name, value) for name, value in request.headers.items()]
+        self.id = request_id(self)
+        self._metadata.append((REQUEST_ID, self.id))
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
+        """Return the headers."""
+        return self._metadata
+
+    @property
+    def deadline(self) -> float:
+        """When the caller stops waiting, by `time.monotonic`.
+
+        Raises:
+            InvalidRequestError: The header is no number of seconds.
+        """
+        seconds = self.request.headers.get(TIMEOUT)
+        if seconds is None:
+            return math.inf
+        if re.fullmatch(HEADERS[TIMEOUT], seconds) is None:
+            raise InvalidRequestError(
+                f"{TIMEOUT} must be a number of seconds such as 1.5, was {quoted(seconds)}"
+            )
+        return time.monotonic() + float(seconds)
+
+    def check_type(self, *also: str) -> None:
+        """Check that the body is said to be JSON, or nothing is said of it.
+
+        Raises:
+            HTTPException: It is said to be something else.
+        """
+        kind = self.request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind and not _JSON.fullmatch(kind) and kind.lower() not in also:
+            raise HTTPException(
+                415, f"Content-Type must be {' or '.join(('application/json', *also))}, was {quoted(kind)}"
+            )
+
+    @property
+    def priority(self) -> Mapping[str, int]:
+        """The request's parameters about priority.
+
+        Raises:
+            InvalidRequestError: The header is no priority.
+        """
+        priority = self.request.headers.get(PRIORITY)
+        if priority is None:
+            return {}
+        if re.fullmatch(HEADERS[PRIORITY], priority) is None:
+            raise InvalidRequestError(f"{PRIORITY} must be 1 (the highest) to 5, was {quoted(priority)}")
+        return {"priority": int(priority)}
+
+
+Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
+"""Answers a request. The block ends when the reply has been sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What the OpenAPI document says of a path, beyond what its endpoint says."""
+
+    summary: str
+    reply: Mapping[str, object]
+    """The schema of the reply."""
+    media_type: str = "application/json"
+    """The reply's."""
+    request: Fields | None = None
+    """The fields of the request's body."""
+    headers: Sequence[str] = ()
+    """Those of `HEADERS` that have a meaning."""
+    fails: bool = False
+    """The reply's status may be 503, with the same schema."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One path: check who calls, answer, and send the reply or the error. An ASGI application."""
+
+    answer: Answer
+    bodies: Bodies
+    """Sends the reply."""
+    operation: Operation
+    method: str | None = None
+    """What the path corresponds to in gRPC, for the guards; None is open to everybody."""
+    remote: RemoteRuntime | None = None
+    guards: Sequence[Guard] = ()
+    """Reject callers without the right token."""
+    origins: Sequence[str] = ()
+    """The web origins whose pages may call."""
+    log: RequestLog | None = None
+    """Records inferences; None: this is none."""
+    body: errors.ErrorBody = errors.open_inference
+    """Writes errors."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        PROTOCOL.set(layout.HTTP)
+        caller = Caller(Request(scope, receive, send))
+        try:
+            async with AsyncExitStack() as stack:
+                with self._recorded(caller):
+                    try:
+                        self._check(caller)
+                        reply = await stack.enter_async_context(self.answer(caller))
+                    except LeftError:
+                        raise asyncio.CancelledError from None
+                    except Exception as error:
+                        reply = errors.error_reply(error, caller, self.body)
+                reply.headers.setdefault(REQUEST_ID, caller.id)
+                await send_reply(reply, scope, send, self.bodies)
+        except (LeftError, asyncio.CancelledError):
+            LOGGER.debug("HTTP: the caller of %s has left", caller.id)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a token is needed."""
+        return bool(self.guards) and self.method is not None
+
+    def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
+        return self.log.request(caller) if self.log is not None and self.log.wanted else nullcontext()
+
+    def _check(self, caller: Caller) -> None:
+        """Check where a caller comes from, and its token.
+
+        Raises:
+            HTTPException: It may not call.
+        """
+        origin = caller.request.headers.get("origin")
+        if origin is not None and origin not in self.origins:
+            raise HTTPException(
+                403, f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
+            )
+        if self.method is None or self.remote is None:
+            return
+        for guard in self.guards:
+            if rejection := guard.rejection(self.method, caller.invocation_metadata()):
+                self.remote.soon(partial(guard.count, self.method, rejection))
+                raise HTTPException(errors.STATUS[rejection[0]], rejection[1])

@@ -1,0 +1,161 @@
+"""The OpenAPI document, made from what answers: routes, fields that are read, replies that are written."""
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from google.protobuf.message import Message
+from starlette.routing import Route
+
+from polyhead_proto.names import REQUEST_ID
+from polyhead_server.http.documents import Fields
+from polyhead_server.http.endpoint import HEADER_LENGTH, HEADERS, Endpoint
+from polyhead_server.transport.call import INFER
+
+_TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+_BINARY: Mapping[str, object] = {"type": "string", "format": "binary"}
+_MEANINGS: Mapping[int, str] = {
+    400: "Something is wrong with the request; the message names it",
+    401: "The call must carry a token",
+    403: "The token does not open this, or pages of this origin may not call",
+    404: "There is no such model or version",
+    413: "A limit would be passed",
+    415: "The type or encoding of the body is not known",
+    500: "The server failed; its log says why under the request's id",
+    503: "Loading, draining or too busy: see Retry-After",
+    504: "The deadline passed, or the body did not come in time",
+}
+
+
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    """Describe routes to endpoints."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        method = "post" if "POST" in (route.methods or ()) else "get"
+        endpoint: Any = route.endpoint
+        paths.setdefault(route.path, {})[method] = _operation(route.path, endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "polyhead", "version": version("polyhead")},
+        "paths": paths,
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def like(sample: Any) -> dict[str, Any]:
+    """Return the schema of what is like a sample. None stands for anything."""
+    if sample is None:
+        return {}
+    schema: dict[str, Any] = {"type": _TYPES[type(sample)]}
+    if isinstance(sample, list):
+        schema["items"] = like(sample[0])
+    elif isinstance(sample, dict):
+        schema["properties"] = {name: like(value) for name, value in sample.items()}
+        schema["required"] = list(sample)
+    return schema
+
+
+def message_schema(of: type[Message]) -> dict[str, Any]:
+    """Return the schema of a message in JSON, as `tensors.to_json` writes it."""
+    return _message(of.DESCRIPTOR)
+
+
+def _message(of: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {field.name: _field(field) for field in of.fields},
+        "required": [field.name for field in of.fields if field.message_type is None or field.is_repeated],
+    }
+
+
+def _field(of: Any) -> dict[str, Any]:
+    if of.message_type is not None and of.message_type.GetOptions().map_entry:
+        return {"type": "object", "additionalProperties": _single(of.message_type.fields_by_name["value"])}
+    return {"type": "array", "items": _single(of)} if of.is_repeated else _single(of)
+
+
+def _single(of: Any) -> dict[str, Any]:
+    if of.message_type is not None:
+        return _message(of.message_type)
+    if of.enum_type is not None:
+        return {"enum": list(of.enum_type.values_by_name)}
+    if of.cpp_type in {of.CPPTYPE_FLOAT, of.CPPTYPE_DOUBLE}:
+        return {"type": "number"}
+    return {"type": {of.CPPTYPE_BOOL: "boolean", of.CPPTYPE_STRING: "string"}.get(of.cpp_type, "integer")}
+
+
+def _fields(of: Fields) -> dict[str, Any]:
+    properties: dict[str, dict[str, Any]] = {}
+    for name, types in of.types.items():
+        properties[name] = {"type": [_TYPES[one] for one in types] + ["null"] * (name not in of.required)}
+        if name in of.items:
+            properties[name]["items"] = _fields(of.items[name])
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(of.required),
+        "additionalProperties": False,
+    }
+
+
+def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
+    operation = endpoint.operation
+    binary = HEADER_LENGTH in operation.headers
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+    parameters.append({"name": REQUEST_ID, "in": "header", "schema": {"type": "string"}})
+    for header in operation.headers:
+        schema = {"type": "string", "pattern": f"^({HEADERS[header]})$"}
+        parameters.append({"name": header, "in": "header", "schema": schema})
+    replies = {"200": _content("The reply", operation.reply, operation.media_type, binary=binary)}
+    failed = endpoint.body(400, "")
+    for status in _errors(path, endpoint):
+        replies[str(status)] = _content(_MEANINGS[status], like(failed))
+    if operation.fails:
+        replies["503"] = _content("It is not", operation.reply, operation.media_type)
+    described: dict[str, Any] = {"summary": operation.summary, "parameters": parameters, "responses": replies}
+    if operation.request is not None:
+        body = _content("", _fields(operation.request), binary=binary)
+        described["requestBody"] = {**body, "required": bool(operation.request.required)}
+    if endpoint.guarded:
+        described["security"] = [{"token": []}]
+    return described
+
+
+def _content(
+    description: str,
+    schema: Mapping[str, object],
+    media_type: str = "application/json",
+    *,
+    binary: bool = False,
+) -> dict[str, Any]:
+    content: dict[str, Any] = {media_type: {"schema": schema}}
+    if binary:
+        content["application/octet-stream"] = {"schema": _BINARY}
+    return {"description": description, "content": content} if description else {"content": content}
+
+
+def _errors(path: str, endpoint: Endpoint) -> list[int]:
+    """Return the statuses of the errors that an endpoint may answer with."""
+    statuses = {403}
+    if endpoint.guarded:
+        statuses.add(401)
+    if "{version}" in path:
+        statuses.add(400)
+    if "{name}" in path or endpoint.method == INFER:
+        statuses.add(404)
+    if endpoint.operation.request is not None:
+        statuses |= {400, 413, 415, 503, 504}
+    if endpoint.method == INFER:
+        statuses.add(500)
+    return sorted(statuses)
