@@ -264,7 +264,10 @@ class Observations:
     @asynccontextmanager
     async def metrics(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/metrics`."""
-        encoder, media_type = choose_encoder(caller.request.headers.get("accept", ""))
+        try:
+            encoder, media_type = choose_encoder(caller.request.headers.get("accept", ""))
+        except TypeError:  # the version that is asked for is none
+            encoder, media_type = choose_encoder("")
         text: bytes = await self._bodies.run(LARGE, encoder, self._registry)
         yield Reply.of(text, media_type=media_type)
 

@@ -225,6 +225,14 @@ def test_metrics_count_both_protocols(web: OverHttp) -> None:
     assert added == {("grpc", "OK"): 1, ("http", "OK"): 1, ("http", "INVALID_ARGUMENT"): 1}
 
 
+@pytest.mark.parametrize("accepted", ["text/plain;version=x", "application/openmetrics-text;version=1.0.x"])
+def test_metrics_are_plain_for_a_version_that_is_none(web: OverHttp, accepted: str) -> None:
+    answered = web.get("/metrics", Accept=accepted)
+
+    assert answered.status == 200
+    assert answered.headers["content-type"].startswith("text/plain")
+
+
 def test_shapes_are_numbers_in_json(web: OverHttp) -> None:
     over_grpc = web.running.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny-tokens"))
 
