@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
 from polyhead_server.errors import exhausted
 from polyhead_server.http.bodies import Reply
-from polyhead_server.observability.request_log import Context
+from polyhead_server.observability.request_log import CURRENT, Context
 from polyhead_server.transport.call import reject
 
 STATUS: Mapping[StatusCode, int] = MappingProxyType(
@@ -30,6 +30,8 @@ STATUS: Mapping[StatusCode, int] = MappingProxyType(
     }
 )
 """The HTTP status of each gRPC status that the server gives."""
+
+_CODES: Mapping[int, str] = {status: code.name for code, status in STATUS.items()}
 
 ErrorBody = Callable[[int, str], Mapping[str, object]]
 
@@ -55,6 +57,8 @@ def tei(status: int, message: str) -> Mapping[str, object]:
 def error_reply(error: Exception, context: Context, body: ErrorBody) -> Reply:
     """Return the reply that ends a request with an error; log it where it is the server's fault."""
     if isinstance(error, HTTPException):
+        if (record := CURRENT.get()) is not None:
+            record.code, record.message = _CODES.get(error.status_code, "INVALID_ARGUMENT"), error.detail
         return plain_reply(error.status_code, error.detail, body, error.headers)
     rejected = reject(context, error)
     status = 503 if exhausted(error) else STATUS.get(rejected.code, 500)

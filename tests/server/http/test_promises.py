@@ -338,10 +338,14 @@ def test_inferences_are_logged_as_those_of_grpc(
         web = serve_over_http()
         web.post(INFER, GOOD, {"x-request-id": "good"})
         web.post(INFER, b"{", {"x-request-id": "bad"})
+        web.post(INFER, GOOD, {"x-request-id": "foreign", "Origin": "https://example.org"})
+        web.post(INFER, GOOD, {"x-request-id": "text", "Content-Type": "text/plain"})
 
     lines = {record.request_id: record for record in caplog.records if hasattr(record, "request_id")}
     assert (lines["good"].model, lines["good"].code) == ("tiny", "OK")  # type: ignore[attr-defined]
     assert lines["bad"].code == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
+    assert lines["foreign"].code == "PERMISSION_DENIED"  # type: ignore[attr-defined]
+    assert lines["text"].code == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
 
 
 # ---- Settings ----------------------------------------------------------------------------------
