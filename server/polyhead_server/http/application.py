@@ -80,8 +80,7 @@ class Inferences:
     @asynccontextmanager
     async def infer(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v2/models/NAME/infer`."""
-        deadline = caller.deadline
-        async with self._read(caller, _BINARY) as body:
+        async with self._read(caller, _BINARY) as (body, deadline):
             length = caller.request.headers.get(HEADER_LENGTH)
             if length is not None and re.fullmatch(HEADERS[HEADER_LENGTH], length) is None:
                 raise InvalidRequestError(f"{HEADER_LENGTH} must be a number of bytes, was {quoted(length)}")
@@ -139,27 +138,26 @@ class Inferences:
     async def _embedded(
         self, caller: Caller, read: Callable[[bytes], embed.EmbeddingsCall]
     ) -> AsyncIterator[tuple[embed.EmbeddingsCall, NDArray[np.float32], int]]:
-        deadline, priority = caller.deadline, caller.priority
-
         def translate(body: bytes) -> tuple[embed.EmbeddingsCall, bytes]:
             call = read(body)
-            call = replace(call, parameters={**call.parameters, **priority})
+            call = replace(call, parameters={**call.parameters, **caller.priority})
             signature = self._remote.registry.find(call.model).signature
             return call, embed.write_call(call, signature, self._remote.settings)
 
-        async with self._read(caller) as body:
+        async with self._read(caller) as (body, deadline):
             call, request = await self._bodies.run(len(body), translate, body)
         async with self._answered(caller, request, deadline) as reply:
             yield call, *embed.read_vectors(reply)
 
     @asynccontextmanager
-    async def _read(self, caller: Caller, *types: str) -> AsyncIterator[bytes]:
-        """Read the body of an inference; count one that is rejected here."""
+    async def _read(self, caller: Caller, *types: str) -> AsyncIterator[tuple[bytes, float]]:
+        """Read the body of an inference, and its deadline; count one that is rejected here."""
         began_ns = time.perf_counter_ns()
         try:
+            deadline = caller.deadline  # first: it counts from the arrival
             caller.check_type(*types)
             async with self._bodies.read(caller.request) as body:
-                yield body
+                yield body, deadline
         except Exception as error:
             counted: BaseException = error
             if isinstance(error, LeftError):

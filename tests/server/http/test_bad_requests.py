@@ -316,9 +316,10 @@ def test_what_is_rejected_here_is_counted(web: OverHttp) -> None:
     web.post(INFER, b"{")
     web.post(INFER, GOOD, {"Content-Type": "text/plain"})
     web.post("/v1/embeddings", {})
+    web.post(INFER, GOOD, {"x-request-timeout": "soon"})
     web.post(INFER, GOOD)  # its answer comes after they have been counted
 
-    assert counts() == (failed + 3, invalid + 3)
+    assert counts() == (failed + 4, invalid + 4)
 
 
 # ---- What is not HTTP, or not all of it --------------------------------------------------------
