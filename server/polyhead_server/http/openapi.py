@@ -30,7 +30,7 @@ _MEANINGS: Mapping[int, str] = {
     413: "A limit would be passed",
     415: "The type or encoding of the body is not known",
     500: "The server failed; its log says why under the request's id",
-    503: "Loading, draining or too busy: see Retry-After",
+    503: "Loading, failed to load, draining or too busy: see Retry-After",
     504: "The deadline passed, or the body did not come in time",
 }
 
@@ -153,7 +153,7 @@ def _errors(path: str, endpoint: Endpoint) -> list[int]:
     if "{version}" in path:
         statuses.add(400)
     if "{name}" in path or endpoint.method == INFER:
-        statuses.add(404)
+        statuses |= {404, 503}
     if endpoint.operation.request is not None:
         statuses |= {400, 413, 415, 503, 504}
     if endpoint.method == INFER:

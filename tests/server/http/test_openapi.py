@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -179,8 +180,13 @@ def test_every_error_that_is_described_occurs(strict: OverHttp, monkeypatch: pyt
                     break
                 assert time.monotonic() < end
     strict.running.drain(0)
-    occurs_when_draining = {key: one for key, one in described.items() if key[1:] == ("GET", 503)}
-    for (path, method, code), operation in occurs_when_draining.items():
+    failed = threading.Event()
+    for name in ("tiny", "tiny-tokens"):
+        strict.running.loop.call_soon_threadsafe(strict.running.runtime.registry.fail, name, 1, "a fault")
+    strict.running.loop.call_soon_threadsafe(failed.set)
+    assert failed.wait(30)
+    unavailable = {key: one for key, one in described.items() if key[1:] == ("GET", 503)}
+    for (path, method, code), operation in unavailable.items():
         answered = strict.get(filled(path), **BEARER)
         assert answered.status == code, (path, answered.body)
         check(answered, operation)
