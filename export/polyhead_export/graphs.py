@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import onnx_ir as ir
@@ -29,6 +30,9 @@ OPSET = 20
 
 TRACED_SIZE = (3, 7)
 """(B, T) of the example input. Both are above 1, and different: the exporter takes others for constants."""
+
+_ONE_EXPORT = Lock()
+"""What is replaced while the exporter runs is the whole process's."""
 
 
 class _TracedEncoder(nn.Module):
@@ -74,7 +78,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
             # Sizes that no other input has: the graph must not read T or S from what may have size 1.
             batch, queries, keys = inputs[spec.name].shape
             inputs[spec.name] = torch.ones(batch, queries + 2, keys + 4, dtype=torch.bool)
-    with _quiet_exporter(), torch.no_grad():
+    with _ONE_EXPORT, _quiet_exporter(), torch.no_grad():
         try:
             with _interruptible(), _traced_once():
                 program = _export(encoder, kind, inputs)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,13 @@ def test_what_another_version_of_torch_records_is_decomposed(
     encoder = Encoder(EncoderConfig(d_model=8, heads=2, layers=1))
 
     export_family(encoder, "other", tmp_path)  # which compares the graphs with PyTorch
+
+
+def test_exports_of_two_threads_leave_pytorch_as_it_was(tmp_path: Path) -> None:
+    before = torch.export.ExportedProgram.run_decompositions
+    encoder = Encoder(EncoderConfig(d_model=8, heads=2, layers=1))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda name: export_family(encoder, name, tmp_path), ("one", "two")))
+
+    assert torch.export.ExportedProgram.run_decompositions is before

@@ -287,7 +287,8 @@ def test_a_slow_reader_costs_the_computed_outputs_and_little_more(serve: Any) ->
             server.call("ServerLive")
             peak = max(peak, process.memory_info().rss)
 
-    assert peak - before < 1.5 * LONG_BYTES
+    # A server that makes all parts at once holds the outputs twice. What is freed may stay in the heap.
+    assert peak - before < 1.8 * LONG_BYTES
 
 
 def held(server: Any) -> int:
