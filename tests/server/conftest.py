@@ -210,14 +210,21 @@ class Gate:
     def __init__(self) -> None:
         self._open = threading.Event()
         self._open.set()
+        self._held = threading.Event()
 
     def wait(self) -> None:
         """Returns once it is open."""
+        self._held.set()
         assert self._open.wait(60)
+
+    def until_held(self) -> None:
+        """Returns once a run stands before it, since it was closed."""
+        assert self._held.wait(30)
 
     @contextmanager
     def closed(self) -> Iterator[None]:
         """Closes it for a block."""
+        self._held.clear()
         self._open.clear()
         try:
             yield
