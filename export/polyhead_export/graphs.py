@@ -71,6 +71,11 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
 
     The graph's weights still refer to the encoder's memory; `polyhead_export.weights` writes them out.
     """
+    with _ONE_EXPORT:
+        return _build(encoder, kind)
+
+
+def _build(encoder: Encoder, kind: GraphKind) -> ir.Model:
     config = encoder.config
     inputs = sample_inputs(config, kind, *TRACED_SIZE, seed=0)
     for spec in inputs_of(config, kind):
@@ -78,7 +83,7 @@ def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
             # Sizes that no other input has: the graph must not read T or S from what may have size 1.
             batch, queries, keys = inputs[spec.name].shape
             inputs[spec.name] = torch.ones(batch, queries + 2, keys + 4, dtype=torch.bool)
-    with _ONE_EXPORT, _quiet_exporter(), torch.no_grad():
+    with _quiet_exporter(), torch.no_grad():
         try:
             with _interruptible(), _traced_once():
                 program = _export(encoder, kind, inputs)

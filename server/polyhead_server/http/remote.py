@@ -19,6 +19,9 @@ from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.runtime import Runtime
 
+_MOST_AT_ONCE = 32
+"""Calls for which the first of them waits at most: others may come in every turn of a busy event loop."""
+
 T = TypeVar("T")
 
 
@@ -181,7 +184,7 @@ class _HandOver:
             asyncio.get_running_loop().call_soon(self._pass_on, 1)
 
     def _pass_on(self, seen: int) -> None:
-        if seen < len(self._waiting):
+        if seen < len(self._waiting) < _MOST_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._pass_on, len(self._waiting))
             return
         calls, self._waiting = self._waiting, []

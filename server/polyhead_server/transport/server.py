@@ -31,6 +31,7 @@ from polyhead_server.transport.tls import server_credentials
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that have just been
 # answered get a moment to learn that the server drains.
 _FAREWELL_SECONDS = 0.25
+_LOOK_SECONDS = 0.05
 _LAST_REPLIES_SECONDS = 1.0
 _LAST_TRACES_SECONDS = 1.0
 
@@ -113,6 +114,8 @@ class GrpcServer:
         # The last replies may still be on their way to their readers. Unused streams are not waited for.
         left = deadline - loop.time() if self.runtime.budget.bytes else 0.0
         await (self._accept_queue or self._grpc).stop(max(left, _LAST_REPLIES_SECONDS))
+        while self.runtime.budget.bytes and loop.time() < deadline:  # replies over HTTP
+            await asyncio.sleep(_LOOK_SECONDS)
         await self.runtime.close()
         if self._tracer is not None:  # whose collector may be gone
             sending = Thread(target=self._tracer.close, name="traces", daemon=True)

@@ -209,6 +209,25 @@ def test_a_reply_that_is_read_too_slowly_is_given_up(serve_over_http: StartHttp)
     assert received < 2 * 64 * 4 * 128 * 128 * 4
 
 
+def test_a_drain_waits_for_the_readers_of_large_replies(serve_over_http: StartHttp) -> None:
+    web = serve_over_http()
+    with reader_of(web) as reader:
+        attention(reader, batch=16)
+        draining = threading.Thread(target=lambda: web.running.drain(20))
+        draining.start()
+        draining.join(3)  # gRPC's last replies have a second
+        assert draining.is_alive()
+        received = 0
+        while received < 2 * 16 * 4 * 128 * 128 * 4:
+            part = reader.recv(2**16)
+            assert part
+            received += len(part)
+        draining.join(20)
+
+    assert not draining.is_alive()
+    assert web.running.runtime.budget.bytes == 0
+
+
 def test_clients_that_leave_in_the_middle_of_replies_leave_nothing(web: OverHttp) -> None:
     for number in range(12):
         with reader_of(web) as reader:
