@@ -114,7 +114,8 @@ class GrpcServer:
         # The last replies may still be on their way to their readers. Unused streams are not waited for.
         left = deadline - loop.time() if self.runtime.budget.bytes else 0.0
         await (self._accept_queue or self._grpc).stop(max(left, _LAST_REPLIES_SECONDS))
-        while self.runtime.budget.bytes and loop.time() < deadline:  # replies over HTTP
+        # Replies over HTTP; nothing says when the last of them is gone.
+        while self.runtime.budget.bytes and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         await self.runtime.close()
         if self._tracer is not None:  # whose collector may be gone
