@@ -1,7 +1,6 @@
 """The ASGI application: what each path answers, and to whom."""
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -26,7 +25,7 @@ from starlette.routing import Route
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
-from polyhead_server.errors import InvalidRequestError, quoted, shorten
+from polyhead_server.errors import InvalidRequestError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, LeftError, Reply, until_left
@@ -54,7 +53,7 @@ from polyhead_server.settings import Settings
 from polyhead_server.transport.access import guards
 from polyhead_server.transport.call import INFER
 
-_CALLER_HEADERS = ("authorization", "content-type", TIMEOUT, PRIORITY, HEADER_LENGTH, REQUEST_ID)
+_CALLER_HEADERS = ("authorization", "content-type", *HEADERS, REQUEST_ID)
 _REPLY_HEADERS = (REQUEST_ID, HEADER_LENGTH, "retry-after")
 _BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
@@ -81,12 +80,9 @@ class Inferences:
     async def infer(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v2/models/NAME/infer`."""
         async with self._read(caller, _BINARY) as (body, deadline):
-            length = caller.request.headers.get(HEADER_LENGTH)
-            if length is not None and re.fullmatch(HEADERS[HEADER_LENGTH], length) is None:
-                raise InvalidRequestError(f"{HEADER_LENGTH} must be a number of bytes, was {quoted(length)}")
+            json_size = caller.json_bytes
             model, version = _named(caller)
             read = partial(read_request, model=model, version=version)
-            json_size = None if length is None else int(length)
             effort = len(body) if json_size is None else json_size + len(body) // _COPIED_PER_PARSED
             request, form = await self._bodies.run(effort, read, body, json_size)
         async with self._answered(caller, request, deadline) as reply:

@@ -69,14 +69,18 @@ class Caller:
         Raises:
             InvalidRequestError: The header is no number of seconds.
         """
-        seconds = self.request.headers.get(TIMEOUT)
-        if seconds is None:
-            return math.inf
-        if re.fullmatch(HEADERS[TIMEOUT], seconds) is None:
-            raise InvalidRequestError(
-                f"{TIMEOUT} must be a number of seconds such as 1.5, was {quoted(seconds)}"
-            )
-        return time.monotonic() + float(seconds)
+        seconds = self._header(TIMEOUT, "a number of seconds such as 1.5")
+        return math.inf if seconds is None else time.monotonic() + float(seconds)
+
+    @property
+    def json_bytes(self) -> int | None:
+        """The bytes of JSON before binary tensors; None: the whole body is JSON.
+
+        Raises:
+            InvalidRequestError: The header is no number of bytes.
+        """
+        size = self._header(HEADER_LENGTH, "a number of bytes")
+        return None if size is None else int(size)
 
     def check_type(self, *also: str) -> None:
         """Check that the body is said to be JSON, or nothing is said of it.
@@ -97,12 +101,15 @@ class Caller:
         Raises:
             InvalidRequestError: The header is no priority.
         """
-        priority = self.request.headers.get(PRIORITY)
-        if priority is None:
-            return {}
-        if re.fullmatch(HEADERS[PRIORITY], priority) is None:
-            raise InvalidRequestError(f"{PRIORITY} must be 1 (the highest) to 5, was {quoted(priority)}")
-        return {"priority": int(priority)}
+        priority = self._header(PRIORITY, "1 (the highest) to 5")
+        return {} if priority is None else {"priority": int(priority)}
+
+    def _header(self, name: str, must: str) -> str | None:
+        """Return one of `HEADERS`, if the caller has sent it."""
+        value = self.request.headers.get(name)
+        if value is not None and re.fullmatch(HEADERS[name], value) is None:
+            raise InvalidRequestError(f"{name} must be {must}, was {quoted(value)}")
+        return value
 
 
 Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
