@@ -161,14 +161,16 @@ def test_calls_that_are_never_answered_are_a_reason(monkeypatch: pytest.MonkeyPa
 def test_who_leaves_ends_the_work_for_them() -> None:
     async def use(echo: Echo) -> None:
         leaving = [echo.call(b"wait", timeout=30) for _ in range(20)]
-        late = [echo.call(b"wait", timeout=0.2) for _ in range(20)]
-        await reached(lambda: len(echo.queue.running) == 40)
+        await reached(lambda: len(echo.queue.running) == 20)
         for call in leaving:
             call.cancel()
+        await reached(lambda: echo.cancelled == 20)
+        # On a busy machine, some of these end before the server has them.
+        late = [echo.call(b"wait", timeout=1) for _ in range(20)]
         for call in late:
             assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await reached(lambda: not echo.queue.calls and not echo.queue.running)
-        assert echo.cancelled == len(echo.ended) == 40
+        assert 20 < echo.cancelled == len(echo.ended) <= 40
 
     asyncio.run(Echo().run(use))
 
