@@ -361,14 +361,16 @@ def test_who_leaves_a_stream_ends_the_work_for_it() -> None:
 
     async def use(echo: Echo) -> None:
         leaving = [echo.stream(requests(), timeout=30) for _ in range(20)]
-        late = [echo.stream(requests(), timeout=0.5) for _ in range(20)]
-        await reached(lambda: echo.taken == 40)
+        await reached(lambda: echo.taken == 20)
         for stream in leaving:
             stream.cancel()
+        await reached(lambda: echo.cancelled == 20)
+        # On a busy machine, some of these end before the server has their requests.
+        late = [echo.stream(requests(), timeout=1) for _ in range(20)]
         for stream in late:
             assert await stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await reached(lambda: not echo.queue.calls and not echo.queue.running)
-        assert echo.cancelled == len(echo.ended) == 40
+        assert 20 < echo.cancelled == len(echo.ended) <= 40
 
     asyncio.run(Echo().run(use))
 
