@@ -171,7 +171,7 @@ class Inferences:
             yield reply
 
 
-class Procedures:
+class HttpProcedures:
     """Answer what is not inference: health, metadata, configuration, statistics, the index.
 
     Args:
@@ -316,7 +316,7 @@ def create_application(
         make = partial(make, remote=remote, guards=guards(settings, remote.registry.unattributed))
         method = _path("ServerMetadata")
         inferences = Inferences(remote, bodies)
-        routes += _open_inference_routes(make, Procedures(remote, bodies), inferences, log)
+        routes += _open_inference_routes(make, HttpProcedures(remote, bodies), inferences, log)
         routes += _embeddings_routes(make, inferences, log)
     routes += _observation_routes(make, Observations(counters, bodies, routes), method)
     cors = Middleware(
@@ -336,7 +336,7 @@ def create_application(
 
 
 def _open_inference_routes(
-    make: _Make, procedures: Procedures, inferences: Inferences, log: RequestLog | None
+    make: _Make, procedures: HttpProcedures, inferences: Inferences, log: RequestLog | None
 ) -> Iterator[Route]:
     def get(
         path: str, answer: Answer, procedure: str | None, summary: str, reply: Any, *, fails: bool = False
