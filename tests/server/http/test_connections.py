@@ -85,6 +85,28 @@ def test_clients_that_leave_at_once_say_nothing_on_the_terminal(
     assert capfd.readouterr() == ("", "")
 
 
+def test_connections_that_fail_to_open_are_closed_and_leave_room(
+    serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [ZeroDivisionError("a fault")] * 2 * FEW
+
+    def context() -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, FEW)
+    monkeypatch.setattr("polyhead_server.http.connections._PROMPT_SECONDS", 3600.0)  # none makes room
+    monkeypatch.setattr("polyhead_server.transport.tls.tls_context", lambda _: context)
+    web = serve_over_http()
+
+    for _ in range(2 * FEW):
+        with web.connect() as failed:
+            assert read_all(failed) == b""
+
+    assert web.get("/healthz").status == 200
+    assert "a connection was not opened: a fault" in caplog.text
+
+
 def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
     settings = Settings(models=Path("models"), http_host="::1", http_port=0)
     try:
