@@ -127,9 +127,7 @@ def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
     os._exit(code)
 
 
-async def _run_until(
-    server: GrpcServer, ends: Iterable[asyncio.Event], on_ready: Callable[[], None]
-) -> None:
+async def _run_until(server: GrpcServer, ends: Iterable[asyncio.Event], on_ready: Callable[[], None]) -> None:
     """Wait until the server is to end: it was stopped, or HTTP or its device has failed.
 
     Raises:
