@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -25,6 +26,7 @@ from starlette.routing import Route
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
+from polyhead_server.address import is_loopback
 from polyhead_server.errors import InvalidRequestError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors
@@ -309,7 +311,9 @@ def create_application(
         StartError: A file of tokens cannot be used.
     """
     bodies = Bodies(settings, workers)
-    make: _Make = partial(Endpoint, bodies=bodies, origins=settings.http_origin)
+    protected = remote is not None and (settings.token_file is not None or settings.tls_cert is not None)
+    local_only = is_loopback(settings.http_host) and not protected
+    make: _Make = partial(Endpoint, bodies=bodies, origins=settings.http_origin, local_only=local_only)
     method = None
     routes: list[Route] = []
     if remote is not None:
@@ -320,7 +324,7 @@ def create_application(
         routes += _embeddings_routes(make, inferences, log)
     routes += _observation_routes(make, Observations(counters, bodies, routes), method)
     cors = Middleware(
-        CORSMiddleware,
+        _CrossOrigin,
         allow_origins=settings.http_origin,
         allow_methods=["GET", "POST"],
         allow_headers=_CALLER_HEADERS,
@@ -333,6 +337,17 @@ def create_application(
     )
     application.router.redirect_slashes = False
     return application
+
+
+class _CrossOrigin(CORSMiddleware):
+    """Tell browsers which pages may call."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return the answer to the question whether a request may be sent."""
+        response = super().preflight_response(request_headers)
+        if not self.is_allowed_origin(request_headers["origin"]):
+            response.status_code = 403
+        return response
 
 
 def _open_inference_routes(

@@ -121,8 +121,9 @@ def strict(serve_over_http: StartHttp, tmp_path: Path) -> OverHttp:
 
 def half(web: OverHttp, path: str, size: int) -> Any:
     """Sends so much of a body, and not the rest."""
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n"
-    return web.connect(f"{head}Content-Length: {size + 1}\r\n\r\n".encode() + b" " * size)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    end = f"Connection: close\r\nContent-Length: {size + 1}\r\n\r\n"
+    return web.connect(f"{head}{end}".encode() + b" " * size)
 
 
 def test_every_error_that_is_described_occurs(strict: OverHttp, monkeypatch: pytest.MonkeyPatch) -> None:
