@@ -42,9 +42,10 @@ from polyhead_server.http.endpoint import (
     Endpoint,
     Operation,
 )
-from polyhead_server.http.openapi import document, like, message_schema
+from polyhead_server.http.messages import json_form, to_json
+from polyhead_server.http.openapi import document, like
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, read_request, to_json, write_reply
+from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, read_request, write_reply
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
@@ -370,30 +371,30 @@ def _open_inference_routes(
     for model in models:  # first, since routes are tried in order
         answered = make(answer=inferences.infer, method=INFER, log=log, operation=infer)
         yield Route(f"{model}/infer", answered, methods=["POST"])
-    metadata = message_schema(pb.ServerMetadataResponse)
+    metadata = json_form(pb.ServerMetadataResponse).schema
     yield get(
         "/v2", procedures.server, "ServerMetadata", "The server's name, version and extensions", metadata
     )
     yield get("/v2/health/live", procedures.live, None, "Whether the server lives", like({"live": True}))
     ready = like({"ready": True})
     yield get("/v2/health/ready", procedures.ready, None, "Whether all is loaded", ready, fails=True)
-    statistics = message_schema(pb.ModelStatisticsResponse)
+    statistics = json_form(pb.ModelStatisticsResponse).schema
     summary = "Statistics of all models"
     yield get("/v2/models/stats", procedures.statistics, "ModelStatistics", summary, statistics)
     operation = Operation(
         summary="The models and their states",
         request=_INDEX,
-        reply={"type": "array", "items": message_schema(pb.RepositoryIndexResponse.ModelIndex)},
+        reply={"type": "array", "items": json_form(pb.RepositoryIndexResponse.ModelIndex).schema},
     )
     index = make(answer=procedures.index, method=_path("RepositoryIndex"), operation=operation)
     yield Route("/v2/repository/index", index, methods=["POST"])
     for model in models:
-        metadata = message_schema(pb.ModelMetadataResponse)
+        metadata = json_form(pb.ModelMetadataResponse).schema
         yield get(model, procedures.model, "ModelMetadata", "A model's inputs and outputs", metadata)
         ready = like({"name": "", "ready": True})
         summary = "Whether a model is ready"
         yield get(f"{model}/ready", procedures.model_ready, "ModelReady", summary, ready, fails=True)
-        config = message_schema(pb.ModelConfig)
+        config = json_form(pb.ModelConfig).schema
         yield get(f"{model}/config", procedures.config, "ModelConfig", "A model's configuration", config)
         summary = "A model's statistics"
         yield get(f"{model}/stats", procedures.statistics, "ModelStatistics", summary, statistics)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from google.protobuf.message import Message
 from starlette.routing import Route
 
 from polyhead_proto.names import REQUEST_ID
@@ -61,35 +60,6 @@ def like(sample: Any) -> dict[str, Any]:
         schema["properties"] = {name: like(value) for name, value in sample.items()}
         schema["required"] = list(sample)
     return schema
-
-
-def message_schema(of: type[Message]) -> dict[str, Any]:
-    """Return the schema of a message in JSON, as `tensors.to_json` writes it."""
-    return _message(of.DESCRIPTOR)
-
-
-def _message(of: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {field.name: _field(field) for field in of.fields},
-        "required": [field.name for field in of.fields if field.message_type is None or field.is_repeated],
-    }
-
-
-def _field(of: Any) -> dict[str, Any]:
-    if of.message_type is not None and of.message_type.GetOptions().map_entry:
-        return {"type": "object", "additionalProperties": _single(of.message_type.fields_by_name["value"])}
-    return {"type": "array", "items": _single(of)} if of.is_repeated else _single(of)
-
-
-def _single(of: Any) -> dict[str, Any]:
-    if of.message_type is not None:
-        return _message(of.message_type)
-    if of.enum_type is not None:
-        return {"enum": list(of.enum_type.values_by_name)}
-    if of.cpp_type in {of.CPPTYPE_FLOAT, of.CPPTYPE_DOUBLE}:
-        return {"type": "number"}
-    return {"type": {of.CPPTYPE_BOOL: "boolean", of.CPPTYPE_STRING: "string"}.get(of.cpp_type, "integer")}
 
 
 def _fields(of: Fields) -> dict[str, Any]:

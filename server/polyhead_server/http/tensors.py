@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-from google.protobuf.message import Message
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, to_array, unpack_strings
@@ -346,29 +345,6 @@ def _numbers(output: pb.ModelInferResponse.InferOutputTensor, content: memoryvie
 def _parameter(parameter: pb.InferParameter) -> Any:
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
-
-
-def to_json(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it, with the protocol's own field names."""
-    fields: dict[str, Any] = {}
-    for one in message.DESCRIPTOR.fields:
-        if one.message_type is not None and not one.is_repeated and not message.HasField(one.name):
-            continue
-        fields[one.name] = _field(one, getattr(message, one.name))
-    return fields
-
-
-def _field(of: Any, value: Any) -> Any:
-    if of.message_type is not None and of.message_type.GetOptions().map_entry:
-        kind = of.message_type.fields_by_name["value"]
-        return {key: _scalar(kind, one) for key, one in value.items()}
-    return [_scalar(of, one) for one in value] if of.is_repeated else _scalar(of, value)
-
-
-def _scalar(of: Any, value: Any) -> Any:
-    if of.message_type is not None:
-        return to_json(value)
-    return value if of.enum_type is None else of.enum_type.values_by_number[value].name
 
 
 def _sample() -> Any:
