@@ -32,21 +32,43 @@ from polyhead_server.observability.statistics import PROTOCOL
 from polyhead_server.transport.access import Guard, Rejection
 from polyhead_server.transport.call import INFER
 
-TIMEOUT = "x-request-timeout"
-"""The header that says how many seconds the caller waits."""
 
-PRIORITY = "x-request-priority"
-"""The header that gives an embeddings call a priority, 1 to 5."""
+@dataclass(frozen=True)
+class Header:
+    """A header that must match a pattern."""
 
-HEADER_LENGTH = "inference-header-content-length"
-"""The header that says how many bytes of JSON precede binary tensors."""
+    name: str
+    pattern: str
+    must: str
+    """What it must be, in words."""
+    meaning: str
 
-HEADERS: Mapping[str, str] = {
-    TIMEOUT: r"[0-9]{1,9}(\.[0-9]{1,9})?",
-    PRIORITY: r"[1-5]",
-    HEADER_LENGTH: r"[0-9]{1,12}",
-}
-"""What the headers must match."""
+    def read(self, request: Request) -> str | None:
+        """Return its value; None where there is none.
+
+        Raises:
+            InvalidRequestError: It is not what it must be.
+        """
+        value = request.headers.get(self.name)
+        if value is not None and re.fullmatch(self.pattern, value) is None:
+            raise InvalidRequestError(f"{self.name} must be {self.must}, was {quoted(value)}")
+        return value
+
+
+TIMEOUT = Header(
+    "x-request-timeout",
+    r"[0-9]{1,9}(\.[0-9]{1,9})?",
+    "a number of seconds such as 1.5",
+    "How many seconds the caller waits",
+)
+PRIORITY = Header("x-request-priority", r"[1-5]", "1 (the highest) to 5", "1 (the highest) to 5")
+JSON_BYTES = Header(
+    "inference-header-content-length",
+    r"[0-9]{1,12}",
+    "a number of bytes",
+    "How many bytes of JSON precede binary tensors; without it, the whole body is JSON",
+)
+HEADERS = (TIMEOUT, PRIORITY, JSON_BYTES)
 
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
 _LOCAL = re.compile(r"(localhost|[\w.-]+\.(localhost|internal)|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]+)?", re.I)
@@ -73,18 +95,8 @@ class Caller:
         Raises:
             InvalidRequestError: The header is no number of seconds.
         """
-        seconds = self._header(TIMEOUT, "a number of seconds such as 1.5")
+        seconds = TIMEOUT.read(self.request)
         return math.inf if seconds is None else time.monotonic() + float(seconds)
-
-    @property
-    def json_bytes(self) -> int | None:
-        """The bytes of JSON before binary tensors; None: the whole body is JSON.
-
-        Raises:
-            InvalidRequestError: The header is no number of bytes.
-        """
-        size = self._header(HEADER_LENGTH, "a number of bytes")
-        return None if size is None else int(size)
 
     def check_type(self, *also: str) -> None:
         """Check that the body is said to be JSON, or nothing is said of it.
@@ -97,23 +109,6 @@ class Caller:
             raise HTTPException(
                 415, f"Content-Type must be {' or '.join(('application/json', *also))}, was {quoted(kind)}"
             )
-
-    @property
-    def priority(self) -> Mapping[str, int]:
-        """The request's parameters about priority.
-
-        Raises:
-            InvalidRequestError: The header is no priority.
-        """
-        priority = self._header(PRIORITY, "1 (the highest) to 5")
-        return {} if priority is None else {"priority": int(priority)}
-
-    def _header(self, name: str, must: str) -> str | None:
-        """Return one of `HEADERS`, if the caller has sent it."""
-        value = self.request.headers.get(name)
-        if value is not None and re.fullmatch(HEADERS[name], value) is None:
-            raise InvalidRequestError(f"{name} must be {must}, was {quoted(value)}")
-        return value
 
 
 Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
@@ -131,8 +126,8 @@ class Operation:
     """The reply's."""
     request: Fields | None = None
     """The fields of the request's body."""
-    headers: Sequence[str] = ()
-    """Those of `HEADERS` that have a meaning."""
+    headers: Sequence[Header] = ()
+    """Those of the request that it reads."""
     fails: bool = False
     """The reply's status may be 503, with the same schema."""
 

@@ -18,28 +18,42 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, to_array, unpack_strings
 from polyhead_proto.wire import read_reply, write_varint
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.documents import Fields, need, read_json, shown
+from polyhead_server.http.documents import Field, Fields, need, read_json, shown
 
 NUMBERS_AT_ONCE = 32_768
 """Elements of a tensor that are written as text in one go: about a millisecond."""
 
 _RAW_TAG = write_varint(pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
 _INPUT = Fields(
-    types={"name": [str], "shape": [list], "datatype": [str], "parameters": [dict], "data": [list]},
-    required=["name", "datatype", "shape"],
+    {
+        "name": Field("The input's name", [str], required=True),
+        "datatype": Field(
+            "FP32, INT64, BYTES and so on: the input's, from the metadata", [str], required=True
+        ),
+        "shape": Field("The sizes of its axes", [list], required=True),
+        "data": Field("Its elements, flat or nested as the shape", [list]),
+        "parameters": Field("binary_data_size: its bytes after the JSON, in place of data", [dict]),
+    }
 )
-_OUTPUT = Fields(types={"name": [str], "parameters": [dict]}, required=["name"])
+_OUTPUT = Fields(
+    {
+        "name": Field("The output's name", [str], required=True),
+        "parameters": Field("What part of it to send, and how: binary_data, heads, queries, dtype", [dict]),
+    }
+)
 REQUEST = Fields(
-    types={
-        "id": [str],
-        "model_name": [str],
-        "model_version": [str],
-        "parameters": [dict],
-        "inputs": [list],
-        "outputs": [list],
+    {
+        "inputs": Field("The tensors that go in", [list], required=True, items=_INPUT),
+        "outputs": Field("The tensors to return; without, all", [list], items=_OUTPUT),
+        "parameters": Field("binary_data_output, priority, timeout and others of the request", [dict]),
+        "id": Field("Returned in the reply", [str]),
+        "model_name": Field("As in the path, if at all", [str]),
+        "model_version": Field("As in the path, if at all", [str]),
     },
-    required=["inputs"],
-    items={"inputs": _INPUT, "outputs": _OUTPUT},
+    example={
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}],
+        "outputs": [{"name": "pooled"}],
+    },
 )
 """The JSON of an inference request."""
 
