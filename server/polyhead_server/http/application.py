@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from prometheus_client import CollectorRegistry
@@ -43,7 +43,7 @@ from polyhead_server.http.endpoint import (
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, read_request, write_reply
+from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, Form, read_request, write_reply
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
@@ -62,6 +62,9 @@ _BYTES_PER_NUMBER = 12
 _COPIED_PER_PARSED = 64
 """Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
 
+T = TypeVar("T")
+_Translate = Callable[[bytes], tuple[bytes, T]]
+
 
 class Inferences:
     """Answer inference requests: of the Open Inference Protocol, and embeddings calls.
@@ -79,20 +82,22 @@ class Inferences:
     @asynccontextmanager
     async def infer(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v2/models/NAME/infer`."""
-        async with self._read(caller, _BINARY) as (body, deadline):
-            text_size = JSON_BYTES.read(caller.request)
-            json_size = None if text_size is None else int(text_size)
-            model, version = _named(caller)
-            read = partial(read_request, model=model, version=version)
-            effort = len(body) if json_size is None else json_size + len(body) // _COPIED_PER_PARSED
-            request, form = await self._bodies.run(effort, read, body, json_size)
-        async with self._answered(caller, request, deadline) as reply:
+        model, version = _named(caller)
+
+        def effort(body: bytes) -> int:
+            size = caller.json_bytes
+            return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
+
+        def translate(body: bytes) -> tuple[bytes, Form]:
+            return read_request(body, caller.json_bytes, model=model, version=version)
+
+        async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, form):
             written = write_reply(reply, form)
-            effort = _BYTES_PER_NUMBER * written.elements
+            cost = _BYTES_PER_NUMBER * written.elements
             if not written.raw and written.elements > NUMBERS_AT_ONCE:
-                yield Reply(content=written.json, effort=effort)
+                yield Reply(content=written.json, effort=cost)
                 return
-            text: bytes = await self._bodies.run(effort, b"".join, written.json)
+            text: bytes = await self._bodies.run(cost, b"".join, written.json)
             if not written.raw:
                 yield Reply.of(text)
                 return
@@ -107,16 +112,14 @@ class Inferences:
         async def answer(caller: Caller) -> AsyncIterator[Reply]:
             models = [signature.name for signature in self._models()]
 
-            def translate(body: bytes) -> tuple[embed.EmbeddingsCall, bytes]:
+            def translate(body: bytes) -> tuple[bytes, embed.EmbeddingsCall]:
                 call = embed.read_call(body, form, models)
                 if (priority := PRIORITY.read(caller.request)) is not None:
                     call = replace(call, parameters={**call.parameters, "priority": int(priority)})
                 signature = self._remote.registry.find(call.model).signature
-                return call, embed.write_call(call, signature, self._remote.settings)
+                return embed.write_call(call, signature, self._remote.settings), call
 
-            async with self._read(caller) as (body, deadline):
-                call, request = await self._bodies.run(len(body), translate, body)
-            async with self._answered(caller, request, deadline) as reply:
+            async with self._answered(caller, translate) as (reply, call):
                 vectors, tokens = embed.read_vectors(reply)
                 content = write(call, vectors, tokens)
                 yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content))
@@ -140,14 +143,34 @@ class Inferences:
         return [signature for signature in signatures.values() if embed.embeds(signature)]
 
     @asynccontextmanager
-    async def _read(self, caller: Caller, *types: str) -> AsyncIterator[tuple[bytes, float]]:
-        """Read the body of an inference, and its deadline; count one that is rejected here."""
+    async def _answered(
+        self, caller: Caller, translate: _Translate[T], *types: str, effort: Callable[[bytes], int] = len
+    ) -> AsyncIterator[tuple[bytes, T]]:
+        """Yield the reply to an inference.
+
+        Args:
+            caller: Has sent it.
+            translate: Returns a `ModelInferRequest` for the body, and something to yield with the reply.
+            types: Media types that the body may have, beside JSON.
+            effort: Returns what it costs to translate a body, in bytes of JSON.
+        """
+        request, beside, deadline = await self._read(caller, translate, types, effort)
+        async with (
+            until_left(caller.request.receive),
+            self._remote.infer(request, deadline=deadline) as reply,
+        ):
+            yield reply, beside
+
+    async def _read(
+        self, caller: Caller, translate: _Translate[T], types: Sequence[str], effort: Callable[[bytes], int]
+    ) -> tuple[bytes, T, float]:
+        """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
         began_ns = time.perf_counter_ns()
         try:
             deadline = caller.deadline  # first: it counts from the arrival
             caller.check_type(*types)
             async with self._bodies.read(caller.request) as body:
-                yield body, deadline
+                return *await self._bodies.run(effort(body), translate, body), deadline
         except Exception as error:
             counted: BaseException = error
             if isinstance(error, LeftError):
@@ -157,12 +180,6 @@ class Inferences:
             count = self._remote.registry.unattributed.failed
             self._remote.soon(partial(count, total_ns=time.perf_counter_ns() - began_ns, error=counted))
             raise
-
-    @asynccontextmanager
-    async def _answered(self, caller: Caller, request: bytes, deadline: float) -> AsyncIterator[bytes]:
-        receive = caller.request.receive
-        async with until_left(receive), self._remote.infer(request, deadline=deadline) as reply:
-            yield reply
 
 
 class Procedures:

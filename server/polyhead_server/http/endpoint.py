@@ -98,6 +98,16 @@ class Caller:
         seconds = TIMEOUT.read(self.request)
         return math.inf if seconds is None else time.monotonic() + float(seconds)
 
+    @property
+    def json_bytes(self) -> int | None:
+        """The bytes of JSON before binary tensors; None: the whole body is JSON.
+
+        Raises:
+            InvalidRequestError: The header is no number of bytes.
+        """
+        size = JSON_BYTES.read(self.request)
+        return None if size is None else int(size)
+
     def check_type(self, *also: str) -> None:
         """Check that the body is said to be JSON, or nothing is said of it.
 
