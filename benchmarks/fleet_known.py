@@ -30,7 +30,7 @@ _LENGTHS = (32, 64, 128)
 _MIXTURE = Lengths(median=60, sigma=0.5, low=32, high=128)
 _SHARES = (0.3, 0.5, 0.7, 0.85)
 _HIGHEST_SHARE = 1.2
-_SWEPT, _TRUE = 1500, 8000
+_SWEPT, _TRUE = 1000, 8000
 """Requests of each of the sweep's runs, and of each of those that tell the true p99."""
 _SEEDS = (99, 100, 101)
 _OUT = Path("build/bench/fleet-known")
