@@ -43,7 +43,7 @@ from polyhead_server.http.endpoint import (
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, Form, read_request, write_reply
+from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, IsBinary, read_request, write_reply
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
@@ -88,11 +88,11 @@ class Inferences:
             size = caller.json_bytes
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
-        def translate(body: bytes) -> tuple[bytes, Form]:
+        def translate(body: bytes) -> tuple[bytes, IsBinary]:
             return read_request(body, caller.json_bytes, model=model, version=version)
 
-        async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, form):
-            written = write_reply(reply, form)
+        async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, is_binary):
+            written = write_reply(reply, is_binary)
             cost = _BYTES_PER_NUMBER * written.elements
             if not written.raw and written.elements > NUMBERS_AT_ONCE:
                 yield Reply(content=written.json, effort=cost)

@@ -42,14 +42,29 @@ class LeftError(Exception):
 
 
 class _Room:
-    """The bytes of one body."""
+    """The bytes of one body, which are among those that `Bodies` holds."""
 
-    def __init__(self, bodies: "Bodies") -> None:
+    def __init__(self, bodies: "Bodies", settings: Settings) -> None:
         self._bodies = bodies
+        self._settings = settings
         self.bytes = 0
 
     def add(self, size: int) -> None:
-        self._bodies.take(self.bytes, size)
+        """Count more bytes.
+
+        Raises:
+            TooLargeError: The body has too many.
+            UnavailableError: All bodies have too many, and others have some.
+        """
+        limit, most, held = self._settings.max_request_bytes, self._settings.max_held_bytes, self._bodies.held
+        if self.bytes + size > limit:
+            raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
+        if held > self.bytes and held + size > most:
+            raise UnavailableError(
+                f"requests hold {held} bytes, {size} more would pass the limit of {most}: try again later",
+                retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
+            )
+        self._bodies.held += size
         self.bytes += size
 
 
@@ -79,7 +94,7 @@ class Bodies:
             ExpiredError: It has not come in time.
             LeftError: The client has left.
         """
-        room = _Room(self)
+        room = _Room(self, self._settings)
         try:
             seconds = self._settings.max_request_seconds
             try:
@@ -95,24 +110,6 @@ class Bodies:
             yield body
         finally:
             self.held -= room.bytes
-
-    def take(self, held: int, size: int) -> None:
-        """Count more bytes of a body that has so many already.
-
-        Raises:
-            TooLargeError: It has too many.
-            UnavailableError: All of them have too many, and others have some.
-        """
-        limit = self._settings.max_request_bytes
-        if held + size > limit:
-            raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
-        if self.held > held and self.held + size > self._settings.max_held_bytes:
-            raise UnavailableError(
-                f"requests hold {self.held} bytes, {size} more would pass the limit of "
-                f"{self._settings.max_held_bytes}: try again later",
-                retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
-            )
-        self.held += size
 
     async def run(self, size: int, function: Callable[..., T], *arguments: object) -> T:
         """Call a function that works on so many bytes: in another thread if they are many."""

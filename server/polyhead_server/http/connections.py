@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
+from threading import Event
 from typing import Any
 
 import h11
@@ -185,16 +186,24 @@ class BoundedServer(uvicorn.Server):
         config: uvicorn's. Its protocol is `HttpProtocol`.
         limit: The most connections, those included that still agree on TLS.
         context: Returns the TLS context for a new connection; None is plain text.
+        stopping: Set in any thread, ends the server soon.
     """
 
+    _accepting: asyncio.Task[None]
+
     def __init__(
-        self, config: uvicorn.Config, *, limit: int, context: Callable[[], ssl.SSLContext] | None
+        self,
+        config: uvicorn.Config,
+        *,
+        limit: int,
+        context: Callable[[], ssl.SSLContext] | None,
+        stopping: Event,
     ) -> None:
         super().__init__(config)
         self._limit = limit
         self._context = context
+        self._stopping = stopping
         self._open: dict[_Connection, None] = {}  # in the order of their last replies, or their beginnings
-        self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
@@ -205,8 +214,11 @@ class BoundedServer(uvicorn.Server):
         self.servers = []
         sockets[0].setblocking(False)
         self._accepting = asyncio.create_task(self._accept(sockets[0]))
-        self._accepting.add_done_callback(self._accepting_ended)
         self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; asked ten times a second."""
+        return await super().on_tick(counter) or self._stopping.is_set() or self._accepting.done()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, and finish what is in progress, for as long as the configuration says.
@@ -214,7 +226,6 @@ class BoundedServer(uvicorn.Server):
         Raises:
             Exception: It has stopped because it could not accept connections.
         """
-        assert self._accepting is not None  # noqa: S101 - it has started
         self._accepting.cancel()
         await asyncio.wait((self._accepting,))
         for connection in [one for one in self._open if one.protocol is None]:
@@ -224,9 +235,6 @@ class BoundedServer(uvicorn.Server):
             connection.end()
         if not self._accepting.cancelled():
             self._accepting.result()
-
-    def _accepting_ended(self, _: asyncio.Task[None]) -> None:
-        self.should_exit = True
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
