@@ -37,10 +37,6 @@ _RETRY_MS = (500, 1500)
 T = TypeVar("T")
 
 
-class LeftError(Exception):
-    """The client has left before its reply."""
-
-
 class _Room:
     """The bytes of one body, which are among those that `Bodies` holds."""
 
@@ -92,7 +88,7 @@ class Bodies:
             TooLargeError: It has too many bytes.
             UnavailableError: Too many bytes are held.
             ExpiredError: It has not come in time.
-            LeftError: The client has left.
+            CancelledError: The client has left.
         """
         room = _Room(self, self._settings)
         try:
@@ -103,7 +99,7 @@ class Bodies:
             except TimeoutError:
                 raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
             except ClientDisconnect:
-                raise LeftError from None
+                raise asyncio.CancelledError from None
             encoding = request.headers.get("content-encoding", "identity").strip().lower()
             if encoding != "identity":
                 body = await self._decompress(body, encoding, room)
@@ -211,29 +207,18 @@ def _accepts_gzip(accepted: str) -> bool:
 
 @asynccontextmanager
 async def until_left(receive: Receive) -> AsyncIterator[None]:
-    """Cancel the block when the client leaves. The body must have been read.
-
-    Raises:
-        LeftError: The client has left.
-    """
+    """Cancel the block when the client leaves. The body must have been read."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - requests are answered in tasks
-    left = False
 
     def leave(done: asyncio.Future[Message]) -> None:
-        nonlocal left
         if not done.cancelled():
-            left = True
             task.cancel()
 
     leaving = asyncio.ensure_future(receive())
     leaving.add_done_callback(leave)
     try:
         yield
-    except asyncio.CancelledError:
-        if left and not task.uncancel():
-            raise LeftError from None
-        raise
     finally:
         leaving.remove_done_callback(leave)
         leaving.cancel()
