@@ -79,7 +79,7 @@ class HttpReplyError(RuntimeError):
     """The status of a reply over HTTP is not 200."""
 
 
-class _Recorder:
+class _CallRecorder:
     """Record the calls of one load; its clock starts when it is made."""
 
     def __init__(self, server: CpuSeconds = _unknown) -> None:
@@ -250,7 +250,7 @@ async def _keep_in_flight(
     seconds: float,
     server: CpuSeconds,
 ) -> LoadResult:
-    recorder = _Recorder(server)
+    recorder = _CallRecorder(server)
     end = recorder.start + seconds
 
     async def work(number: int) -> None:
@@ -280,7 +280,7 @@ async def stream_loop(
     async with channel_to(address) as channel:
         open_stream = stream(channel)
         await warm_up(unary(channel), requests[:2])
-        recorder = _Recorder(server)
+        recorder = _CallRecorder(server)
         end = recorder.start + seconds
 
         async def work(number: int) -> None:
@@ -317,7 +317,7 @@ async def open_loop(address: str, requests: Sequence[bytes], arrivals: Iterable[
     async with channel_to(address) as channel:
         call: Call = unary(channel)
         await warm_up(call, requests[:2])
-        recorder = _Recorder()
+        recorder = _CallRecorder()
         position = itertools.count()
 
         async def send(at: float) -> None:

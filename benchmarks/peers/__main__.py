@@ -20,7 +20,7 @@ from echo_server import echo_server
 from encoders import ENCODERS, BenchEncoder, export_missing, reply_bytes, sequences
 from in_process import CORES, InProcess, RunConfig, in_process
 from load_generator import LoadResult, closed_loop, encode_loop
-from peers.comparison import ECHO, ENCODE, IN_PROCESS, POLYHEAD, Comparison, PeerSample, page, targets
+from peers.comparison import ECHO, ENCODE, IN_PROCESS, POLYHEAD, PeerComparison, PeerSample, page, targets
 from peers.contenders import Contender, PeerError
 from peers.launch import TritonVariant, kserve, onnxruntime_version, triton
 from report import conditions_table, console, with_fingerprint, write
@@ -49,7 +49,7 @@ def _compare(
     *,
     seconds: float,
     rounds: int,
-) -> list[Comparison]:
+) -> list[PeerComparison]:
     """Measure one encoder behind all servers."""
     best = graph.search((encoder.tokens,), seconds / 4)
     inputs = sequences(encoder, [encoder.tokens] * _REQUESTS)
@@ -87,7 +87,7 @@ def _compare(
             for name in reversed(measures) if number % 2 else measures:
                 samples[name].append(measures[name]())
                 progress.advance(task)
-        comparisons.append(Comparison(encoder=encoder.name, in_flight=in_flight, samples=samples))
+        comparisons.append(PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples))
     return comparisons
 
 
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     export_missing(encoders, chosen.models)
     graphs = {encoder: (chosen.models / encoder.name / "1" / "model.onnx").absolute() for encoder in encoders}
     folder = Path("build/peers").absolute()
-    comparisons: list[Comparison] = []
+    comparisons: list[PeerComparison] = []
     with ExitStack() as stack:
         server = stack.enter_context(serve(chosen.models, flags))
         contenders = [Contender(name=POLYHEAD, address=server.address, process=server.process)]

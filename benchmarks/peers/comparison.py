@@ -34,7 +34,7 @@ class PeerSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PeerComparison:
     """All rounds of one encoder with so many requests in flight."""
 
     encoder: str
@@ -59,7 +59,7 @@ class Comparison:
         return sorted(sample.rate / triton.rate for sample, triton in pairs)
 
 
-def targets(comparisons: Sequence[Comparison]) -> list[Condition]:
+def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
     """Return what polyhead should reach."""
     found = []
     for encoder in dict.fromkeys(each.encoder for each in comparisons):
@@ -84,7 +84,7 @@ def targets(comparisons: Sequence[Comparison]) -> list[Condition]:
 
 
 def page(
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PeerComparison],
     encoders: Sequence[BenchEncoder],
     versions: Mapping[str, str],
     result: Mapping[str, Any],
@@ -143,7 +143,7 @@ def page(
     return "\n".join(lines)
 
 
-def _row(name: str, comparisons: Sequence[Comparison]) -> dict[str, str]:
+def _row(name: str, comparisons: Sequence[PeerComparison]) -> dict[str, str]:
     """Return a contender's row: three cells for each number of requests in flight."""
     row = {"": f"**{name}**" if name.startswith(POLYHEAD) else name}
     for each in comparisons:

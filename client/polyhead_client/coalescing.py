@@ -20,7 +20,7 @@ from polyhead_client.encoding import Arrays
 from polyhead_client.errors import AccessDenied, Cancelled, NotFound, PolyheadError, Unavailable, Unsupported
 from polyhead_client.inputs import Batch, join
 from polyhead_client.reply import Unpadder
-from polyhead_client.request import RequestTemplate, reply_bytes
+from polyhead_client.request import EncodeTemplate, reply_bytes
 from polyhead_client.results import Results
 
 _MAX_UNDER_WAY = 2
@@ -56,7 +56,7 @@ class Send(Protocol):
     """An operation that encodes a batch with one request."""
 
     def __call__(  # noqa: D102
-        self, template: RequestTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
+        self, template: EncodeTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
     ) -> Operation[Results]: ...
 
 
@@ -79,7 +79,7 @@ class Coalescer:
         self._queues: dict[Hashable, _Queue] = {}
         self._closed = False
 
-    def encode(self, template: RequestTemplate, batch: Batch, deadline: Deadline) -> Operation[Results]:
+    def encode(self, template: EncodeTemplate, batch: Batch, deadline: Deadline) -> Operation[Results]:
         """Encode a batch, together with other calls of its form while requests are under way.
 
         Raises:
@@ -188,7 +188,7 @@ class _Sender:
         self.cancel: Callable[[], None] | None = None
 
 
-def _form(template: RequestTemplate, batch: Batch) -> Hashable:
+def _form(template: EncodeTemplate, batch: Batch) -> Hashable:
     """Return what calls must have in common to be joined."""
     requested = template.requested
     width = None
@@ -233,7 +233,7 @@ class _Part(Join):
         self,
         coalescer: Coalescer,
         queue: "_Queue",
-        template: RequestTemplate,
+        template: EncodeTemplate,
         batch: Batch,
         deadline: Deadline,
     ) -> None:

@@ -28,6 +28,7 @@ def _no_option(_: object, text: str) -> None:
 def infer(
     *texts: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_no_option)],
     connection: ConnectionOptions = DEFAULT_CONNECTION,
+    text_pair: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True, negative="")] = (),
     input: Path | None = None,
     memory: Path | None = None,
     attention: str | None = None,
@@ -49,6 +50,8 @@ def infer(
         The server, and one of its models.
     texts
         The sentences; - reads them from the standard input, one per line.
+    text_pair
+        The second text of a pair, such as a reranker's passage; once for each sentence, in their order.
     input
         Instead of sentences: an .npy file of vectors [T, D] or [B, T, D], or of token ids [T] or [B, T].
     memory
@@ -86,6 +89,7 @@ def infer(
     with connection.open() as client:
         encoding: Encoding = client.encode(
             inputs,
+            text_pair=list(text_pair) or None,
             memory=None if memory is None else _load("--memory", memory),
             model=connection.model,
             attention=_layers("--attention", attention),

@@ -9,7 +9,7 @@ from polyhead_client.calls import Operation, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from polyhead_client.models import ModelInfo, ServedModel, family_of
-from polyhead_client.request import RequestTemplate
+from polyhead_client.request import EncodeTemplate
 from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, cannot_be_had, gives
 from polyhead_proto import messages as pb
 
@@ -23,16 +23,16 @@ class ModelCache:
         self._target = target
         self._models: dict[tuple[str, str], ModelInfo] = {}
         self._only_family: dict[str | None, str] = {}
-        self._templates: dict[Hashable, RequestTemplate] = {}
+        self._templates: dict[Hashable, EncodeTemplate] = {}
 
-    def template(self, asked: Sequence[object]) -> RequestTemplate | None:
+    def template(self, asked: Sequence[object]) -> EncodeTemplate | None:
         """Return the template of earlier calls with these arguments, if there is one."""
         try:
             return self._templates.get(_typed(asked))
         except TypeError:  # one is a list, say
             return None
 
-    def remember(self, asked: Sequence[object], template: RequestTemplate) -> None:
+    def remember(self, asked: Sequence[object], template: EncodeTemplate) -> None:
         """Keep a template, unless its arguments hold others, which may be equal and not valid."""
         if all(isinstance(each, _PLAIN) for each in asked):
             if len(self._templates) >= MOST_SELECTIONS:

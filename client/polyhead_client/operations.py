@@ -28,7 +28,7 @@ from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
-from polyhead_client.request import RequestTemplate, template_of
+from polyhead_client.request import EncodeTemplate, template_of
 from polyhead_client.results import Results
 from polyhead_client.selection import Indices, RequestedOutputs, read_indices, read_layers, read_options
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
@@ -248,7 +248,7 @@ class Operations:
         version: int | str | None,
         prompt_name: str | None,
         truncate: bool,
-    ) -> Operation[RequestTemplate]:
+    ) -> Operation[EncodeTemplate]:
         """Return the template of requests with these arguments of `encode`; `chosen` are those of outputs."""
         wanted_version = check_version(version)
         check_flag("truncate", truncate)
@@ -376,10 +376,10 @@ class Operations:
 
 
 def _encode_batch(
-    template: RequestTemplate,
+    template: EncodeTemplate,
     batch: Batch,
     deadline: Deadline,
-    send: Callable[[RequestTemplate, Batch, Deadline], Operation[Results]],
+    send: Callable[[EncodeTemplate, Batch, Deadline], Operation[Results]],
     progress: Progress | None,
 ) -> Operation[Results]:
     """Encode a batch, in one request if the server's limits allow it, in several otherwise."""
@@ -416,7 +416,7 @@ def _encode_batch(
 
 
 def _encode_part(
-    template: RequestTemplate, batch: Batch, deadline: Deadline, part: slice, joined: JoinedResults
+    template: EncodeTemplate, batch: Batch, deadline: Deadline, part: slice, joined: JoinedResults
 ) -> Operation[int]:
     """Encode a part of a batch, in halves if the server rejects it as too large; return its size."""
     size: int = part.stop - part.start
@@ -436,7 +436,7 @@ def _encode_part(
 
 
 def _request(
-    template: RequestTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
+    template: EncodeTemplate, batch: Batch, deadline: Deadline, *, stream: bool = True
 ) -> Operation[Results]:
     """Encode a batch with one request.
 

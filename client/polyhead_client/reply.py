@@ -28,12 +28,12 @@ from polyhead_proto.names import (
     TOKENS,
     VALUE_NORMS,
 )
-from polyhead_proto.wire import Reply, read_reply
+from polyhead_proto.wire import ParsedReply, read_reply
 
 Content = bytes | memoryview
 
 
-def parse_reply(data: bytes, kind: type[Message]) -> Reply:
+def parse_reply(data: bytes, kind: type[Message]) -> ParsedReply:
     """Parse the reply to an inference request, with its contents as views of `data`.
 
     Raises:

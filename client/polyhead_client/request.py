@@ -20,8 +20,8 @@ _RAW_TAG = bytes([pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RequestTemplate:
-    """What requests have in common whose inputs have the same form."""
+class EncodeTemplate:
+    """What the requests of `encode` calls have in common whose inputs have the same form."""
 
     info: ModelInfo
     requested: RequestedOutputs
@@ -36,13 +36,13 @@ class RequestTemplate:
 @lru_cache(MOST_SELECTIONS)
 def template_of(
     info: ModelInfo, options: OutputOptions, version: str, truncate: bool, prompt_name: str | None
-) -> RequestTemplate:
+) -> EncodeTemplate:
     """Return the template of requests for these outputs: the same for the same arguments.
 
     Raises:
         InvalidRequest: The model does not have such an output.
     """
-    return RequestTemplate(
+    return EncodeTemplate(
         info=info,
         requested=select(info, options),
         version=version,
@@ -51,7 +51,7 @@ def template_of(
     )
 
 
-def build(template: RequestTemplate, batch: Batch, *, parts: bool = False) -> bytes:
+def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> bytes:
     """Build the bytes of a ModelInferRequest that names every requested output.
 
     Args:

@@ -101,6 +101,7 @@ def plans_of(options: Namespace, *, address: str | None) -> list[LoadPlan]:
         LoadError: An option is wrong; the message names it.
     """
     rate = _read("rate", options.rate, float)
+    tokens = _read("tokens", options.tokens, parse_tokens)
     plan = LoadPlan(
         address=address or DEFAULT_TARGET,
         access=_access(options),
@@ -110,7 +111,7 @@ def plans_of(options: Namespace, *, address: str | None) -> list[LoadPlan]:
         queries=options.queries or None,
         dtype=options.dtype or None,
         batch=options.batch,
-        tokens=_read("tokens", options.tokens, parse_tokens) or 128,
+        tokens=128 if tokens is None else tokens,
         text=options.text,
         mode="closed" if rate is None else "open",
         rate=rate,

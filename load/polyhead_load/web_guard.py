@@ -1,7 +1,8 @@
-"""Protect locust's web interface, which has no authentication.
+"""Protect locust's web interface, which has no authentication, and check what its form says.
 
 locust itself answers pages of every site and takes every option from the form, even those that the form does
-not show. With a server's token at hand, that would be enough to have it sent anywhere.
+not show. With a server's token at hand, that would be enough to have it sent anywhere. Options are checked
+only when a run has begun, when the form has its answer.
 """
 
 from argparse import Namespace
@@ -14,16 +15,22 @@ from locust.argument_parser import ui_extra_args_dict
 
 from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_load.errors import LoadError
-from polyhead_load.options import ACCESS
+from polyhead_load.options import ACCESS, plans_of
 
 _FORM_OPTIONS = frozenset({"host", "user_classes", "run_time", "spawn_rate", "profile"})
 """locust's own options in the form."""
 
 
 class WebGuard:
-    """Holds runs to the server and the secrets with which locust was started."""
+    """Holds runs to the server and the secrets with which locust was started.
+
+    Args:
+        options: locust's options. It changes them to those of each form.
+        host: The server's address, if one was given.
+    """
 
     def __init__(self, options: Namespace, host: str | None) -> None:
+        self._options = options
         self._host = host or DEFAULT_TARGET
         self._access = {name: getattr(options, name) for name in ACCESS}
         self._hidden = set(vars(options)) - _FORM_OPTIONS
@@ -40,14 +47,15 @@ class WebGuard:
         self._check_host(options["host"])
 
     def protect(self, app: Flask) -> None:
-        """Make the web interface answer forbidden requests with 403 and the reason."""
+        """Make the web interface answer what is forbidden with 403, and wrong options with 400."""
         app.before_request(self._reject)
 
     def _reject(self) -> Response | None:
-        try:
-            self._check_request()
-        except LoadError as error:
-            return Response(f"{error}\n", 403, mimetype="text/plain")
+        for check, status in ((self._check_request, 403), (self._check_options, 400)):
+            try:
+                check()
+            except LoadError as error:
+                return Response(f"{error}\n", status, mimetype="text/plain")
         return None
 
     def _check_request(self) -> None:
@@ -59,6 +67,20 @@ class WebGuard:
             raise LoadError(f"{name} must be given when locust is started, and not in the web interface")
         if "host" in form:
             self._check_host(form["host"])
+
+    def _check_options(self) -> None:
+        """Check the form of a new run, as locust would take it over."""
+        if not request.path.endswith("/swarm"):
+            return
+        options = Namespace(**vars(self._options))
+        for name in set(request.form) & set(ui_extra_args_dict()):
+            present, given = getattr(options, name, None), request.form[name]
+            try:
+                value = type(present)(given) if isinstance(present, int | float) else given
+            except ValueError:
+                raise LoadError(f"--{name.replace('_', '-')} must be a number, was {given!r}") from None
+            setattr(options, name, given == "true" if isinstance(present, bool) else value)
+        plans_of(options, address=None)
 
     def _check_host(self, host: str | None) -> None:
         if any(self._access.values()) and (host or DEFAULT_TARGET) != self._host:

@@ -20,7 +20,7 @@ _LONGEST_SIZE, _LONGEST_VALUE = 5, 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
-class Reply(NamedTuple):
+class ParsedReply(NamedTuple):
     """A reply to an inference request."""
 
     message: pb.ModelInferResponse
@@ -31,7 +31,7 @@ class Reply(NamedTuple):
     """The error message of a stream, which has no reply."""
 
 
-def read_reply(data: bytes | memoryview, kind: type[Message]) -> Reply:
+def read_reply(data: bytes | memoryview, kind: type[Message]) -> ParsedReply:
     """Read the reply to an inference request.
 
     Args:
@@ -43,7 +43,7 @@ def read_reply(data: bytes | memoryview, kind: type[Message]) -> Reply:
     """
     if kind is not pb.ModelStreamInferResponse:
         head, (contents,) = split(data, pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER)
-        return Reply(pb.ModelInferResponse.FromString(head), contents)
+        return ParsedReply(pb.ModelInferResponse.FromString(head), contents)
     rest, (inner,) = split(data, pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER)
     if len(inner) > 1:
         raise DecodeError(f"a message of a stream must hold one reply, had {len(inner)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.client.conftest import read_bytes
 
 from polyhead_client.command import main
 
@@ -154,6 +155,25 @@ def test_sentences_come_from_the_standard_input(capsys: Captured, monkeypatch: p
     assert [sequence["text"] for sequence in answer["sequences"]] == ["first", "the cat", "a dog"]
 
 
+def test_the_second_texts_of_pairs_go_with_the_sentences(capsys: Captured, fake: "FakeServer") -> None:
+    metadata = fake.answers["ModelMetadata"]
+
+    def with_pairs(request: Any, context: Any) -> Any:
+        reply = metadata(request, context)
+        reply.inputs.add(name="text_pair", datatype="BYTES", shape=[-1])
+        return reply
+
+    fake.answers["ModelMetadata"] = with_pairs
+    as_json(capsys, "who", "where", "--text-pair", "the cat", "--text-pair", "- here")
+
+    request = fake.last("ModelInfer")
+    assert [tensor.name for tensor in request.inputs] == ["text", "text_pair"]
+    assert [read_bytes(raw) for raw in request.raw_input_contents] == [
+        ["who", "where"],
+        ["the cat", "- here"],
+    ]
+
+
 def test_a_sentence_may_begin_with_a_hyphen_but_a_misspelt_option_is_none(capsys: Captured) -> None:
     assert as_json(capsys, "- the cat")["sequences"][0]["text"] == "- the cat"
 
@@ -239,6 +259,7 @@ def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
             ["a", "--attention", "2"],
             "attention must be layers that words.attention has (0, 1; in attention, -1 is the last), was",
         ),
+        (["a", "--text-pair", "b", "--text-pair", "c"], "text_pair must be a list of 1 texts, as the inputs"),
         (["a", "--npz", "x.zip"], "--npz must be a file that ends with .npz, was x.zip"),
         (["a", "--model", "nothing"], "no model 'nothing', there are ['vectors', 'words']"),
         (["a", "--address", "127.0.0.1:1"], "127.0.0.1:1 is unavailable: "),

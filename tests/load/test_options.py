@@ -120,6 +120,7 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
             "rate must be more than 0 requests a second, and finite, for an open loop, was inf",
         ),
         (["--batch", "0"], "batch must be 1 or more, was 0"),
+        (["--tokens", "0"], "tokens must be 1 or more, was 0"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], told: str) -> None:

@@ -88,6 +88,21 @@ def test_what_the_form_does_not_show_cannot_be_filled_in(
     assert told == f"{name} must be given when locust is started, and not in the web interface\n"
 
 
+def test_a_run_with_a_wrong_option_is_refused_at_once(start: Callable[..., Post], host: str) -> None:
+    post = start()
+
+    for option, told in (
+        ({"rate": "abc"}, "--rate must be a number, was 'abc'\n"),
+        ({"batch": "two"}, "--batch must be a number, was 'two'\n"),
+        ({"tokens": "0"}, "tokens must be 1 or more, was 0\n"),
+    ):
+        assert post("/swarm", **SWARM, host=host, **option) == (400, told)
+    status, told = post("/swarm", **SWARM, host=host, rate="-1")
+    assert (status, told.partition(",")[0]) == (400, "rate must be more than 0 requests a second")
+    status, told = post("/swarm", **SWARM, host=host, rate="", batch="2", text="false")
+    assert (status, json.loads(told)["success"]) == (200, True)
+
+
 def test_a_token_goes_to_its_server_alone(start: Callable[..., Post], host: str, token_file: Path) -> None:
     post = start("--token-file", str(token_file))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.mutations import mutations
 
 from polyhead_proto import messages as pb
-from polyhead_proto.wire import MOST_FIELDS, Reply, read_reply, split, write_varint
+from polyhead_proto.wire import MOST_FIELDS, ParsedReply, read_reply, split, write_varint
 
 REPLY = pb.ModelInferResponse(
     model_name="minilm.attention",
@@ -28,7 +28,7 @@ RAW, INNER = 6, 2
 GROUP = b"\x3b\x3c"
 
 
-def protobufs(data: bytes, kind: Any) -> Reply:
+def protobufs(data: bytes, kind: Any) -> ParsedReply:
     """The same, as protobuf reads it."""
     message = kind.FromString(data)
     error = ""
@@ -36,7 +36,7 @@ def protobufs(data: bytes, kind: Any) -> Reply:
         error, message = message.error_message, message.infer_response
     contents = [memoryview(content) for content in message.raw_output_contents]
     message.ClearField("raw_output_contents")
-    return Reply(message, contents, error)
+    return ParsedReply(message, contents, error)
 
 
 @pytest.mark.parametrize("message", [REPLY, STREAMED], ids=["unary", "streamed"])

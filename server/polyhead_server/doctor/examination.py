@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from polyhead_server.doctor.graphs import inspect
-from polyhead_server.doctor.machine import Machine
+from polyhead_server.doctor.machine import LocalMachine
 from polyhead_server.doctor.report import (
     Cuda,
     GraphReport,
@@ -25,7 +25,7 @@ _DRIVER = "the NVIDIA driver (in a container: the NVIDIA Container Toolkit, and 
 
 
 def examine(
-    machine: Machine, asked: RequestedDevice, *, models: Path | None = None, name: str | None = None
+    machine: LocalMachine, asked: RequestedDevice, *, models: Path | None = None, name: str | None = None
 ) -> Report:
     """Find out what works.
 
@@ -91,7 +91,7 @@ def libraries_for(cuda: str) -> tuple[Library, ...]:
     )
 
 
-def _cuda(machine: Machine, runtime: OnnxRuntime) -> Cuda:
+def _cuda(machine: LocalMachine, runtime: OnnxRuntime) -> Cuda:
     needed = () if runtime.cuda is None else libraries_for(runtime.cuda)
     libraries = tuple(replace(library, path=machine.library(library.name)) for library in needed)
     return Cuda(

@@ -21,7 +21,7 @@ from polyhead_server.engine.devices import cuda_problem, cuda_version
 _CAPABILITY = (75, 76)
 
 
-class Machine:
+class LocalMachine:
     """The machine that this process runs on. Tests replace methods."""
 
     def processors(self) -> Processors:

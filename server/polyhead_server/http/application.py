@@ -179,7 +179,7 @@ class Inferences:
             raise
 
 
-class Procedures:
+class HttpProcedures:
     """Answer what is not inference: health, metadata, configuration, statistics, the index.
 
     Args:
@@ -320,7 +320,7 @@ def create_application(
     routes: list[Route] = []
     if remote is not None:
         inferences = Inferences(remote, bodies)
-        routes += _open_inference_routes(route, Procedures(remote, bodies), inferences, log)
+        routes += _open_inference_routes(route, HttpProcedures(remote, bodies), inferences, log)
         routes += _embeddings_routes(route, inferences, log)
     routes += _observation_routes(route, Observations(counters, bodies, routes))
     cors = Middleware(
@@ -351,7 +351,7 @@ class _CrossOrigin(CORSMiddleware):
 
 
 def _open_inference_routes(
-    route: _MakeRoute, procedures: Procedures, inferences: Inferences, log: RequestLog | None
+    route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences, log: RequestLog | None
 ) -> Iterator[Route]:
     def call(path: str, procedure: str, summary: str, field: str = "", form: Fields | None = None) -> Route:
         answer = procedures.call(procedure, field, form)

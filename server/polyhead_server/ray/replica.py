@@ -35,7 +35,8 @@ class FamilyReplica:
 
     A replica that cannot load what another one serves is not healthy, so Serve starts one in its place. Where
     none serves the family, replicas stay and say why: another start would not change that, and Serve would
-    take the whole application for failed.
+    take the whole application for failed. So they do where the family has been removed from the repository,
+    which each replica notices at its next poll.
 
     Args:
         settings: The repository, the device and the limits.
@@ -52,6 +53,7 @@ class FamilyReplica:
         flush_denormals()
         remove_abandoned_copies()
         self._family = family
+        self._was_present = False
         self._runtime = Runtime(_with_resources(settings), families=[family])
         await self._runtime.start()
         try:
@@ -71,11 +73,14 @@ class FamilyReplica:
 
         Raises:
             DeviceLostError: The device was lost.
-            StartError: Another replica serves the family, and this one has none of it.
+            StartError: Another replica serves the family, and this one cannot load it or has never seen it.
         """
         if self._runtime.lifecycle.lost.is_set():
             raise DeviceLostError("the device failed for good", retry_after_ms=None)
-        if not self._runtime.serving() and await self._another_serves():
+        present = bool(self._runtime.registry.names())
+        self._was_present |= present
+        removed = self._was_present and not present
+        if not (self._runtime.serving() or removed) and await self._another_serves():
             raise StartError(f"{self._family} cannot be loaded here, and another replica serves it")
 
     async def _another_serves(self) -> bool:

@@ -8,6 +8,8 @@ from typing import Protocol, TypeVar
 
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import Layout, assemble, longest_of, outputs_of, real_tokens, split
 from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
@@ -109,3 +111,18 @@ def answer(items: Sequence[Item], result: Result) -> None:
             item.answer.set_result(
                 Done(outputs=outputs, queue_ns=queue_ns, compute_ns=compute_ns, batch=sequences)
             )
+
+
+def answer_broken(items: Sequence[Item], name: str) -> None:
+    """Answer those that an exception outside the engine, a bug, has left without an answer.
+
+    Called while that exception is handled, which is logged.
+
+    Args:
+        items: The requests that it may have left.
+        name: The model's name.
+    """
+    LOGGER.exception("a batch of %s failed outside its engine", name)
+    for item in items:
+        if not item.answer.done():
+            item.answer.set_exception(admission.broken(name))

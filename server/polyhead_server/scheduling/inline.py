@@ -12,7 +12,7 @@ from collections.abc import Callable
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.dispatch import Lanes
-from polyhead_server.scheduling.execution import answer, run_batch
+from polyhead_server.scheduling.execution import answer, answer_broken, run_batch
 from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import cut, joint
 from polyhead_server.scheduling.work import Done, Work
@@ -79,6 +79,7 @@ class Inline:
 
     Args:
         lanes: Run it; best with one thread each, as sharing such work takes longer than doing it.
+        name: The model's name, for messages.
         layout: Which axes of its inputs and outputs vary.
         most_rows: Returns the largest batch at a T.
         loop: The event loop that it runs on.
@@ -90,12 +91,14 @@ class Inline:
         self,
         lanes: Lanes,
         *,
+        name: str,
         layout: Layout,
         most_rows: Callable[[int], int],
         loop: asyncio.AbstractEventLoop,
         iterations: Iterations,
         observer: Observer,
     ) -> None:
+        self._name = name
         self._engine = lanes.engine
         self._costs = lanes.costs
         self._layout = layout
@@ -141,22 +144,33 @@ class Inline:
         """Reject what waits, and stop the engine."""
         self._stopped = True
         self._engine.stop()
-        for item in self._take(len(self._waiting)):
-            self._drop(item, Drop.STOPPING, admission.stopping())
+        items = self._take(len(self._waiting))
+        try:
+            for item in items:
+                self._drop(item, Drop.STOPPING, admission.stopping())
+        except Exception:  # a bug, here and below: the other callers must still get their answers
+            answer_broken(items, self._name)
 
     def run(self, seconds: float) -> None:
         """Run what fits into so many seconds, at least the first that waits."""
-        if not (items := self._wanted(self._next(seconds))):
+        items = self._next(seconds)
+        try:
+            self._run(self._wanted(items))
+        except Exception:
+            answer_broken(items, self._name)
+
+    def _run(self, items: list[_Waiting]) -> None:
+        if not items:
             return
         sizes = [item.work.size for item in items]
         for positions in cut(sizes, self._costs, most_rows=self._most_rows):
             batch = [items[position] for position in positions]
             for some, result in run_batch(self._engine, batch, self._layout, self._wanted):
                 if not isinstance(result, Exception):
+                    answer(some, result)
                     self._observer.on_execution(result.execution)
                     size = joint([item.work.size for item in some])
                     self._costs.observe(*size, result.execution.compute_ns / 1e9)
-                    answer(some, result)
                 elif self._stopped:
                     self._drop(some[0], Drop.STOPPING, admission.stopping())
                 elif not some[0].answer.done():
@@ -200,5 +214,5 @@ class Inline:
         if item.answer.cancelled():
             self._observer.on_drop(Drop.CANCELLED)
         else:
-            self._observer.on_drop(reason)
             item.answer.set_exception(error)
+            self._observer.on_drop(reason)

@@ -13,7 +13,7 @@ from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
-from polyhead_server.scheduling.execution import Result, answer, run_batch
+from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import WINDOW, joint
@@ -89,6 +89,7 @@ class Scheduler:
         if iterations is not None:
             self._inline = Inline(
                 lanes,
+                name=name,
                 layout=layout,
                 most_rows=lambda tokens: limits.most_rows(tokens, 1),
                 loop=self._loop,
@@ -123,8 +124,12 @@ class Scheduler:
     async def close(self) -> None:
         """Reject new work and what waits, end the runs in progress, and answer every caller."""
         self._closed = True
-        for entry in self._queue.clear():
-            self._drop(entry, Drop.STOPPING, admission.stopping())
+        waiting = self._queue.clear()
+        try:
+            for entry in waiting:
+                self._drop(entry, Drop.STOPPING, admission.stopping())
+        except Exception:  # a bug, here and below: the other callers must still get their answers
+            answer_broken(waiting, self._name)
         self._stop()
         if self._started:
             self._batch_runner.stop()
@@ -195,24 +200,23 @@ class Scheduler:
             entry.answer.set_exception(error)
             self._observer.on_drop(reason)
 
-    def _deliver(self, entries: list[Entry], result: Result | Exception) -> None:
-        """Answer a batch, all in one iteration of the loop."""
+    def _deliver(self, entries: list[Entry], result: Result | Exception | None) -> None:
+        """Answer a batch, all in one iteration of the loop; None means that it was taken too late."""
         self._answered += len(entries)
-        if not isinstance(result, Exception):
-            self._observer.on_execution(result.execution)
-            answer(entries, result)
-            return
-        for entry in entries:
-            if self._closed and isinstance(result, EngineError):
-                self._drop(entry, Drop.STOPPING, admission.stopping())
-            elif not entry.answer.done():
-                entry.answer.set_exception(result)
-
-    def _deliver_late(self, entries: list[Entry]) -> None:
-        """Answer work that was taken from the queue too late."""
-        self._answered += len(entries)
-        for entry in entries:
-            self._drop_late(entry)
+        try:
+            if isinstance(result, Result):
+                answer(entries, result)
+                self._observer.on_execution(result.execution)
+                return
+            for entry in entries:
+                if result is None:
+                    self._drop_late(entry)
+                elif self._closed and isinstance(result, EngineError):
+                    self._drop(entry, Drop.STOPPING, admission.stopping())
+                elif not entry.answer.done():
+                    entry.answer.set_exception(result)
+        except Exception:
+            answer_broken(entries, self._name)
 
     def _drop_late(self, entry: Entry) -> None:
         if self._has_expired(entry):
@@ -300,7 +304,7 @@ class Scheduler:
         for entry in late:
             entry.state = EntryState.GONE
         if late:
-            self._post(self._deliver_late, late)
+            self._post(self._deliver, late, None)
         return wanted
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 
 from encoders import ENCODERS
-from peers.comparison import ENCODE, IN_PROCESS, POLYHEAD, TRITON, Comparison, PeerSample, page, targets
+from peers.comparison import ENCODE, IN_PROCESS, POLYHEAD, TRITON, PeerComparison, PeerSample, page, targets
 
 ONE, TWO = f"{TRITON}, 1 × 2 threads", f"{TRITON}, 2 × 1 thread"
 FINGERPRINT = {"began": "", "cores": 2, "processor": "", "Python": "3", "grpcio": "1", "polyhead": "0"}
 RESULT: dict[str, Any] = {"fingerprint": FINGERPRINT, "rounds": 3, "seconds": 1.5, "targets": []}
 
 
-def compared(in_flight: int = 8, **rates: list[float]) -> Comparison:
+def compared(in_flight: int = 8, **rates: list[float]) -> PeerComparison:
     """Rates in each round; polyhead's are 90, 100 and 110 if not given."""
     every = {POLYHEAD: [90.0, 100.0, 110.0], ONE: [80.0, 80.0, 200.0], TWO: [100.0, 100.0, 100.0], **rates}
     samples = {name: [PeerSample(rate=rate, p50_ms=8.0) for rate in of] for name, of in every.items()}
-    return Comparison(encoder=ENCODERS[0].name, in_flight=in_flight, samples=samples)
+    return PeerComparison(encoder=ENCODERS[0].name, in_flight=in_flight, samples=samples)
 
 
 def test_the_variant_with_the_better_median_is_triton() -> None:
@@ -45,7 +45,7 @@ def test_every_server_has_a_row_with_its_ratio() -> None:
     alone = f"{IN_PROCESS}, 1 × 2 threads"
     limited = compared(8, KServe=[50.0] * 3)
     limit = {alone: [PeerSample(rate=120.0, p50_ms=60.0, batch=8)] * 3}
-    comparison = Comparison(encoder=limited.encoder, in_flight=8, samples={**limited.samples, **limit})
+    comparison = PeerComparison(encoder=limited.encoder, in_flight=8, samples={**limited.samples, **limit})
 
     shown = page([compared(1), comparison], ENCODERS[:1], {"KServe": "kserve 1"}, RESULT)
 

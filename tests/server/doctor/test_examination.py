@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polyhead_server.doctor.examination import examine, libraries_for
-from polyhead_server.doctor.machine import Machine
+from polyhead_server.doctor.machine import LocalMachine
 from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, Processors
 from polyhead_server.engine.devices import CPU, CUDA
 from polyhead_server.errors import RepositoryError, StartError
@@ -18,7 +18,7 @@ EVERYTHING = frozenset(library.name for library in libraries_for("13.0"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeMachine(Machine):
+class FakeMachine(LocalMachine):
     """A machine with a GPU on which everything works."""
 
     has: frozenset[str] = EVERYTHING

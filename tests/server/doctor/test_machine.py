@@ -7,7 +7,7 @@ import pytest
 
 from polyhead_proto.cgroups import ControlGroups
 from polyhead_server.doctor import machine
-from polyhead_server.doctor.machine import Machine
+from polyhead_server.doctor.machine import LocalMachine
 from polyhead_server.doctor.report import CudaVersions
 
 MEMINFO = (
@@ -25,7 +25,7 @@ def test_the_smallest_limit_of_the_groups_around_counts(
         (tmp_path / group).mkdir(parents=True)
         (tmp_path / group / "memory.max").write_text(limit)
 
-    memory = Machine().memory(
+    memory = LocalMachine().memory(
         meminfo=tmp_path / "meminfo",
         groups=ControlGroups(membership=tmp_path / "membership", root=tmp_path),
     )
@@ -34,18 +34,18 @@ def test_the_smallest_limit_of_the_groups_around_counts(
 
 
 def test_this_machines_memory() -> None:
-    memory = Machine().memory()
+    memory = LocalMachine().memory()
 
     assert 0 < memory.available <= memory.total
 
 
 def test_a_library_is_loaded_and_found() -> None:
-    assert str(Machine().library("libc.so.6")).endswith("libc.so.6")
-    assert Machine().library("libnobody.so.1") is None
+    assert str(LocalMachine().library("libc.so.6")).endswith("libc.so.6")
+    assert LocalMachine().library("libnobody.so.1") is None
 
 
 def test_this_machines_processors_and_runtime() -> None:
-    processors, runtime = Machine().processors(), Machine().runtime()
+    processors, runtime = LocalMachine().processors(), LocalMachine().runtime()
 
     assert 1 <= processors.usable <= processors.affinity <= processors.in_machine
     assert "CPUExecutionProvider" in runtime.providers
@@ -80,8 +80,8 @@ def test_versions_are_asked_of_the_libraries(monkeypatch: pytest.MonkeyPatch) ->
         cudnnGetVersion = Version()  # noqa: N815
 
     monkeypatch.setattr(machine, "_open", lambda name: Library())
-    monkeypatch.setattr(Machine, "runtime", lambda _machine: SimpleNamespace(cuda="13.0"))
+    monkeypatch.setattr(LocalMachine, "runtime", lambda _machine: SimpleNamespace(cuda="13.0"))
 
-    assert Machine().versions() == CudaVersions(
+    assert LocalMachine().versions() == CudaVersions(
         highest="13.2", runtime="13.2", compiler="13.5", cublas="13.1.4", cudnn="9.13.1"
     )

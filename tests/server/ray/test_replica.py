@@ -105,3 +105,42 @@ def test_a_replica_that_cannot_load_what_another_serves_is_replaced(
             await replica.check_health()
 
     asyncio.run(run())
+
+
+def test_a_replica_stays_when_its_family_is_removed_before_others_notice(
+    repository: Path, tmp_path: Path, others: Others
+) -> None:
+    models = shutil.copytree(repository, tmp_path / "models")
+    others.serving = [True]
+
+    async def run() -> Any:
+        replica = await started(quick_settings(models, repository_mode="poll", poll_seconds=0.01))
+        await replica.check_health()
+        shutil.rmtree(models / "tiny")
+        async with asyncio.timeout(60):
+            while await replica.serving("tiny") is not None:  # noqa: ASYNC110 - a poll changes it
+                await asyncio.sleep(0.01)
+        await replica.check_health()
+        return await replica.infer(infer_request(), 10, "id")
+
+    reply = asyncio.run(run())
+
+    assert isinstance(reply, ErrorReply)
+    assert reply.code.name == "NOT_FOUND"
+    assert others.asked == 0
+
+
+def test_a_replica_that_has_never_seen_the_family_that_another_serves_is_replaced(
+    repository: Path, tmp_path: Path, others: Others
+) -> None:
+    """Such as on a node whose folder is another one."""
+    models = shutil.copytree(repository, tmp_path / "models")
+    shutil.rmtree(models / "tiny")
+    others.serving = [True]
+
+    async def run() -> None:
+        replica = await started(quick_settings(models, repository_mode="poll"))
+        with pytest.raises(StartError, match="another replica serves it"):
+            await replica.check_health()
+
+    asyncio.run(run())

@@ -8,7 +8,7 @@ import pytest
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import Drop, Iterations
+from polyhead_server.scheduling import Done, Drop, Iterations
 
 
 def test_requests_of_one_turn_are_one_batch(bench: Any, virtually: Any) -> None:
@@ -84,17 +84,63 @@ def test_all_models_share_an_iteration(bench: Any, virtually: Any) -> None:
     virtually(test())
 
 
-def test_a_model_that_fails_does_not_stop_the_others(bench: Any, virtually: Any) -> None:
+def test_a_fault_after_a_run_does_not_stop_other_models(
+    bench: Any, virtually: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test() -> None:
         shared = Iterations()
-        broken, sound = (bench(bench.TINY, iterations=shared) for _ in range(2))
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        broken.counter.on_execution = None  # a bug
-        lost, answer = broken.submit(1), sound.submit(2)
+        costs = Prices(8.6e-5, token=1.4e-5)
+        monkeypatch.setattr(costs, "observe", None)
+        broken, sound = bench(costs, iterations=shared), bench(bench.TINY, iterations=shared)
+        first, answer = broken.submit(1), sound.submit(2)
 
+        assert (await first).outputs["y"].item() == 2
         assert (await answer).outputs["y"].item() == 4
         assert (await sound.submit(3)).outputs["y"].item() == 6
-        lost.cancel()
+        assert (await broken.submit(4)).outputs["y"].item() == 8
+
+    virtually(test())
+    assert caplog.text.count("a batch of tiny failed outside its engine") == 2
+
+
+@pytest.mark.parametrize("where", ["cut", "on_drop", "on_execution"])
+def test_a_fault_of_ours_leaves_no_caller_without_an_answer(
+    bench: Any, virtually: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY, most_rows=lambda _tokens, _at_once: 2)
+        with monkeypatch.context() as patch:
+            if where == "cut":
+                patch.setattr("polyhead_server.scheduling.inline.cut", None)
+            else:
+                patch.setattr(one.counter, where, None)
+            answers = [one.submit(number) for number in range(4)]
+            late = one.submit(5, deadline=asyncio.get_running_loop().time())
+            # Where one waited for ever, the virtual clock would raise.
+            *results, expired = await asyncio.gather(*answers, late, return_exceptions=True)
+
+        # What has run was answered before the fault.
+        right = sum(isinstance(result, Done) for result in results)
+        assert right == (2 if where == "on_execution" else 0)
+        broken = [result for result in results if not isinstance(result, Done)]
+        assert {str(error) for error in broken} == {"the scheduler of tiny failed"}
+        assert isinstance(expired, ExpiredError)
+        assert one.scheduler.queued_tokens == 0
+        assert (await one.submit(7)).outputs["y"].item() == 14
+
+    virtually(test())
+
+
+def test_a_fault_while_closing_leaves_no_caller_without_an_answer(bench: Any, virtually: Any) -> None:
+    async def test() -> None:
+        one = bench(bench.TINY)
+        answers = [one.submit(number) for number in range(3)]
+        one.counter.on_drop = None
+        await one.scheduler.close()
+        first, *others = await asyncio.gather(*answers, return_exceptions=True)
+
+        assert isinstance(first, UnavailableError)
+        assert all(isinstance(error, EngineError) for error in others)
 
     virtually(test())
 

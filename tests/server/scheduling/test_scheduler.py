@@ -185,6 +185,25 @@ def test_a_fault_in_a_run_costs_nobody_else_an_answer(
     assert "failed outside its engine" in caplog.text
 
 
+@pytest.mark.parametrize("where", ["on_drop", "on_execution"])
+def test_a_fault_in_counting_costs_no_caller_an_answer(bench: Any, virtually: Any, where: str) -> None:
+    async def test() -> None:
+        one = bench(bench.FLAT, inline=False)
+        setattr(one.counter, where, None)
+        running = one.submit(1)
+        await asyncio.sleep(0.01)
+        waiting = [one.submit(number) for number in (2, 3, 4)]
+        if where == "on_drop":
+            await one.scheduler.close()
+        results = await asyncio.gather(running, *waiting, return_exceptions=True)
+        await one.scheduler.close()
+
+        expected = UnavailableError | EngineError if where == "on_drop" else Done
+        assert all(isinstance(result, expected) for result in results)
+
+    virtually(test())
+
+
 def test_a_failure_reaches_its_caller_only(engine: FakeEngine) -> None:
     async def test() -> None:
         scheduler = schedule(engine)

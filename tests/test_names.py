@@ -1,0 +1,21 @@
+"""What the classes of the packages and of the benchmarks are called."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from tests.test_imports import ARROWS
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = [*(ROOT / package / f"polyhead_{package}" for package in ARROWS), ROOT / "benchmarks"]
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in (path for folder in FOLDERS for path in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(str(path.relative_to(ROOT)))
+
+    assert len(found) > 100
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
