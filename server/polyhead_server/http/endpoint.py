@@ -183,8 +183,8 @@ class Endpoint:
         host = caller.request.headers.get("host", "")
         if self.local_only and _LOCAL.fullmatch(host) is None:
             return StatusCode.PERMISSION_DENIED, (
-                f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, which "
-                "a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert"
+                f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, "
+                "which a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert"
             )
         origin = caller.request.headers.get("origin")
         if origin is not None and origin not in self.origins:
