@@ -128,16 +128,18 @@ class Bodies:
             raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
         inflater = zlib.decompressobj(_ENCODINGS[encoding])
         inflated = BytesIO()
-        rest = body
+        rest = b""
         try:
-            while rest and not inflater.eof:
-                part = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
-                room.add(len(part))
-                inflated.write(part)
-                rest = inflater.unconsumed_tail
+            for start in range(0, len(body), PIECE):  # what is left of a piece is copied each time
+                rest = body[start : start + PIECE]
+                while rest and not inflater.eof:
+                    part = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
+                    room.add(len(part))
+                    inflated.write(part)
+                    rest = inflater.unconsumed_tail
         except zlib.error as error:
             raise InvalidRequestError(f"the body must be encoded as {encoding}, was not") from error
-        if not inflater.eof or inflater.unused_data:
+        if not inflater.eof or inflater.unused_data or rest:
             raise InvalidRequestError(
                 f"the body must be one whole {encoding} stream, "
                 + ("more follows it" if inflater.eof else "its end is missing")

@@ -50,7 +50,7 @@ class _StrictParser(h11.Connection):
 
 
 class HttpProtocol(H11Protocol):
-    """One connection, whose client may neither dawdle with a request's head nor leave its reply unread.
+    """One connection, with limits on the time for the head of a request, and for reading a reply.
 
     Args:
         stall_seconds: How long a client may take to read a reply that fills the buffer.

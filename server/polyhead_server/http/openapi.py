@@ -24,7 +24,7 @@ _BINARY: Mapping[str, object] = {"type": "string", "format": "binary"}
 _MEANINGS: Mapping[int, str] = {
     400: "Something is wrong with the request; the message names it",
     401: "The call must carry a token",
-    403: "The token does not open this, or pages of this origin may not call",
+    403: "The token does not open this, pages of this origin may not call, or Host is not a local name",
     404: "There is no such model or version",
     413: "A limit would be passed",
     415: "The type or encoding of the body is not known",
