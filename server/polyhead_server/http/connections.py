@@ -28,6 +28,9 @@ MAX_HEAD_BYTES = 16 * 2**10
 _PROMPT_SECONDS = 0.25
 """Within this time of a connection, or of the last reply, its client is not late with its request."""
 
+_LAST_REQUESTS_SECONDS = 0.1
+"""For those that connected just before the end to send their requests."""
+
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
 _NO_ROOM_PAUSE_SECONDS = 0.01
 
@@ -228,6 +231,9 @@ class BoundedServer(uvicorn.Server):
         """
         self._accepting.cancel()
         await asyncio.wait((self._accepting,))
+        for listening in sockets or ():
+            listening.close()
+        await asyncio.sleep(_LAST_REQUESTS_SECONDS)
         for connection in [one for one in self._open if one.protocol is None]:
             connection.end()
         await super().shutdown(sockets)
