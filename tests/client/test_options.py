@@ -89,11 +89,12 @@ def test_of_a_name_with_two_addresses_the_other_one_is_named() -> None:
         assert ("localhost is also 127.0.0.1" in str(caught.value)) == is_named
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_waiting_for_a_server_that_speaks_tls_ends_with_that(
     secure: "FakeServer", connect: "Connect"
 ) -> None:
     with pytest.raises(DeadlineExceeded, match=TLS):
-        connect(secure.target).wait_until_ready(timeout=2)
+        connect(secure.target).wait_until_ready(timeout=60)
 
 
 def test_a_server_that_speaks_no_tls_is_named_as_such(fake: "FakeServer", connect: "Connect") -> None:

@@ -93,7 +93,7 @@ class Page:
 
     def text(self, path: str, **form: Any) -> str:
         data = urllib.parse.urlencode(form).encode() if form else None
-        with urllib.request.urlopen(f"{self._base}{path}", data, timeout=10) as reply:
+        with urllib.request.urlopen(f"{self._base}{path}", data, timeout=60) as reply:
             return str(reply.read().decode())
 
     def ask(self, path: str, **form: Any) -> Any:

@@ -45,7 +45,7 @@ def start(locust: Locust, host: str) -> Callable[..., Post]:
             body = urllib.parse.urlencode(form).encode() if form else None
             try:
                 with urllib.request.urlopen(
-                    urllib.request.Request(f"{base}{path}", body, headers), timeout=10
+                    urllib.request.Request(f"{base}{path}", body, headers), timeout=60
                 ) as reply:
                     return int(reply.status), str(reply.read().decode())
             except urllib.error.HTTPError as error:

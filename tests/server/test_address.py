@@ -65,7 +65,7 @@ def test_workers_can_listen_on_it_and_get_all_connections() -> None:
             first.settimeout(0)
             second.settimeout(0)
             for _ in range(20):
-                with socket.create_connection(address, timeout=10):
+                with socket.create_connection(address, timeout=60):
                     pass
 
 

@@ -652,7 +652,7 @@ def test_an_unknown_procedure_is_unimplemented(server: Any) -> None:
     method = server.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
 
     with pytest.raises(grpc.RpcError) as caught:
-        method(b"", timeout=10)
+        method(b"", timeout=60)
 
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 

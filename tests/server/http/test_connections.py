@@ -213,7 +213,7 @@ def test_a_drain_waits_for_the_readers_of_large_replies(serve_over_http: StartHt
     web = serve_over_http()
     with reader_of(web) as reader:
         attention(reader, batch=16)
-        draining = threading.Thread(target=lambda: web.running.drain(20))
+        draining = threading.Thread(target=lambda: web.running.drain(60))
         draining.start()
         draining.join(3)  # gRPC's last replies have a second
         assert draining.is_alive()
@@ -222,7 +222,7 @@ def test_a_drain_waits_for_the_readers_of_large_replies(serve_over_http: StartHt
             part = reader.recv(2**16)
             assert part
             received += len(part)
-        draining.join(20)
+        draining.join(60)
 
     assert not draining.is_alive()
     assert web.running.runtime.budget.bytes == 0

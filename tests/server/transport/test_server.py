@@ -419,7 +419,7 @@ def ask(server: Any, **question: str) -> Any:
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
     )
-    answers: Iterator[Any] = method(iter([reflection_pb2.ServerReflectionRequest(**question)]), timeout=10)
+    answers: Iterator[Any] = method(iter([reflection_pb2.ServerReflectionRequest(**question)]), timeout=60)
     (answer,) = answers
     return answer
 

@@ -31,7 +31,7 @@ def open_page() -> Iterator[Open]:
         access = access or Access()
         credentials, token = access.credentials(), access.token()
         explorer = Explorer(
-            lambda: AsyncClient(address, credentials=credentials, token=token, timeout=20), address=address
+            lambda: AsyncClient(address, credentials=credentials, token=token, timeout=60), address=address
         )
         opened.append(TestClient(create_page(explorer), base_url="http://127.0.0.1"))
         return opened[-1].__enter__()
