@@ -32,7 +32,7 @@ LIMIT = 64 << 20
 class FakeServer:
     """Serves two families, `vectors` (floats) and `words` (texts and token ids), with made-up numbers.
 
-    `answers[rpc]` may be replaced; `properties` are told of every model, over the usual ones; `calls` has
+    `answers[rpc]` may be replaced; `properties` override those of every model; `calls` has
     every request with its metadata. `graphs` are those of each family, which may also have `rows` and
     `insight`; with `head_mask`, each takes one.
     """

@@ -172,7 +172,7 @@ def test_a_model_that_never_comes_is_named_with_the_reason(
         client.wait_until_ready("cat", timeout=60)
 
 
-def test_no_model_that_is_ready_is_told_with_the_reason(client: Client, fake: "FakeServer") -> None:
+def test_no_model_that_is_ready_is_reported_with_the_reason(client: Client, fake: "FakeServer") -> None:
     fake.answers["RepositoryIndex"] = lambda *_: pb.RepositoryIndexResponse(
         models=[
             {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "weights.bin is missing"}

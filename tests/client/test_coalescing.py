@@ -268,7 +268,7 @@ def test_an_error_is_that_of_its_caller_alone(gate: Gate, code: grpc.StatusCode,
     assert max(gate.sizes) > 1
 
 
-def test_an_outage_is_told_to_each_caller_and_not_asked_about_again(gate: Gate) -> None:
+def test_an_outage_reaches_each_caller_and_not_asked_about_again(gate: Gate) -> None:
     usual = gate.fake.answers["ModelInfer"]
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:

@@ -308,11 +308,11 @@ def queries() -> list[str]:
     return [trigger["metadata"]["query"] for trigger in triggers]
 
 
-def test_queries_name_what_is_told(told: dict[str, set[str]]) -> None:
+def test_queries_name_what_is_exported(exported: dict[str, set[str]]) -> None:
     for query in queries():
         (name,) = re.findall(r"\bpolyhead_\w+", query)
         kind = "type=counter" if "rate(" in query else "type=gauge"
-        assert kind in told[name]
+        assert kind in exported[name]
     assert [re.findall(r"\bpolyhead_\w+", query) for query in queries()] == [
         ["polyhead_queued_tokens"],
         ["polyhead_tokens_total"],

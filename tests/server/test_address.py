@@ -69,7 +69,7 @@ def test_workers_can_listen_on_it_and_get_all_connections() -> None:
                     pass
 
 
-def test_nobody_else_gets_it() -> None:
+def test_no_other_gets_it() -> None:
     with reserve_port("127.0.0.1", 0) as reserved:
         port = reserved.getsockname()[1]
         with pytest.raises(

@@ -510,7 +510,7 @@ INVALID = {
         build(Tensor()).SerializeToString() + b"\x3a\x00" * 500_000,
         "the request must be a .* of at most 4096 fields",
     ),
-    "them behind a field that nobody writes": (
+    "them behind an unknown field": (
         build(Tensor()).SerializeToString() + b"\xfb\x07\xfc\x07" + b"\x3a\x00" * 600_000,
         "the request must be a inference.ModelInferRequest",
     ),

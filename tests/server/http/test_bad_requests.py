@@ -459,7 +459,7 @@ def test_a_body_that_is_announced_too_large_is_not_read(web: OverHttp) -> None:
         assert connection.recv(2**16).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_client_is_told_to_go_on(web: OverHttp) -> None:
+def test_a_client_is_asked_to_go_on(web: OverHttp) -> None:
     with web.connect(HEAD + LENGTH + b"Connection: close\r\nExpect: 100-continue\r\n\r\n") as connection:
         assert connection.recv(2**16).startswith(b"HTTP/1.1 100 ")
         connection.sendall(BODY)

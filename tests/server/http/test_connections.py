@@ -58,7 +58,7 @@ def connect(port: int, say: bytes = b"") -> socket.socket:
         b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",  # answered, and idle now
     ],
 )
-def test_slow_clients_stop_nobody_and_the_oldest_make_room(metrics: int, say: bytes) -> None:
+def test_slow_clients_stop_no_others_and_the_oldest_make_room(metrics: int, say: bytes) -> None:
     with ExitStack() as stack:
         slow = [stack.enter_context(connect(metrics, say)) for _ in range(3 * FEW)]
 
@@ -182,7 +182,7 @@ def reader_of(web: OverHttp) -> socket.socket:
 
 
 def nothing_held(web: OverHttp) -> None:
-    """Returns when the server holds nothing for a reply, and answers nobody."""
+    """Returns when the server holds nothing for a reply, and answers no request."""
     end = time.monotonic() + 30
     while web.running.runtime.budget.bytes or web.counted()[at.IN_FLIGHT]:
         assert time.monotonic() < end
@@ -252,7 +252,7 @@ SLOW = (
 )
 
 
-def test_slow_clients_by_the_thousand_hold_up_nobody(
+def test_slow_clients_by_the_thousand_hold_up_no_others(
     serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, 32)

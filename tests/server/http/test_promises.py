@@ -155,7 +155,7 @@ def test_tls_with_certificates_that_are_renewed(
     assert web.say(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") == b""  # without TLS
 
 
-def test_handshakes_half_done_stop_nobody(
+def test_handshakes_half_done_stop_no_others(
     serve_over_http: StartHttp, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, 8)

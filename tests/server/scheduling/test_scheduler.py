@@ -143,7 +143,9 @@ def test_every_lane_runs_a_batch(engine: FakeEngine) -> None:
     run(test())
 
 
-def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_leaves_no_caller_waiting(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faults: list[BaseException | None] = []
     monkeypatch.setattr(threading, "excepthook", lambda hook: faults.append(hook.exc_value))
 
@@ -169,7 +171,7 @@ def test_a_fault_of_ours_leaves_nobody_waiting(engine: FakeEngine, monkeypatch: 
     assert faults
 
 
-def test_a_fault_in_a_run_costs_nobody_else_an_answer(
+def test_a_fault_in_a_run_costs_no_other_caller_an_answer(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:

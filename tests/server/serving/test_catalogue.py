@@ -254,8 +254,8 @@ def test_a_request_for_a_model_that_has_gone_counts_for_no_model(serve: Any) -> 
             server.infer("tiny", {"x": x})
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    nobody = registry.unattributed.page
-    assert (nobody[at.FAILED], nobody[at.CODE[at.GRPC]["UNAVAILABLE"]]) == (2, 2)
+    unattributed = registry.unattributed.page
+    assert (unattributed[at.FAILED], unattributed[at.CODE[at.GRPC]["UNAVAILABLE"]]) == (2, 2)
 
 
 def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: "Gate") -> None:

@@ -383,7 +383,7 @@ def test_a_drain_twice_is_a_drain(serve: Any) -> None:
     assert server.drain(5)
 
 
-def test_a_stream_that_nobody_uses_does_not_hold_up_the_end(serve: Any) -> None:
+def test_an_unused_stream_does_not_hold_up_the_end(serve: Any) -> None:
     server = serve()
     method = server.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
     questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
