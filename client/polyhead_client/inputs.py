@@ -42,7 +42,7 @@ Inputs: TypeAlias = (
 
 
 @dataclass(kw_only=True, eq=False)  # to freeze it would take time in every call
-class Field:
+class TensorField:
     """A numeric input: one row for each sequence, already in its datatype."""
 
     name: str
@@ -64,7 +64,7 @@ class Field:
         row = self.rows if isinstance(self.rows, np.ndarray) else self.rows[0]
         return self.name, self.datatype, row.shape[-self.fixed :]
 
-    def part(self, chosen: slice) -> "Field":
+    def part(self, chosen: slice) -> "TensorField":
         """Return some of the rows."""
         return replace(self, rows=self.rows[chosen])
 
@@ -107,7 +107,7 @@ class Texts:
 class Batch:
     """The inputs of a call, after validation."""
 
-    fields: tuple[Field | Texts, ...]
+    fields: tuple[TensorField | Texts, ...]
     """The first is the main input."""
     form: InputForm
     lengths: NDArray[np.int32] | None
@@ -160,7 +160,7 @@ class Batch:
         """What batches must have in common to be joined: their inputs, but for `lengths`."""
         return tuple([field.signature for field in self.fields if field.name != LENGTHS])
 
-    def with_fields(self, *fields: Field) -> "Batch":
+    def with_fields(self, *fields: TensorField) -> "Batch":
         """Return the same sequences with more inputs."""
         return replace(self, fields=(*self.fields, *fields))
 
@@ -263,7 +263,7 @@ def _with_memory(batch: Batch, queries: Sequences, memory: Any, lengths: Any, ma
     return replace(batch.with_fields(*fields), memory_lengths=own_lengths)
 
 
-def _memory(value: Any, queries: Sequences) -> Field:
+def _memory(value: Any, queries: Sequences) -> TensorField:
     """Read the memory: floats [S, D] for one sequence, else [B, S, D] or a list of [S_i, D]."""
     is_list = isinstance(value, list | tuple)
     rows: Rows
@@ -293,7 +293,7 @@ def _memory_form(value: Any, form: InputForm) -> InputForm:
     return InputForm.RAGGED if isinstance(value, list | tuple) else InputForm.ARRAY
 
 
-def per_head(tensor: TensorInfo, value: Any, batch: Batch) -> Field:
+def per_head(tensor: TensorInfo, value: Any, batch: Batch) -> TensorField:
     """Read an input of a number for each head: [L, H] for all sequences, or [B, L, H].
 
     Raises:
@@ -314,7 +314,7 @@ def per_head(tensor: TensorInfo, value: Any, batch: Batch) -> Field:
     return _field(name, tensor.datatype, np.broadcast_to(array, (batch.size, *heads)), fixed=2)
 
 
-def rows_field(queries: Sequence[int], batch: Batch) -> Field:
+def rows_field(queries: Sequence[int], batch: Batch) -> TensorField:
     """Return the input of the positions whose rows of attention are computed, [B, R].
 
     Raises:
@@ -328,7 +328,7 @@ def rows_field(queries: Sequence[int], batch: Batch) -> Field:
 
 def join(batches: Sequence[Batch]) -> Batch:
     """Join batches of the same signature into one array, padded to the longest sequence."""
-    columns: dict[str, list[Field]] = {}
+    columns: dict[str, list[TensorField]] = {}
     texts: dict[str, list[bytes]] = {}
     for batch in batches:
         for each in batch.fields:
@@ -337,7 +337,7 @@ def join(batches: Sequence[Batch]) -> Batch:
             else:
                 columns.setdefault(each.name, []).append(each)
     counted = columns.pop(LENGTHS, None) is not None or len({batch.tokens for batch in batches}) > 1
-    fields: list[Field | Texts] = [Texts(name=name, rows=rows) for name, rows in texts.items()]
+    fields: list[TensorField | Texts] = [Texts(name=name, rows=rows) for name, rows in texts.items()]
     fields += [replace(parts[0], rows=_joined([part.rows for part in parts])) for parts in columns.values()]
     if texts:
         return Batch(fields=tuple(fields), form=InputForm.ARRAY, lengths=None)
@@ -354,22 +354,22 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return [row for rows in parts for row in rows]
 
 
-def _main(rows: Rows, *, with_memory: bool) -> Field:
+def _main(rows: Rows, *, with_memory: bool) -> TensorField:
     if rows[0].ndim == 1:
         return _field(INPUT_IDS, "INT64", rows)
     return _vectors(QUERY if with_memory else X, rows)
 
 
-def _vectors(name: str, rows: Rows) -> Field:
+def _vectors(name: str, rows: Rows) -> TensorField:
     dtypes = {rows.dtype} if isinstance(rows, np.ndarray) else {row.dtype for row in rows}
     return _field(name, "FP16" if dtypes == {_HALF} else "FP32", rows, fixed=1)
 
 
-def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> Field:
+def _field(name: str, datatype: str, rows: Rows, *, fixed: int = 0) -> TensorField:
     if isinstance(rows, np.ndarray):
-        return Field(name=name, datatype=datatype, rows=as_datatype(name, datatype, rows), fixed=fixed)
+        return TensorField(name=name, datatype=datatype, rows=as_datatype(name, datatype, rows), fixed=fixed)
     items = [as_datatype(f"{name}[{index}]", datatype, row) for index, row in enumerate(rows)]
-    return Field(name=name, datatype=datatype, rows=items, fixed=fixed)
+    return TensorField(name=name, datatype=datatype, rows=items, fixed=fixed)
 
 
 def _as_texts(inputs: Any) -> list[str] | None:

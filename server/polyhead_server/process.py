@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from polyhead_server.address import warn_if_exposed
@@ -54,14 +55,18 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         worker: Its context if it is one of several workers.
 
     Returns:
-        The exit code: 0 if every accepted request was finished, `LOST` if the device failed, else 1.
+        The exit code: 0 if every accepted request was finished, `LOST` if the device failed, else 1. It is
+        also 1 if HTTP has failed: the server then drains, since its probes are answered no longer.
 
     Raises:
         StartError: The server cannot start, or has nothing to serve.
     """
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    with ExitStack() as stack:
+    stopped, http_failed = asyncio.Event(), asyncio.Event()
+    async with AsyncExitStack() as stack:
+        http = ExitStack()
+        # In a thread, because the last requests over HTTP are answered on this event loop.
+        stack.push_async_callback(asyncio.to_thread, http.close)
         if worker is None:
             server, _ = await create_server(settings)
             warn_if_exposed(settings)
@@ -77,11 +82,18 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         counters = server.runtime.registry.counters
         counters.start(0 if worker is None else worker.restarts)
         remote = RemoteRuntime(server.runtime, loop) if settings.http else None
-        http = serve_http(settings, counters, remote, server.request_log, reuse_port=worker is not None)
+        serving_http = serve_http(
+            settings,
+            counters,
+            remote,
+            server.request_log,
+            reuse_port=worker is not None,
+            on_failure=partial(loop.call_soon_threadsafe, http_failed.set),
+        )
         if worker is None:
-            announce(settings, stack.enter_context(http))
+            announce(settings, http.enter_context(serving_http))
         elif not worker.replacement:
-            stack.enter_context(http)
+            http.enter_context(serving_http)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, stopped, number)
         trimming = asyncio.ensure_future(keep_trim())
@@ -91,11 +103,11 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         def on_ready() -> None:
             if worker is not None:
                 if worker.replacement:
-                    stack.enter_context(http)
+                    http.enter_context(serving_http)
                 worker.on_ready()
 
-        await _run_until(server, stopped, on_ready)
-        return await _end(server, settings.drain_seconds)
+        await _run_until(server, (stopped, http_failed, server.runtime.lifecycle.lost), on_ready)
+        return await _end(server, settings.drain_seconds) or int(http_failed.is_set())
 
 
 def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
@@ -115,25 +127,25 @@ def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
     os._exit(code)
 
 
-async def _run_until(server: GrpcServer, stopped: asyncio.Event, on_ready: Callable[[], None]) -> None:
-    """Wait until the server is to end: it was stopped, or its device is lost.
+async def _run_until(server: GrpcServer, ends: Iterable[asyncio.Event], on_ready: Callable[[], None]) -> None:
+    """Wait until the server is to end: it was stopped, or HTTP or its device has failed.
 
     Raises:
         StartError: There is nothing to serve; the server has ended.
     """
     loading = asyncio.ensure_future(server.loaded())
-    ends = [asyncio.ensure_future(event.wait()) for event in (stopped, server.runtime.lifecycle.lost)]
+    ended = [asyncio.ensure_future(event.wait()) for event in ends]
     try:
-        await asyncio.wait((loading, *ends), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((loading, *ended), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
             on_ready()
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     except StartError:
         await server.drain(0)
         raise
     finally:
-        for task in (loading, *ends):
+        for task in (loading, *ended):
             task.cancel()
 
 

@@ -27,6 +27,10 @@ _OWNED_GRPC_OPTIONS = {
     "grpc.so_reuseport": "--workers",
 }
 
+_ORIGIN = re.compile(
+    r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?"
+)
+
 
 def parse_size(text: str) -> int:
     """Parse a number of bytes: `67108864`, `64MiB` or `64 MB`.
@@ -85,8 +89,12 @@ def _check_device(_type: object, device: str) -> None:
 
 def _check_origins(_type: object, origins: Sequence[str]) -> None:
     for origin in origins:
-        if re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin) is None:
-            raise ValueError(f"an origin must be such as https://example.org:8080, was {origin!r}")
+        if _ORIGIN.fullmatch(origin) is None:
+            raise ValueError(
+                "an origin must be written as browsers send it, such as https://example.org or "
+                "http://localhost:8080 (lower case, without a path and without the scheme's own port), "
+                f"was {origin!r}"
+            )
 
 
 def _check_http_port(_type: object, port: int | str) -> None:

@@ -151,6 +151,42 @@ def test_wrong_settings_are_refused(served: list[Settings], tokens: list[str], m
     assert served == []
 
 
+@pytest.mark.parametrize(
+    "origin",
+    ["https://example.org", "http://localhost:8080", "http://[::1]:8080", "chrome-extension://abcdef"],
+)
+def test_origins_are_as_browsers_send_them(served: list[Settings], origin: str) -> None:
+    run("--models", "m", "--http-origin", origin)
+
+    assert served == [Settings(models=Path("m"), http_origin=(origin,))]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "null",
+        "example.org",
+        "https://example.org/",
+        "https://example.org/page",
+        "https://example.org?a",
+        "https://Example.org",
+        "https://example.org:443",
+        "http://[::1]:80",
+        "http://example.org:",
+        "http://example.org:080",
+        "http://user@example.org",
+        "https://*.example.org",
+        "https://b\u00fccher.example",
+    ],
+)
+def test_origins_that_no_browser_sends_are_refused(served: list[Settings], origin: str) -> None:
+    with pytest.raises(Exception, match="an origin must be written as browsers send it, such as https://ex"):
+        run("--models", "m", "--http-origin", origin)
+
+    assert served == []
+
+
 def test_an_unknown_key_in_the_file_is_refused(served: list[Settings], tmp_path: Path) -> None:
     file = tmp_path / "serve.toml"
     file.write_text("prot = 1\n")

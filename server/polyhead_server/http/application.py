@@ -7,14 +7,13 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -25,14 +24,15 @@ from starlette.routing import Route
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
+from polyhead_server.address import is_loopback
 from polyhead_server.errors import InvalidRequestError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, LeftError, Reply, until_left
-from polyhead_server.http.documents import Fields, read_json
+from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
-    HEADER_LENGTH,
     HEADERS,
+    JSON_BYTES,
     PRIORITY,
     TIMEOUT,
     Answer,
@@ -40,9 +40,10 @@ from polyhead_server.http.endpoint import (
     Endpoint,
     Operation,
 )
-from polyhead_server.http.openapi import document, like, message_schema
+from polyhead_server.http.messages import json_form, to_json
+from polyhead_server.http.openapi import document, like
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, read_request, to_json, write_reply
+from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, Form, read_request, write_reply
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
@@ -51,16 +52,18 @@ from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounte
 from polyhead_server.repository.signature import Signature
 from polyhead_server.settings import Settings
 from polyhead_server.transport.access import guards
-from polyhead_server.transport.call import INFER
 
-_CALLER_HEADERS = ("authorization", "content-type", *HEADERS, REQUEST_ID)
-_REPLY_HEADERS = (REQUEST_ID, HEADER_LENGTH, "retry-after")
+_CALLER_HEADERS = ("authorization", "content-type", *(header.name for header in HEADERS), REQUEST_ID)
+_REPLY_HEADERS = (REQUEST_ID, JSON_BYTES.name, "retry-after")
 _BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
-_INDEX = Fields(types={"ready": [bool]})
+_INDEX = Fields({"ready": Field("Whether to leave out what is not ready", [bool])}, example={"ready": True})
 _BYTES_PER_NUMBER = 12
 _COPIED_PER_PARSED = 64
 """Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
+
+T = TypeVar("T")
+_Translate = Callable[[bytes], tuple[bytes, T]]
 
 
 class Inferences:
@@ -79,40 +82,49 @@ class Inferences:
     @asynccontextmanager
     async def infer(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v2/models/NAME/infer`."""
-        async with self._read(caller, _BINARY) as (body, deadline):
-            json_size = caller.json_bytes
-            model, version = _named(caller)
-            read = partial(read_request, model=model, version=version)
-            effort = len(body) if json_size is None else json_size + len(body) // _COPIED_PER_PARSED
-            request, form = await self._bodies.run(effort, read, body, json_size)
-        async with self._answered(caller, request, deadline) as reply:
+        model, version = _named(caller)
+
+        def effort(body: bytes) -> int:
+            size = caller.json_bytes
+            return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
+
+        def translate(body: bytes) -> tuple[bytes, Form]:
+            return read_request(body, caller.json_bytes, model=model, version=version)
+
+        async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, form):
             written = write_reply(reply, form)
-            effort = _BYTES_PER_NUMBER * written.elements
+            cost = _BYTES_PER_NUMBER * written.elements
             if not written.raw and written.elements > NUMBERS_AT_ONCE:
-                yield Reply(content=written.json, effort=effort)
+                yield Reply(content=written.json, effort=cost)
                 return
-            text: bytes = await self._bodies.run(effort, b"".join, written.json)
+            text: bytes = await self._bodies.run(cost, b"".join, written.json)
             if not written.raw:
                 yield Reply.of(text)
                 return
             size = len(text) + sum(map(len, written.raw))
-            headers = {HEADER_LENGTH: str(len(text))}
+            headers = {JSON_BYTES.name: str(len(text))}
             yield Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
 
-    @asynccontextmanager
-    async def openai(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v1/embeddings`."""
-        async with self._embedded(caller, embed.read_openai) as (call, vectors, tokens):
-            content = embed.write_openai(call, vectors, tokens)
-            yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content))
+    def embeddings(self, form: Fields, write: Callable[..., Iterator[bytes]]) -> Answer:
+        """Return what answers embeddings calls of a form."""
 
-    @asynccontextmanager
-    async def tei(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/embed`."""
-        read = partial(embed.read_tei, models=[signature.name for signature in self._models()])
-        async with self._embedded(caller, read) as (call, vectors, _):
-            content = embed.write_tei(call, vectors)
-            yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content))
+        @asynccontextmanager
+        async def answer(caller: Caller) -> AsyncIterator[Reply]:
+            models = [signature.name for signature in self._models()]
+
+            def translate(body: bytes) -> tuple[bytes, embed.EmbeddingsCall]:
+                call = embed.read_call(body, form, models)
+                if (priority := PRIORITY.read(caller.request)) is not None:
+                    call = replace(call, parameters={**call.parameters, "priority": int(priority)})
+                signature = self._remote.registry.find(call.model).signature
+                return embed.write_call(call, signature, self._remote.settings), call
+
+            async with self._answered(caller, translate) as (reply, call):
+                vectors, tokens = embed.read_vectors(reply)
+                content = write(call, vectors, tokens)
+                yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content))
+
+        return answer
 
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:
@@ -131,29 +143,34 @@ class Inferences:
         return [signature for signature in signatures.values() if embed.embeds(signature)]
 
     @asynccontextmanager
-    async def _embedded(
-        self, caller: Caller, read: Callable[[bytes], embed.EmbeddingsCall]
-    ) -> AsyncIterator[tuple[embed.EmbeddingsCall, NDArray[np.float32], int]]:
-        def translate(body: bytes) -> tuple[embed.EmbeddingsCall, bytes]:
-            call = read(body)
-            call = replace(call, parameters={**call.parameters, **caller.priority})
-            signature = self._remote.registry.find(call.model).signature
-            return call, embed.write_call(call, signature, self._remote.settings)
+    async def _answered(
+        self, caller: Caller, translate: _Translate[T], *types: str, effort: Callable[[bytes], int] = len
+    ) -> AsyncIterator[tuple[bytes, T]]:
+        """Yield the reply to an inference.
 
-        async with self._read(caller) as (body, deadline):
-            call, request = await self._bodies.run(len(body), translate, body)
-        async with self._answered(caller, request, deadline) as reply:
-            yield call, *embed.read_vectors(reply)
+        Args:
+            caller: Has sent it.
+            translate: Returns a `ModelInferRequest` for the body, and something to yield with the reply.
+            types: Media types that the body may have, beside JSON.
+            effort: Returns what it costs to translate a body, in bytes of JSON.
+        """
+        request, beside, deadline = await self._read(caller, translate, types, effort)
+        async with (
+            until_left(caller.request.receive),
+            self._remote.infer(request, deadline=deadline) as reply,
+        ):
+            yield reply, beside
 
-    @asynccontextmanager
-    async def _read(self, caller: Caller, *types: str) -> AsyncIterator[tuple[bytes, float]]:
-        """Read the body of an inference, and its deadline; count one that is rejected here."""
+    async def _read(
+        self, caller: Caller, translate: _Translate[T], types: Sequence[str], effort: Callable[[bytes], int]
+    ) -> tuple[bytes, T, float]:
+        """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
         began_ns = time.perf_counter_ns()
         try:
             deadline = caller.deadline  # first: it counts from the arrival
             caller.check_type(*types)
             async with self._bodies.read(caller.request) as body:
-                yield body, deadline
+                return *await self._bodies.run(effort(body), translate, body), deadline
         except Exception as error:
             counted: BaseException = error
             if isinstance(error, LeftError):
@@ -163,12 +180,6 @@ class Inferences:
             count = self._remote.registry.unattributed.failed
             self._remote.soon(partial(count, total_ns=time.perf_counter_ns() - began_ns, error=counted))
             raise
-
-    @asynccontextmanager
-    async def _answered(self, caller: Caller, request: bytes, deadline: float) -> AsyncIterator[bytes]:
-        receive = caller.request.receive
-        async with until_left(receive), self._remote.infer(request, deadline=deadline) as reply:
-            yield reply
 
 
 class HttpProcedures:
@@ -195,12 +206,6 @@ class HttpProcedures:
         yield _json({"ready": ready}, 200 if ready else 503)
 
     @asynccontextmanager
-    async def server(self, _: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v2`."""
-        described = to_json(await self._remote.call("ServerMetadata", pb.ServerMetadataRequest()))
-        yield _json({**described, "extensions": [*described["extensions"], "binary_tensor_data"]})
-
-    @asynccontextmanager
     async def model_ready(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v2/models/NAME/ready`."""
         name, version = _named(caller)
@@ -208,35 +213,27 @@ class HttpProcedures:
         response = await self._remote.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
         yield _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
 
-    @asynccontextmanager
-    async def model(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v2/models/NAME`."""
-        name, version = _named(caller)
-        request = pb.ModelMetadataRequest(name=name, version=version)
-        yield _json(to_json(await self._remote.call("ModelMetadata", request)))
+    def call(self, procedure: str, field: str | None = None, form: Fields | None = None) -> Answer:
+        """Return what answers with the response of a procedure, or with one field of it.
 
-    @asynccontextmanager
-    async def config(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v2/models/NAME/config`."""
-        name, version = _named(caller)
-        response = await self._remote.call("ModelConfig", pb.ModelConfigRequest(name=name, version=version))
-        yield _json(to_json(response.config))
+        Args:
+            procedure: Its name. The path has fields of its request.
+            field: The field.
+            form: The fields of its request that the body has.
+        """
+        rpc = RPCS[procedure]
 
-    @asynccontextmanager
-    async def statistics(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v2/models/NAME/stats` and `/v2/models/stats`."""
-        name, version = _named(caller)
-        request = pb.ModelStatisticsRequest(name=name, version=version)
-        yield _json(to_json(await self._remote.call("ModelStatistics", request)))
+        @asynccontextmanager
+        async def answer(caller: Caller) -> AsyncIterator[Reply]:
+            fields = caller.request.path_params
+            if form is not None:
+                caller.check_type(_BINARY)
+                async with self._bodies.read(caller.request) as body:
+                    fields = fields | form.read(read_json(body) if body else {}, "the request")
+            response = to_json(await self._remote.call(procedure, rpc.request(**fields)))
+            yield _json(response if field is None else response[field])
 
-    @asynccontextmanager
-    async def index(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v2/repository/index`."""
-        caller.check_type(_BINARY)
-        async with self._bodies.read(caller.request) as body:
-            fields = _INDEX.read(read_json(body) if body else {}, "the request")
-        request = pb.RepositoryIndexRequest(ready=fields.get("ready", False))
-        yield _json(to_json(await self._remote.call("RepositoryIndex", request))["models"])
+        return answer
 
 
 class Observations:
@@ -285,7 +282,7 @@ class Observations:
         yield _json(document(self._routes))
 
 
-_Make = Callable[..., Endpoint]
+_MakeRoute = Callable[..., Route]
 
 
 def create_application(
@@ -308,19 +305,30 @@ def create_application(
     Raises:
         StartError: A file of tokens cannot be used.
     """
+    protected = remote is not None and (settings.token_file is not None or settings.tls_cert is not None)
     bodies = Bodies(settings, workers)
-    make: _Make = partial(Endpoint, bodies=bodies, origins=settings.http_origin)
-    method = None
+    make = partial(
+        Endpoint,
+        bodies=bodies,
+        remote=remote,
+        guards=() if remote is None else guards(settings, remote.registry.unattributed),
+        origins=settings.http_origin,
+        local_only=is_loopback(settings.http_host) and not protected,
+    )
+
+    def route(path: str, answer: Answer, operation: Operation, procedure: str = "", **options: Any) -> Route:
+        method = RPCS[procedure].path if procedure and remote is not None else None
+        endpoint = make(answer=answer, operation=operation, method=method, **options)
+        return Route(path, endpoint, methods=["GET" if operation.request is None else "POST"])
+
     routes: list[Route] = []
     if remote is not None:
-        make = partial(make, remote=remote, guards=guards(settings, remote.registry.unattributed))
-        method = _path("ServerMetadata")
         inferences = Inferences(remote, bodies)
-        routes += _open_inference_routes(make, HttpProcedures(remote, bodies), inferences, log)
-        routes += _embeddings_routes(make, inferences, log)
-    routes += _observation_routes(make, Observations(counters, bodies, routes), method)
+        routes += _open_inference_routes(route, HttpProcedures(remote, bodies), inferences, log)
+        routes += _embeddings_routes(route, inferences, log)
+    routes += _observation_routes(route, Observations(counters, bodies, routes))
     cors = Middleware(
-        CORSMiddleware,
+        _CrossOrigin,
         allow_origins=settings.http_origin,
         allow_methods=["GET", "POST"],
         allow_headers=_CALLER_HEADERS,
@@ -335,57 +343,54 @@ def create_application(
     return application
 
 
+class _CrossOrigin(CORSMiddleware):
+    """Tell browsers which pages may call."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return the answer to the question whether a request may be sent."""
+        response = super().preflight_response(request_headers)
+        if not self.is_allowed_origin(request_headers["origin"]):
+            response.status_code = 403
+        return response
+
+
 def _open_inference_routes(
-    make: _Make, procedures: HttpProcedures, inferences: Inferences, log: RequestLog | None
+    route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences, log: RequestLog | None
 ) -> Iterator[Route]:
-    def get(
-        path: str, answer: Answer, procedure: str | None, summary: str, reply: Any, *, fails: bool = False
+    def call(
+        path: str, procedure: str, summary: str, field: str | None = None, form: Fields | None = None
     ) -> Route:
-        operation = Operation(summary=summary, reply=reply, fails=fails)
-        method = None if procedure is None else _path(procedure)
-        return Route(path, make(answer=answer, method=method, operation=operation), methods=["GET"])
+        schema = json_form(RPCS[procedure].response).schema
+        reply = schema if field is None else schema["properties"][field]
+        operation = Operation(summary=summary, reply=reply, request=form)
+        return route(path, procedures.call(procedure, field, form), operation, procedure)
 
     infer = Operation(
         summary="Infer: tensors in, tensors out",
         request=REQUEST,
-        headers=[TIMEOUT, HEADER_LENGTH],
+        headers=[TIMEOUT, JSON_BYTES],
         reply=like(SAMPLE),
     )
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
     for model in models:  # first, since routes are tried in order
-        answered = make(answer=inferences.infer, method=INFER, log=log, operation=infer)
-        yield Route(f"{model}/infer", answered, methods=["POST"])
-    metadata = message_schema(pb.ServerMetadataResponse)
-    yield get(
-        "/v2", procedures.server, "ServerMetadata", "The server's name, version and extensions", metadata
-    )
-    yield get("/v2/health/live", procedures.live, None, "Whether the server lives", like({"live": True}))
-    ready = like({"ready": True})
-    yield get("/v2/health/ready", procedures.ready, None, "Whether all is loaded", ready, fails=True)
-    statistics = message_schema(pb.ModelStatisticsResponse)
-    summary = "Statistics of all models"
-    yield get("/v2/models/stats", procedures.statistics, "ModelStatistics", summary, statistics)
-    operation = Operation(
-        summary="The models and their states",
-        request=_INDEX,
-        reply={"type": "array", "items": message_schema(pb.RepositoryIndexResponse.ModelIndex)},
-    )
-    index = make(answer=procedures.index, method=_path("RepositoryIndex"), operation=operation)
-    yield Route("/v2/repository/index", index, methods=["POST"])
+        yield route(f"{model}/infer", inferences.infer, infer, "ModelInfer", log=log)
+    yield call("/v2", "ServerMetadata", "The server's name, version and extensions")
+    live = Operation(summary="Whether the server lives", reply=like({"live": True}))
+    yield route("/v2/health/live", procedures.live, live)
+    ready = Operation(summary="Whether this worker is ready", reply=like({"ready": True}), fails=True)
+    yield route("/v2/health/ready", procedures.ready, ready)
+    yield call("/v2/repository/index", "RepositoryIndex", "The models and their states", "models", _INDEX)
+    yield call("/v2/models/stats", "ModelStatistics", "Statistics of all models")
+    sample = like({"name": "", "ready": True})
+    ready = Operation(summary="Whether a model is ready", reply=sample, fails=True)
     for model in models:
-        metadata = message_schema(pb.ModelMetadataResponse)
-        yield get(model, procedures.model, "ModelMetadata", "A model's inputs and outputs", metadata)
-        ready = like({"name": "", "ready": True})
-        summary = "Whether a model is ready"
-        yield get(f"{model}/ready", procedures.model_ready, "ModelReady", summary, ready, fails=True)
-        config = message_schema(pb.ModelConfig)
-        yield get(f"{model}/config", procedures.config, "ModelConfig", "A model's configuration", config)
-        summary = "A model's statistics"
-        yield get(f"{model}/stats", procedures.statistics, "ModelStatistics", summary, statistics)
+        yield call(model, "ModelMetadata", "A model's inputs and outputs")
+        yield route(f"{model}/ready", procedures.model_ready, ready, "ModelReady")
+        yield call(f"{model}/config", "ModelConfig", "A model's configuration", "config")
+        yield call(f"{model}/stats", "ModelStatistics", "A model's statistics")
 
 
-def _embeddings_routes(make: _Make, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
-    openai = partial(make, body=errors.openai)
+def _embeddings_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
     headers = [TIMEOUT, PRIORITY]
     operation = Operation(
         summary="Embed texts, as OpenAI's API does",
@@ -393,35 +398,30 @@ def _embeddings_routes(make: _Make, inferences: Inferences, log: RequestLog | No
         headers=headers,
         reply={"anyOf": [like(sample) for sample in embed.SAMPLES]},
     )
-    call = openai(answer=inferences.openai, method=INFER, log=log, operation=operation)
-    yield Route("/v1/embeddings", call, methods=["POST"])
-    index = partial(openai, method=_path("RepositoryIndex"))
-    one = orjson.loads(embed.write_model("", 0))
-    operation = Operation(
-        summary="The models that embed", reply=like(orjson.loads(embed.write_models([""], 0)))
-    )
-    yield Route("/v1/models", index(answer=inferences.models, operation=operation), methods=["GET"])
-    operation = Operation(summary="A model that embeds", reply=like(one))
-    yield Route("/v1/models/{name}", index(answer=inferences.model, operation=operation), methods=["GET"])
+    openai = inferences.embeddings(embed.OPENAI, embed.write_openai)
+    yield route("/v1/embeddings", openai, operation, "ModelInfer", log=log, body=errors.openai)
     operation = Operation(
         summary="Embed texts, as Text Embeddings Inference does",
         request=embed.TEI,
         headers=headers,
         reply=like([[0.0]]),
     )
-    tei = make(answer=inferences.tei, method=INFER, log=log, body=errors.tei, operation=operation)
-    yield Route("/embed", tei, methods=["POST"])
+    tei = inferences.embeddings(embed.TEI, embed.write_tei)
+    yield route("/embed", tei, operation, "ModelInfer", log=log, body=errors.tei)
+    index = partial(route, procedure="RepositoryIndex", body=errors.openai)
+    reply = like(orjson.loads(embed.write_models([""], 0)))
+    yield index("/v1/models", inferences.models, Operation(summary="The models that embed", reply=reply))
+    reply = like(orjson.loads(embed.write_model("", 0)))
+    yield index("/v1/models/{name}", inferences.model, Operation(summary="A model that embeds", reply=reply))
 
 
-def _observation_routes(make: _Make, seen: Observations, method: str | None) -> Iterator[Route]:
-    def get(path: str, answer: Answer, operation: Operation, method: str | None = None) -> Route:
-        return Route(path, make(answer=answer, method=method, operation=operation), methods=["GET"])
-
+def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route]:
     text = partial(Operation, reply=like(""), media_type="text/plain")
-    yield get("/healthz", seen.live, text(summary="Whether the process lives"))
-    yield get("/readyz", seen.ready, text(summary="Whether a worker is ready", fails=True))
-    yield get("/metrics", seen.metrics, text(summary="Prometheus metrics"), method)
-    yield get("/openapi.json", seen.document, Operation(summary="This document", reply=like({})), method)
+    yield route("/healthz", seen.live, text(summary="Whether the process lives"))
+    yield route("/readyz", seen.ready, text(summary="Whether any worker is ready", fails=True))
+    yield route("/metrics", seen.metrics, text(summary="Prometheus metrics"), "ServerMetadata")
+    described = Operation(summary="This document", reply=like({}))
+    yield route("/openapi.json", seen.document, described, "ServerMetadata")
 
 
 async def _reject(request: Request, error: Exception) -> Response:
@@ -431,10 +431,6 @@ async def _reject(request: Request, error: Exception) -> Response:
     body = errors.openai if request.url.path.startswith("/v1/") else errors.open_inference
     headers = {**(error.headers or {}), REQUEST_ID: Caller(request).id}
     return JSONResponse(body(error.status_code, message), error.status_code, headers)
-
-
-def _path(procedure: str) -> str:
-    return RPCS[procedure].path
 
 
 def _named(caller: Caller) -> tuple[str, str]:

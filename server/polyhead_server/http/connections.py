@@ -90,8 +90,8 @@ class HttpProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        super().connection_lost(exc)
         self._on_end()
+        super().connection_lost(exc)
         for timer in (self._head_timer, self._stall_timer, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
@@ -205,18 +205,28 @@ class BoundedServer(uvicorn.Server):
         self.servers = []
         sockets[0].setblocking(False)
         self._accepting = asyncio.create_task(self._accept(sockets[0]))
+        self._accepting.add_done_callback(self._accepting_ended)
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nothing more, and finish what is in progress, for as long as the configuration says."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait((self._accepting,))
+        """Accept nothing more, and finish what is in progress, for as long as the configuration says.
+
+        Raises:
+            Exception: It has stopped because it could not accept connections.
+        """
+        assert self._accepting is not None  # noqa: S101 - it has started
+        self._accepting.cancel()
+        await asyncio.wait((self._accepting,))
         for connection in [one for one in self._open if one.protocol is None]:
             connection.end()
         await super().shutdown(sockets)
         for connection in list(self._open):
             connection.end()
+        if not self._accepting.cancelled():
+            self._accepting.result()
+
+    def _accepting_ended(self, _: asyncio.Task[None]) -> None:
+        self.should_exit = True
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -235,7 +245,7 @@ class BoundedServer(uvicorn.Server):
                     await asyncio.sleep(0)
                     if len(self._open) >= self._limit and not self._make_room(loop.time()):
                         await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
-            except asyncio.CancelledError:
+            except BaseException:
                 connection.end()
                 raise
             self._open[connection] = None
@@ -277,8 +287,9 @@ class BoundedServer(uvicorn.Server):
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else HEAD_SECONDS,
             )
-        except (OSError, asyncio.CancelledError) as error:
-            LOGGER.debug("HTTP: a connection was not opened: %s", error)
+        except (Exception, asyncio.CancelledError) as error:
+            log = LOGGER.debug if isinstance(error, OSError | asyncio.CancelledError) else LOGGER.exception
+            log("HTTP: a connection was not opened: %s", error)
             self._open.pop(connection, None)
             connection.socket.close()
         finally:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted, shorten
@@ -58,14 +58,25 @@ def read_json(text: bytes | memoryview) -> Any:
         raise InvalidRequestError("the JSON must not have numbers of so many digits") from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class Field:
+    """A field of an object."""
+
+    meaning: str
+    types: Collection[type]
+    _: KW_ONLY
+    required: bool = False
+    items: "Fields | None" = None
+    """The fields of the objects in an array."""
+
+
+@dataclass(frozen=True)
 class Fields:
     """The fields that an object may have."""
 
-    types: Mapping[str, Collection[type]]
-    required: Collection[str] = ()
-    items: Mapping[str, "Fields"] = field(default_factory=dict)
-    """What the objects in an array are, by the array's name."""
+    known: Mapping[str, Field]
+    example: Mapping[str, object] | None = None
+    """An object that has some of them."""
 
     def read(self, value: object, whose: str) -> dict[str, Any]:
         """Check that a value is such an object. Fields of null are left out.
@@ -81,15 +92,20 @@ class Fields:
             raise InvalidRequestError(f"{whose} must be an object, was {shown(value)}")
         fields = {name: given for name, given in value.items() if given is not None}
         for name, given in fields.items():
-            if name not in self.types:
+            if name not in self.known:
                 raise InvalidRequestError(
-                    f"field {quoted(name)} of {whose} is not known; there are {listed(self.types)}"
+                    f"field {quoted(name)} of {whose} is not known; there are {listed(self.known)}"
                 )
-            if type(given) not in self.types[name]:
-                must = " or ".join(_NAMES[kind] for kind in self.types[name])
+            if type(given) not in self.known[name].types:
+                must = " or ".join(_NAMES[kind] for kind in self.known[name].types)
                 raise InvalidRequestError(f"{name} of {whose} must be {must}, was {shown(given)}")
         need(fields, whose, *self.required)
         return fields
+
+    @property
+    def required(self) -> list[str]:
+        """The fields that must be there."""
+        return [name for name, field in self.known.items() if field.required]
 
 
 def need(fields: Mapping[str, Any], whose: str, *names: str) -> None:

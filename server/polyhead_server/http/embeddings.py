@@ -17,35 +17,38 @@ from polyhead_proto.datatypes import to_array
 from polyhead_proto.names import LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
 from polyhead_proto.wire import read_reply
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.documents import Fields, read_json, shown
+from polyhead_server.http.documents import Field, Fields, read_json, shown
 from polyhead_server.http.tensors import pack, write_parameters, write_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
+_TRUNCATE = Field("Whether to cut texts that are too long; without, they are rejected", [bool])
+_PROMPT_NAME = Field("The prompt to put before each text", [str])
+_DIMENSIONS = Field("The width of the model's vectors, if at all", [int])
 OPENAI = Fields(
-    types={
-        "model": [str],
-        "input": [str, list],
-        "encoding_format": [str],
-        "dimensions": [int],
-        "user": [str],
-        TRUNCATE: [bool],
-        PROMPT_NAME: [str],
+    {
+        "model": Field("The family", [str], required=True),
+        "input": Field("A text, texts, token ids or lists of token ids", [str, list], required=True),
+        "encoding_format": Field("float (the default) or base64", [str]),
+        "dimensions": _DIMENSIONS,
+        "user": Field("Ignored", [str]),
+        TRUNCATE: _TRUNCATE,
+        PROMPT_NAME: _PROMPT_NAME,
     },
-    required=["model", "input"],
+    example={"model": "minilm", "input": ["A cat sat.", "The dog ran away."]},
 )
 TEI = Fields(
-    types={
-        "inputs": [str, list],
-        "model": [str],
-        "normalize": [bool],
-        "truncate": [bool],
-        "truncation_direction": [str],
-        "prompt_name": [str],
-        "dimensions": [int],
+    {
+        "inputs": Field("A text, texts, token ids or lists of token ids", [str, list], required=True),
+        "model": Field("The family; without, the only one that embeds", [str]),
+        "normalize": Field("Whether vectors get the length 1: true by default", [bool]),
+        "truncation_direction": Field("Right", [str]),
+        "dimensions": _DIMENSIONS,
+        TRUNCATE: _TRUNCATE,
+        PROMPT_NAME: _PROMPT_NAME,
     },
-    required=["inputs"],
+    example={"inputs": ["A cat sat.", "The dog ran away."]},
 )
 
 
@@ -62,51 +65,37 @@ class EmbeddingsCall:
     normalise: bool = False
 
 
-def read_openai(body: bytes) -> EmbeddingsCall:
-    """Read the body of `/v1/embeddings`.
+def read_call(body: bytes, form: Fields, models: Sequence[str]) -> EmbeddingsCall:
+    """Read the body of a call.
+
+    Args:
+        body: JSON.
+        form: Which call it is: `OPENAI` or `TEI`.
+        models: Those that embed. If there is one, `TEI` need not name it.
 
     Raises:
         InvalidRequestError: Something is wrong, or cannot be done.
         TooLargeError: There is too much JSON.
     """
-    fields = OPENAI.read(read_json(body), "the request")
-    encoding = fields.get("encoding_format", "float")
-    if encoding not in {"float", "base64"}:
-        raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
-    return EmbeddingsCall(
-        model=fields["model"],
-        inputs=_read_inputs(fields["input"], "input"),
-        parameters={name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields},
-        dimensions=fields.get("dimensions"),
-        base64=encoding == "base64",
-    )
-
-
-def read_tei(body: bytes, models: Sequence[str]) -> EmbeddingsCall:
-    """Read the body of `/embed`, whose model needs no name where there is one.
-
-    Raises:
-        InvalidRequestError: Something is wrong, or cannot be done.
-        TooLargeError: There is too much JSON.
-    """
-    fields = TEI.read(read_json(body), "the request")
-    model = fields.get("model")
-    if model is None:
+    fields = form.read(read_json(body), "the request")
+    if "model" not in fields:
         if len(models) != 1:
             raise InvalidRequestError(
                 f"the request must have the field model, one of those that embed ({listed(models) or 'none'})"
             )
-        (model,) = models
-    direction = fields.get("truncation_direction", "Right")
-    if direction.lower() != "right":
+        (fields["model"],) = models
+    if (encoding := fields.get("encoding_format", "float")) not in {"float", "base64"}:
+        raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
+    if (direction := fields.get("truncation_direction", "Right")).lower() != "right":
         raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
-    parameters = {TRUNCATE: fields.get("truncate"), PROMPT_NAME: fields.get("prompt_name")}
+    name = "input" if form is OPENAI else "inputs"
     return EmbeddingsCall(
-        model=model,
-        inputs=_read_inputs(fields["inputs"], "inputs"),
-        parameters={name: value for name, value in parameters.items() if value is not None},
+        model=fields["model"],
+        inputs=_read_inputs(fields[name], name),
+        parameters={name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields},
         dimensions=fields.get("dimensions"),
-        normalise=fields.get("normalize", True),
+        base64=encoding == "base64",
+        normalise=fields.get("normalize", form is TEI),
     )
 
 
@@ -175,7 +164,7 @@ def write_openai(call: EmbeddingsCall, vectors: NDArray[np.float32], tokens: int
     yield b'],"model":%b,"usage":%b}' % (_dumps(call.model), _dumps(usage))
 
 
-def write_tei(call: EmbeddingsCall, vectors: NDArray[np.float32]) -> Iterator[bytes]:
+def write_tei(call: EmbeddingsCall, vectors: NDArray[np.float32], _: int) -> Iterator[bytes]:
     """Write the reply of `/embed`."""
     if call.normalise:
         norms = np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -14,12 +14,13 @@ from contextlib import (
 from dataclasses import dataclass
 from functools import partial
 
+from grpc import StatusCode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from polyhead_proto.names import REQUEST_ID
-from polyhead_server.errors import InvalidRequestError, quoted
+from polyhead_server.errors import InvalidRequestError, quoted, shorten
 from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, LeftError, Reply, send_reply
 from polyhead_server.http.documents import Fields
@@ -28,25 +29,50 @@ from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog, request_id
 from polyhead_server.observability.statistics import PROTOCOL
-from polyhead_server.transport.access import Guard
+from polyhead_server.transport.access import Guard, Rejection
+from polyhead_server.transport.call import INFER
 
-TIMEOUT = "x-request-timeout"
-"""The header that says how many seconds the caller waits."""
 
-PRIORITY = "x-request-priority"
-"""The header that gives an embeddings call a priority, 1 to 5."""
+@dataclass(frozen=True)
+class Header:
+    """A header that must match a pattern."""
 
-HEADER_LENGTH = "inference-header-content-length"
-"""The header that says how many bytes of JSON precede binary tensors."""
+    name: str
+    pattern: str
+    must: str
+    """What it must be, in words."""
+    meaning: str
 
-HEADERS: Mapping[str, str] = {
-    TIMEOUT: r"[0-9]{1,9}(\.[0-9]{1,9})?",
-    PRIORITY: r"[1-5]",
-    HEADER_LENGTH: r"[0-9]{1,12}",
-}
-"""What the headers must match."""
+    def read(self, request: Request) -> str | None:
+        """Return its value; None where there is none.
+
+        Raises:
+            InvalidRequestError: It is not what it must be.
+        """
+        value = request.headers.get(self.name)
+        if value is not None and re.fullmatch(self.pattern, value) is None:
+            raise InvalidRequestError(f"{self.name} must be {self.must}, was {quoted(value)}")
+        return value
+
+
+TIMEOUT = Header(
+    "x-request-timeout",
+    r"[0-9]{1,9}(\.[0-9]{1,9})?",
+    "a number of seconds such as 1.5",
+    "How many seconds the caller waits",
+)
+PRIORITY = Header("x-request-priority", r"[1-5]", "1 (the highest) to 5", "1 (the highest) to 5")
+JSON_BYTES = Header(
+    "inference-header-content-length",
+    r"[0-9]{1,12}",
+    "a number of bytes",
+    "How many bytes of JSON precede binary tensors; without it, the whole body is JSON",
+)
+HEADERS = (TIMEOUT, PRIORITY, JSON_BYTES)
 
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
+_LOCAL = re.compile(r"(localhost|[\w.-]+\.(localhost|internal)|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]+)?", re.I)
+"""A `Host` that is an IP address, or a name that the public DNS cannot have."""
 
 
 class Caller:
@@ -69,7 +95,7 @@ class Caller:
         Raises:
             InvalidRequestError: The header is no number of seconds.
         """
-        seconds = self._header(TIMEOUT, "a number of seconds such as 1.5")
+        seconds = TIMEOUT.read(self.request)
         return math.inf if seconds is None else time.monotonic() + float(seconds)
 
     @property
@@ -79,7 +105,7 @@ class Caller:
         Raises:
             InvalidRequestError: The header is no number of bytes.
         """
-        size = self._header(HEADER_LENGTH, "a number of bytes")
+        size = JSON_BYTES.read(self.request)
         return None if size is None else int(size)
 
     def check_type(self, *also: str) -> None:
@@ -93,23 +119,6 @@ class Caller:
             raise HTTPException(
                 415, f"Content-Type must be {' or '.join(('application/json', *also))}, was {quoted(kind)}"
             )
-
-    @property
-    def priority(self) -> Mapping[str, int]:
-        """The request's parameters about priority.
-
-        Raises:
-            InvalidRequestError: The header is no priority.
-        """
-        priority = self._header(PRIORITY, "1 (the highest) to 5")
-        return {} if priority is None else {"priority": int(priority)}
-
-    def _header(self, name: str, must: str) -> str | None:
-        """Return one of `HEADERS`, if the caller has sent it."""
-        value = self.request.headers.get(name)
-        if value is not None and re.fullmatch(HEADERS[name], value) is None:
-            raise InvalidRequestError(f"{name} must be {must}, was {quoted(value)}")
-        return value
 
 
 Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
@@ -127,8 +136,8 @@ class Operation:
     """The reply's."""
     request: Fields | None = None
     """The fields of the request's body."""
-    headers: Sequence[str] = ()
-    """Those of `HEADERS` that have a meaning."""
+    headers: Sequence[Header] = ()
+    """Those of the request that it reads."""
     fails: bool = False
     """The reply's status may be 503, with the same schema."""
 
@@ -148,6 +157,8 @@ class Endpoint:
     """Reject callers without the right token."""
     origins: Sequence[str] = ()
     """The web origins whose pages may call."""
+    local_only: bool = False
+    """`Host` must be an IP address or a local name."""
     log: RequestLog | None = None
     """Records inferences; None: this is none."""
     body: errors.ErrorBody = errors.open_inference
@@ -159,14 +170,16 @@ class Endpoint:
         caller = Caller(Request(scope, receive, send))
         try:
             async with AsyncExitStack() as stack:
-                with self._recorded(caller):
-                    try:
-                        self._check(caller)
-                        reply = await stack.enter_async_context(self.answer(caller))
-                    except LeftError:
-                        raise asyncio.CancelledError from None
-                    except Exception as error:
-                        reply = errors.error_reply(error, caller, self.body)
+                if (rejection := self._rejection(caller)) is not None:
+                    reply = self._reject(caller, *rejection)
+                else:
+                    with self._recorded(caller):
+                        try:
+                            reply = await stack.enter_async_context(self.answer(caller))
+                        except LeftError:
+                            raise asyncio.CancelledError from None
+                        except Exception as error:
+                            reply = errors.error_reply(error, caller, self.body)
                 reply.headers.setdefault(REQUEST_ID, caller.id)
                 await send_reply(reply, scope, send, self.bodies)
         except (LeftError, asyncio.CancelledError):
@@ -180,20 +193,29 @@ class Endpoint:
     def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
         return self.log.request(caller) if self.log is not None and self.log.wanted else nullcontext()
 
-    def _check(self, caller: Caller) -> None:
-        """Check where a caller comes from, and its token.
-
-        Raises:
-            HTTPException: It may not call.
-        """
+    def _rejection(self, caller: Caller) -> Rejection | None:
+        """Return why a request is rejected unread, or None if it is not."""
+        host = caller.request.headers.get("host", "")
+        if self.local_only and _LOCAL.fullmatch(host) is None:
+            return StatusCode.PERMISSION_DENIED, (
+                f"Host must be localhost or an IP address, was {quoted(host)}: a server on loopback without "
+                "tokens or TLS has no other name, for a web page could give it one (DNS rebinding)"
+            )
         origin = caller.request.headers.get("origin")
         if origin is not None and origin not in self.origins:
-            raise HTTPException(
-                403, f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
+            return StatusCode.PERMISSION_DENIED, (
+                f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
             )
-        if self.method is None or self.remote is None:
-            return
-        for guard in self.guards:
-            if rejection := guard.rejection(self.method, caller.invocation_metadata()):
-                self.remote.soon(partial(guard.count, self.method, rejection))
-                raise HTTPException(errors.STATUS[rejection[0]], rejection[1])
+        if self.method is None:
+            return None
+        metadata = caller.invocation_metadata()
+        return next(filter(None, (guard.rejection(self.method, metadata) for guard in self.guards)), None)
+
+    def _reject(self, caller: Caller, code: StatusCode, message: str) -> Reply:
+        """Log and count a request that is rejected unread, and return its reply."""
+        extra = {"request_id": caller.id}
+        path = shorten(caller.request.url.path)
+        LOGGER.debug("call of %s rejected: %s: %s", path, code.name, message, extra=extra)
+        if self.method == INFER and self.remote is not None:
+            self.remote.soon(partial(self.remote.registry.unattributed.rejected, code.name))
+        return errors.plain_reply(errors.STATUS[code], message, self.body)

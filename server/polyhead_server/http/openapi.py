@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from google.protobuf.message import Message
 from starlette.routing import Route
 
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.http.documents import Fields
-from polyhead_server.http.endpoint import HEADER_LENGTH, HEADERS, Endpoint
+from polyhead_server.http.endpoint import JSON_BYTES, Endpoint
 from polyhead_server.transport.call import INFER
 
 _TYPES: Mapping[type, str] = {
@@ -21,6 +20,7 @@ _TYPES: Mapping[type, str] = {
     list: "array",
     dict: "object",
 }
+_PATH: Mapping[str, str] = {"name": "The model", "version": "Its version, a number"}
 _BINARY: Mapping[str, object] = {"type": "string", "format": "binary"}
 _MEANINGS: Mapping[int, str] = {
     400: "Something is wrong with the request; the message names it",
@@ -63,60 +63,30 @@ def like(sample: Any) -> dict[str, Any]:
     return schema
 
 
-def message_schema(of: type[Message]) -> dict[str, Any]:
-    """Return the schema of a message in JSON, as `tensors.to_json` writes it."""
-    return _message(of.DESCRIPTOR)
-
-
-def _message(of: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {field.name: _field(field) for field in of.fields},
-        "required": [field.name for field in of.fields if field.message_type is None or field.is_repeated],
-    }
-
-
-def _field(of: Any) -> dict[str, Any]:
-    if of.message_type is not None and of.message_type.GetOptions().map_entry:
-        return {"type": "object", "additionalProperties": _single(of.message_type.fields_by_name["value"])}
-    return {"type": "array", "items": _single(of)} if of.is_repeated else _single(of)
-
-
-def _single(of: Any) -> dict[str, Any]:
-    if of.message_type is not None:
-        return _message(of.message_type)
-    if of.enum_type is not None:
-        return {"enum": list(of.enum_type.values_by_name)}
-    if of.cpp_type in {of.CPPTYPE_FLOAT, of.CPPTYPE_DOUBLE}:
-        return {"type": "number"}
-    return {"type": {of.CPPTYPE_BOOL: "boolean", of.CPPTYPE_STRING: "string"}.get(of.cpp_type, "integer")}
-
-
 def _fields(of: Fields) -> dict[str, Any]:
     properties: dict[str, dict[str, Any]] = {}
-    for name, types in of.types.items():
-        properties[name] = {"type": [_TYPES[one] for one in types] + ["null"] * (name not in of.required)}
-        if name in of.items:
-            properties[name]["items"] = _fields(of.items[name])
+    for name, field in of.known.items():
+        types = [_TYPES[one] for one in field.types] + ["null"] * (not field.required)
+        properties[name] = {"type": types, "description": field.meaning}
+        if field.items is not None:
+            properties[name]["items"] = _fields(field.items)
     return {
         "type": "object",
         "properties": properties,
-        "required": list(of.required),
+        "required": of.required,
         "additionalProperties": False,
     }
 
 
 def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
     operation = endpoint.operation
-    binary = HEADER_LENGTH in operation.headers
+    binary = JSON_BYTES in operation.headers
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)}", path)
+        _parameter(name, "path", _PATH[name], required=True) for name in re.findall(r"{(\w+)}", path)
     ]
-    parameters.append({"name": REQUEST_ID, "in": "header", "schema": {"type": "string"}})
+    parameters.append(_parameter(REQUEST_ID, "header", "The request's id in logs; without it, one is made"))
     for header in operation.headers:
-        schema = {"type": "string", "pattern": f"^({HEADERS[header]})$"}
-        parameters.append({"name": header, "in": "header", "schema": schema})
+        parameters.append(_parameter(header.name, "header", header.meaning, pattern=f"^({header.pattern})$"))
     replies = {"200": _content("The reply", operation.reply, operation.media_type, binary=binary)}
     failed = endpoint.body(400, "")
     for status in _errors(path, endpoint):
@@ -126,10 +96,18 @@ def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
     described: dict[str, Any] = {"summary": operation.summary, "parameters": parameters, "responses": replies}
     if operation.request is not None:
         body = _content("", _fields(operation.request), binary=binary)
+        body["content"]["application/json"]["example"] = operation.request.example
         described["requestBody"] = {**body, "required": bool(operation.request.required)}
     if endpoint.guarded:
         described["security"] = [{"token": []}]
     return described
+
+
+def _parameter(
+    name: str, place: str, description: str, *, required: bool = False, **schema: str
+) -> dict[str, Any]:
+    described = {"name": name, "in": place, "description": description, "required": required}
+    return {**described, "schema": {"type": "string", **schema}}
 
 
 def _content(

@@ -5,7 +5,6 @@ them, and requests that arrive together can be computed in one batch.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -63,19 +62,10 @@ class RemoteRuntime:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
-        deadline = min(deadline, time.monotonic() + self.settings.max_request_seconds)
         held = _Held()
         size = None
         try:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    reply = await self._run(
-                        self._runtime.infer(request, deadline=deadline, until_sent=held.keep)
-                    )
-            except TimeoutError:
-                raise ExpiredError(
-                    "the deadline passed before there was an answer: give the call more time"
-                ) from None
+            reply = await self._run(self._answer(request, deadline, held))
             size = len(reply)
             yield reply
         finally:
@@ -88,6 +78,17 @@ class RemoteRuntime:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:
             return
+
+    async def _answer(self, request: bytes, deadline: float, held: "_Held") -> bytes:
+        """Answer on the runtime's event loop, whose clock decides whether the deadline has passed."""
+        deadline = self._runtime.deadline(deadline)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._runtime.infer(request, deadline=deadline, until_sent=held.keep)
+        except TimeoutError:
+            raise ExpiredError(
+                "the deadline passed before there was an answer: give the call more time"
+            ) from None
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         loop = asyncio.get_running_loop()

@@ -40,8 +40,12 @@ def serve_http(
     log: "RequestLog | None" = None,
     *,
     reuse_port: bool = False,
+    on_failure: Callable[[], object] = lambda: None,
 ) -> Iterator[int | None]:
     """Serve over HTTP, in a thread, until the end of the block.
+
+    The end of the block finishes what is in progress, for a moment. It must not hold up the runtime's event
+    loop, which answers that.
 
     Args:
         settings: Say where, and whether at all.
@@ -49,12 +53,13 @@ def serve_http(
         remote: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
         reuse_port: Share the port with other processes.
+        on_failure: Called in that thread if it ends before the block does. The log says why.
 
     Yields:
         The port, or None where nothing is served.
 
     Raises:
-        StartError: The port cannot be used, or files of tokens or certificates cannot.
+        StartError: The port or the certificates cannot be used, or settings contradict each other.
     """
     from polyhead_server.transport.tls import tls_context
 
@@ -73,7 +78,9 @@ def serve_http(
 
             return create_application(settings, counters, workers, remote=remote, log=log)
 
-        thread = _ServerThread(application, settings, listening, limit=limit, context=context)
+        thread = _ServerThread(
+            application, settings, listening, limit=limit, context=context, on_failure=on_failure
+        )
         thread.start()
         try:
             yield port
@@ -150,6 +157,7 @@ class _ServerThread(Thread):
         *,
         limit: int,
         context: Callable[[], ssl.SSLContext] | None,
+        on_failure: Callable[[], object],
     ) -> None:
         super().__init__(name="http", daemon=True)
         self._application = application
@@ -157,11 +165,20 @@ class _ServerThread(Thread):
         self._listening = listening
         self._limit = limit
         self._context = context
+        self._on_failure = on_failure
         self._server: Any = None
         self._stopping = False
 
     def run(self) -> None:
-        """Serve."""
+        """Serve until `stop` is called."""
+        try:
+            self._serve()
+        except BaseException:  # SystemExit, too, which would end a thread without a word
+            LOGGER.exception("HTTP has failed")
+        if not self._stopping:
+            self._on_failure()
+
+    def _serve(self) -> None:
         import uvicorn
 
         from polyhead_server.http.connections import BoundedServer, HttpProtocol

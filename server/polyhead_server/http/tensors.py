@@ -13,34 +13,47 @@ from typing import Any
 
 import numpy as np
 import orjson
-from google.protobuf.message import Message
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, to_array, unpack_strings
 from polyhead_proto.wire import read_reply, write_varint
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.documents import Fields, need, read_json, shown
+from polyhead_server.http.documents import Field, Fields, need, read_json, shown
 
 NUMBERS_AT_ONCE = 32_768
 """Elements of a tensor that are written as text in one go: about a millisecond."""
 
 _RAW_TAG = write_varint(pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
 _INPUT = Fields(
-    types={"name": [str], "shape": [list], "datatype": [str], "parameters": [dict], "data": [list]},
-    required=["name", "datatype", "shape"],
+    {
+        "name": Field("The input's name", [str], required=True),
+        "datatype": Field(
+            "FP32, INT64, BYTES and so on: the input's, from the metadata", [str], required=True
+        ),
+        "shape": Field("The sizes of its axes", [list], required=True),
+        "data": Field("Its elements, flat or nested as the shape", [list]),
+        "parameters": Field("binary_data_size: its bytes after the JSON, in place of data", [dict]),
+    }
 )
-_OUTPUT = Fields(types={"name": [str], "parameters": [dict]}, required=["name"])
+_OUTPUT = Fields(
+    {
+        "name": Field("The output's name", [str], required=True),
+        "parameters": Field("What part of it to send, and how: binary_data, heads, queries, dtype", [dict]),
+    }
+)
 REQUEST = Fields(
-    types={
-        "id": [str],
-        "model_name": [str],
-        "model_version": [str],
-        "parameters": [dict],
-        "inputs": [list],
-        "outputs": [list],
+    {
+        "inputs": Field("The tensors that go in", [list], required=True, items=_INPUT),
+        "outputs": Field("The tensors to return; without, all", [list], items=_OUTPUT),
+        "parameters": Field("binary_data_output, priority, timeout and others of the request", [dict]),
+        "id": Field("Returned in the reply", [str]),
+        "model_name": Field("As in the path, if at all", [str]),
+        "model_version": Field("As in the path, if at all", [str]),
     },
-    required=["inputs"],
-    items={"inputs": _INPUT, "outputs": _OUTPUT},
+    example={
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}],
+        "outputs": [{"name": "pooled"}],
+    },
 )
 """The JSON of an inference request."""
 
@@ -346,29 +359,6 @@ def _numbers(output: pb.ModelInferResponse.InferOutputTensor, content: memoryvie
 def _parameter(parameter: pb.InferParameter) -> Any:
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
-
-
-def to_json(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it, with the protocol's own field names."""
-    fields: dict[str, Any] = {}
-    for one in message.DESCRIPTOR.fields:
-        if one.message_type is not None and not one.is_repeated and not message.HasField(one.name):
-            continue
-        fields[one.name] = _field(one, getattr(message, one.name))
-    return fields
-
-
-def _field(of: Any, value: Any) -> Any:
-    if of.message_type is not None and of.message_type.GetOptions().map_entry:
-        kind = of.message_type.fields_by_name["value"]
-        return {key: _scalar(kind, one) for key, one in value.items()}
-    return [_scalar(of, one) for one in value] if of.is_repeated else _scalar(of, value)
-
-
-def _scalar(of: Any, value: Any) -> Any:
-    if of.message_type is not None:
-        return to_json(value)
-    return value if of.enum_type is None else of.enum_type.values_by_number[value].name
 
 
 def _sample() -> Any:

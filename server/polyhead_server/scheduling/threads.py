@@ -1,7 +1,6 @@
 """The threads that run a model's batches. Tests run them on a virtual clock instead."""
 
-from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Protocol
 
 from polyhead_server.observability.logs import LOGGER
@@ -50,7 +49,7 @@ class EngineThreads:
         self._count = count
         self._alive = count
         self._lock = Lock()
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._wakes = Semaphore(0)  # a `SimpleQueue` would wake a second thread for every item, for nothing
         self._stopping = False
 
     def start(self, source: BatchSource) -> None:
@@ -73,7 +72,7 @@ class EngineThreads:
 
     def wake(self) -> None:
         """Wake one thread that waits."""
-        self._wakes.put(None)
+        self._wakes.release()
 
     def stop(self) -> None:
         """Let the threads end when the queue is empty."""
@@ -91,7 +90,7 @@ class EngineThreads:
                 elif self._stopping:
                     return
                 else:
-                    self._wakes.get()
+                    self._wakes.acquire()
         finally:
             self.stop()  # after a bug, the other threads end, too
             with self._lock:

@@ -43,8 +43,9 @@ _NO_COUNTS = [0] * at.SLOTS
 def server_metadata(settings: Settings) -> pb.ServerMetadataResponse:
     """Describe the server: name, version, extensions."""
     managed = ("model_repository",) if settings.repository_mode == "explicit" else ()
+    binary = ("binary_tensor_data",) if settings.http else ()  # gRPC has no other tensors
     return pb.ServerMetadataResponse(
-        name="polyhead", version=version("polyhead"), extensions=(*EXTENSIONS, *managed)
+        name="polyhead", version=version("polyhead"), extensions=(*EXTENSIONS, *managed, *binary)
     )
 
 

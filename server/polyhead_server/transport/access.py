@@ -102,7 +102,8 @@ class Guard(grpc.aio.ServerInterceptor):
         if given is None:
             return (
                 grpc.StatusCode.UNAUTHENTICATED,
-                "the call must carry metadata `authorization: Bearer TOKEN`, it carries none",
+                "the call must carry `authorization: Bearer TOKEN` (metadata of gRPC, header of HTTP), "
+                "it carries none",
             )
         if _is_one_of(given, self._management) or (not manages and _is_one_of(given, self._tokens)):
             return None

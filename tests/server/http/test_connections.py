@@ -28,6 +28,7 @@ from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
 
 FEW = 8
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -54,8 +55,8 @@ def connect(port: int, say: bytes = b"") -> socket.socket:
     [
         b"",
         b"GET / HT",
-        b"GET / HTTP/1.1\r\nHost: a\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",  # answered, and idle now
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+        HEALTH,  # answered, and idle now
     ],
 )
 def test_slow_clients_stop_no_others_and_the_oldest_make_room(metrics: int, say: bytes) -> None:
@@ -68,7 +69,7 @@ def test_slow_clients_stop_no_others_and_the_oldest_make_room(metrics: int, say:
             assert read_all(oldest).count(b"HTTP/1.1 200 OK") == say.count(b"\r\n\r\n")
 
 
-@pytest.mark.parametrize("say", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"])
+@pytest.mark.parametrize("say", [b"", b"GET / HT", HEALTH + b"GET / HT"])
 def test_a_silent_client_is_let_go(metrics: int, monkeypatch: pytest.MonkeyPatch, say: bytes) -> None:
     monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.05)
     with connect(metrics, say) as silent:
@@ -83,6 +84,28 @@ def test_clients_that_leave_at_once_say_nothing_on_the_terminal(
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
     assert ask(metrics) == (200, b"ok\n")
     assert capfd.readouterr() == ("", "")
+
+
+def test_connections_that_fail_to_open_are_closed_and_leave_room(
+    serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [ZeroDivisionError("a fault")] * 2 * FEW
+
+    def context() -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, FEW)
+    monkeypatch.setattr("polyhead_server.http.connections._PROMPT_SECONDS", 3600.0)  # none makes room
+    monkeypatch.setattr("polyhead_server.transport.tls.tls_context", lambda _: context)
+    web = serve_over_http()
+
+    for _ in range(2 * FEW):
+        with web.connect() as failed:
+            assert read_all(failed) == b""
+
+    assert web.get("/healthz").status == 200
+    assert "a connection was not opened: a fault" in caplog.text
 
 
 def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
@@ -134,7 +157,7 @@ def test_slow_clients_leave_grpc_its_descriptors(repository: Path) -> None:
 
 
 GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}]}
-HEAD = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+HEAD = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 
 
 def test_a_body_must_come_in_time(serve_over_http: StartHttp) -> None:
@@ -165,7 +188,7 @@ def attention(connection: socket.socket, *, batch: int = 64) -> None:
     fields = {"inputs": [tensor], "outputs": [{"name": "attention.0"}, {"name": "attention.1"}]}
     text = json.dumps({**fields, "parameters": {"binary_data_output": True}}).encode()
     connection.sendall(
-        b"POST /v2/models/tiny.attention/infer HTTP/1.1\r\nHost: a\r\n"
+        b"POST /v2/models/tiny.attention/infer HTTP/1.1\r\nHost: localhost\r\n"
         b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
         % (len(text), len(text) + x.nbytes)
     )
@@ -247,7 +270,7 @@ SLOW = (
     HEAD,
     HEAD + b"Content-Length: 99\r\n\r\n{",
     HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
-    b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",  # answered, and idle
+    b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n",  # answered, and idle
     b"\x16\x03\x01\x02\x00",
 )
 

@@ -46,7 +46,7 @@ CALL = json.dumps({"model": "tiny-tokens", "input": ["a cat", "a dog"], "encodin
 
 def request(path: str, body: bytes = b"", *headers: str, version: str = "1.1") -> bytes:
     """A request that is right."""
-    lines = [f"{'POST' if body else 'GET'} {path} HTTP/{version}", "Host: a", *headers]
+    lines = [f"{'POST' if body else 'GET'} {path} HTTP/{version}", "Host: localhost", *headers]
     if body and "Transfer-Encoding: chunked" not in headers:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -110,6 +110,32 @@ def test_headers_are_described_as_they_are_checked(web: OverHttp, document: Any)
     assert seen == {"x-request-timeout", "x-request-priority", "inference-header-content-length"}
 
 
+def test_every_field_and_parameter_is_explained(document: Any) -> None:
+    def explained(schema: Described) -> bool:
+        properties = schema.get("properties", {}).values()
+        return all(one["description"] and explained(one.get("items", {})) for one in properties)
+
+    for path, _, operation in operations(document):
+        assert all(parameter["description"] for parameter in operation["parameters"]), path
+        if "requestBody" in operation:
+            assert explained(operation["requestBody"]["content"]["application/json"]["schema"]), path
+
+
+def test_every_example_can_be_sent(web: OverHttp, document: Any) -> None:
+    sent = 0
+    for path, _, operation in operations(document):
+        if "requestBody" in operation:
+            content = operation["requestBody"]["content"]["application/json"]
+            example = content["example"]
+            OAS31Validator(content["schema"]).validate(example)
+            if "model" in example:
+                example["model"] = "tiny-tokens"
+            answered = web.post(path.format(name="tiny-tokens", version=1), example)
+            assert answered.status == 200, answered.body
+            sent += 1
+    assert sent == len(BODIES) + 1
+
+
 @pytest.fixture
 def strict(serve_over_http: StartHttp, tmp_path: Path) -> OverHttp:
     """A server that soon has enough."""
@@ -121,8 +147,9 @@ def strict(serve_over_http: StartHttp, tmp_path: Path) -> OverHttp:
 
 def half(web: OverHttp, path: str, size: int) -> Any:
     """Sends so much of a body, and not the rest."""
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n"
-    return web.connect(f"{head}Content-Length: {size + 1}\r\n\r\n".encode() + b" " * size)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    end = f"Connection: close\r\nContent-Length: {size + 1}\r\n\r\n"
+    return web.connect(f"{head}{end}".encode() + b" " * size)
 
 
 def test_every_error_that_is_described_occurs(strict: OverHttp, monkeypatch: pytest.MonkeyPatch) -> None:

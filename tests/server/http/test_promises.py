@@ -111,7 +111,62 @@ def test_pages_of_named_origins_may_call(serve_over_http: StartHttp) -> None:
     asks = {"Origin": ours, "Access-Control-Request-Method": "POST"}
     asks["Access-Control-Request-Headers"] = "content-type,authorization,x-request-timeout"
     assert web.ask("OPTIONS", INFER, headers=asks).status == 200
-    assert web.ask("OPTIONS", INFER, headers={**asks, "Origin": other}).status == 400
+    assert web.ask("OPTIONS", INFER, headers={**asks, "Origin": other}).status == 403
+
+
+LOCAL = ["localhost", "LocalHost:80", "127.0.0.1:8002", "10.1.2.3", "[::1]:8002", "a.localhost", "a.internal"]
+FOREIGN = ["example.org", "example.org:8002", "localhost.example.org", "127.0.0.1.example.org", "localhosts"]
+
+
+def statuses(web: OverHttp, hosts: list[str]) -> set[int]:
+    """What is answered where the server is called by these names."""
+    return {web.get(path, Host=host).status for path in ("/metrics", "/v2", "/healthz") for host in hosts}
+
+
+def test_a_page_cannot_give_a_local_server_a_name_of_its_own(web: OverHttp) -> None:
+    assert statuses(web, LOCAL) == {200}
+    assert statuses(web, FOREIGN) == {403}
+    rejected = web.get("/v1/models", Host="example.org")
+    assert "Host must be localhost or an IP address, was 'example.org'" in rejected.error
+    assert web.say(b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_other_servers_have_any_name(serve_over_http: StartHttp, locked: OverHttp) -> None:
+    assert statuses(serve_over_http(http_host="0.0.0.0"), FOREIGN) == {200}
+    assert statuses(locked, FOREIGN) == {401, 200}
+
+
+def test_metrics_without_inference_have_no_other_name_though_it_needs_a_token(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    settings = Settings(models=Path("models"), http_port=0, token_file=tokens)
+    with serve_http(settings, SharedCounters.create()) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/metrics", headers={"Host": "example.org"})
+        assert connection.getresponse().status == 403
+        connection.close()
+
+
+def test_what_is_rejected_unread_is_counted_and_logged_once(
+    locked: OverHttp, caplog: pytest.LogCaptureFixture
+) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    with caplog.at_level(logging.DEBUG, "polyhead.server"):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Origin": "https://example.org", **bearer}):
+            assert locked.post(INFER, GOOD, {"x-request-id": "mine", **headers}).status in {401, 403}
+        assert locked.get("/v2", Origin="https://example.org").status == 403  # no inference
+        assert locked.post(INFER, GOOD, bearer).status == 200  # after all have been counted
+
+    lines = [
+        record.getMessage() for record in caplog.records if getattr(record, "request_id", None) == "mine"
+    ]
+    assert [line.split(":")[1].strip() for line in lines] == [
+        "UNAUTHENTICATED",
+        "PERMISSION_DENIED",
+        "PERMISSION_DENIED",
+    ]
+    assert locked.counted()[at.CODE[at.HTTP]["UNAUTHENTICATED"]] == 1
+    assert locked.counted()[at.CODE[at.HTTP]["PERMISSION_DENIED"]] == 2
 
 
 # ---- TLS ---------------------------------------------------------------------------------------
@@ -152,7 +207,7 @@ def test_tls_with_certificates_that_are_renewed(
     write(authority.issue_cert("127.0.0.1"), tmp_path)
 
     assert certificate_of(web.port, context) != first
-    assert web.say(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") == b""  # without TLS
+    assert web.say(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""  # without TLS
 
 
 def test_handshakes_half_done_stop_no_others(
@@ -216,10 +271,26 @@ def test_a_deadline_in_a_header_is_kept(web: OverHttp, gate: Gate) -> None:
             seconds *= 2
 
 
+def test_a_deadline_that_passes_on_the_way_is_counted_as_one(web: OverHttp) -> None:
+    def counts() -> list[int]:
+        codes = at.CODE[at.HTTP]
+        return [
+            sum(web.counted(*model)[codes[code]] for model in (("", 0), ("tiny", 1)))
+            for code in ("DEADLINE_EXCEEDED", "CANCELLED")
+        ]
+
+    late, cancelled = counts()
+    answered = [web.post(INFER, GOOD, {"x-request-timeout": "0"}).status for _ in range(20)]
+    assert web.post(INFER, GOOD).status == 200  # after all have been counted
+
+    assert answered == [504] * 20
+    assert counts() == [late + 20, cancelled]
+
+
 def test_a_client_that_leaves_cancels_its_request(web: OverHttp, gate: Gate) -> None:
     before = web.counted("tiny", 1)[at.CODE[at.HTTP]["CANCELLED"]]
     body, headers = large()
-    lines = [f"POST {INFER} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}"]
+    lines = [f"POST {INFER} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]) + "\r\n\r\n"
     with gate.closed():
         with web.connect(head.encode() + body):
@@ -340,13 +411,11 @@ def test_inferences_are_logged_as_those_of_grpc(
         web = serve_over_http()
         web.post(INFER, GOOD, {"x-request-id": "good"})
         web.post(INFER, b"{", {"x-request-id": "bad"})
-        web.post(INFER, GOOD, {"x-request-id": "foreign", "Origin": "https://example.org"})
         web.post(INFER, GOOD, {"x-request-id": "text", "Content-Type": "text/plain"})
 
     lines = {record.request_id: record for record in caplog.records if hasattr(record, "request_id")}
     assert (lines["good"].model, lines["good"].code) == ("tiny", "OK")  # type: ignore[attr-defined]
     assert lines["bad"].code == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
-    assert lines["foreign"].code == "PERMISSION_DENIED"  # type: ignore[attr-defined]
     assert lines["text"].code == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
 
 
