@@ -136,7 +136,7 @@ class VirtualThreads:
 
     @staticmethod
     def _end(task: "asyncio.Future[list[None]]", source: BatchSource) -> None:
-        # A test that ends early cancels it. An exception that is never retrieved is logged when it is collected, at any time.
+        # A test that ends early cancels it. An exception that is not retrieved is logged later, at any time.
         with suppress(asyncio.CancelledError):
             task.exception()
         source.ended()
