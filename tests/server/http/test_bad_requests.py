@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.server.http.conftest import OverHttp, StartHttp, read_all
 from tests.server.test_bad_input import CASES
 
+from polyhead_server.http.bodies import PIECE
 from polyhead_server.http.documents import MAX_JSON_BYTES
 from polyhead_server.http.errors import STATUS
 from polyhead_server.observability import counter_layout as at
@@ -251,6 +252,8 @@ def test_the_priority_of_an_embeddings_call_is_checked(web: OverHttp, priority: 
     [
         (gzip.compress(json.dumps(GOOD).encode(), mtime=0)[:-9], "end is missing"),
         (gzip.compress(json.dumps(GOOD).encode(), mtime=0) + b"more", "more follows"),
+        (gzip.compress(json.dumps(GOOD).encode(), mtime=0).ljust(PIECE) + b"more", "more follows"),
+        (gzip.compress(RAW * 4096, 0, mtime=0)[:-9], "end is missing"),
         (b"", "end is missing"),
         (b"\x1f\x8b" + b"\0" * 40, "must be encoded as gzip"),
     ],

@@ -357,6 +357,7 @@ def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Ga
 
     assert asked.answer().status == 200
     assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+    assert rejected.headers["connection"] == "close"
     assert web.counted()[at.CODE[at.HTTP]["UNAVAILABLE"]] == 1
 
 
