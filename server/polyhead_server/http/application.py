@@ -129,13 +129,14 @@ class Inferences:
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models`."""
-        yield Reply.of(embed.write_models([one.name for one in self._models()], self._created))
+        listed = [embed.listed_model(one.name, self._created) for one in self._models()]
+        yield _json({"object": "list", "data": listed})
 
     @asynccontextmanager
     async def model(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models/NAME`."""
         signature = self._remote.registry.find(_named(caller)[0]).signature
-        yield Reply.of(embed.write_model(signature.name, self._created))
+        yield _json(embed.listed_model(signature.name, self._created))
 
     def _models(self) -> list[Signature]:
         """Return the models that embed."""
@@ -389,10 +390,10 @@ def _embeddings_routes(route: _MakeRoute, inferences: Inferences, log: RequestLo
     summary = "Embed texts, as Text Embeddings Inference does"
     yield embedding("/embed", answer, summary, like([[0.0]]), request=embed.TEI, body=errors.tei)
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
-    reply = like(orjson.loads(embed.write_models([""], 0)))
-    yield index("/v1/models", inferences.models, "The models that embed", reply)
-    reply = like(orjson.loads(embed.write_model("", 0)))
-    yield index("/v1/models/{name}", inferences.model, "A model that embeds", reply)
+    model = embed.listed_model("", 0)
+    models = like({"object": "list", "data": [model]})
+    yield index("/v1/models", inferences.models, "The models that embed", models)
+    yield index("/v1/models/{name}", inferences.model, "A model that embeds", like(model))
 
 
 def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route]:

@@ -22,6 +22,7 @@ from tests.servers import ServerProcess
 
 from polyhead_proto import RPCS
 from polyhead_server import Settings
+from polyhead_server.http import connections
 from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
 from polyhead_server.observability import counter_layout as at
@@ -211,15 +212,28 @@ def nothing_held(web: OverHttp) -> None:
         assert time.monotonic() < end
 
 
+@pytest.fixture
+def little_time_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives clients a second to read a reply, and the server its usual time to make one."""
+
+    class Impatient(connections.HttpProtocol):
+        def __init__(self, *arguments: Any, stall_seconds: float, **more: Any) -> None:
+            super().__init__(*arguments, stall_seconds=1.0, **more)
+
+    monkeypatch.setattr(connections, "HttpProtocol", Impatient)
+
+
+@pytest.mark.usefixtures("little_time_to_read")
 def test_a_reply_that_is_not_read_is_given_up(serve_over_http: StartHttp) -> None:
-    web = serve_over_http(max_request_seconds=4.0)
+    web = serve_over_http()
     with reader_of(web) as reader:
         attention(reader)
         nothing_held(web)  # held until the connection is given up
 
 
+@pytest.mark.usefixtures("little_time_to_read")
 def test_a_reply_that_is_read_too_slowly_is_given_up(serve_over_http: StartHttp) -> None:
-    web = serve_over_http(max_request_seconds=4.0)
+    web = serve_over_http()
     with reader_of(web) as reader:
         attention(reader)
         received = 0

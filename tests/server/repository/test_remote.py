@@ -1,4 +1,4 @@
-"""A repository behind a URL: what cannot be had is said, and nothing unchecked is served."""
+"""A repository behind a URL: what is not available is reported, and nothing unchecked is served."""
 
 import asyncio
 import errno
