@@ -96,6 +96,7 @@ agreement: $(VENV)/dev  ## Whether the load generator measures what an independe
 	$(BIN)/python benchmarks/agreement.py
 
 fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
+	PYTHONPATH=. $(BIN)/python benchmarks/fleet_known.py
 	$(BIN)/python benchmarks/fleet.py
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted

@@ -64,7 +64,7 @@ def sweep(
     seed
         The seed of weights, order, arrivals and contents. Default: as the sweep says.
     arrivals
-        A number other than 0 gives other arrivals and contents with the same weights, for a second run.
+        Another number gives another order, arrivals and contents with the same weights, for a second run.
     loads
         How the configurations are called, such as "single,50%,common". Default: as the sweep says.
     serve

@@ -116,7 +116,8 @@ class SweepRunner:
         Cells that are compared with each other come one after the other, in random order.
         """
         tries = sum(self._tries.values())
-        order = random.Random(f"{self._sweep.seed} {block} {tries}")  # noqa: S311 - an order, no secret
+        seeds = f"{self._sweep.seed} {self._sweep.arrivals} {block} {tries}"
+        order = random.Random(seeds)  # noqa: S311 - an order, no secret
         together: dict[tuple[str, str], list[SweepCell]] = {}
         for cell in of_block:
             together.setdefault((cell.load, comparison(cell.configuration, self._sweep)), []).append(cell)

@@ -249,7 +249,7 @@ class Sweep(_Table):
     seed: Annotated[int, Field(ge=0)] = 0
     """The seed of weights, order, arrivals and contents."""
     arrivals: Annotated[int, Field(ge=0)] = 0
-    """Changes arrivals and contents but not weights: for a second run."""
+    """Changes order, arrivals and contents but not weights: for a second run."""
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()

@@ -82,7 +82,9 @@ JSON_BYTES = Header(
 HEADERS = (TIMEOUT, PRIORITY, JSON_BYTES)
 
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
-_LOCAL = re.compile(r"(localhost|[\w.-]+\.(localhost|internal)|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]+)?", re.I)
+_LOCAL = re.compile(
+    r"(([\w.-]+\.)?localhost\.?|[\w.-]+\.internal\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
+)
 """A `Host` that is an IP address, or a name that the public DNS cannot have."""
 
 

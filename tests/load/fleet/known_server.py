@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.server.scheduling.conftest import Bench, VirtualLoop
 
+from polyhead_load.contents import draw_lengths
+from polyhead_load.plan import Lengths
 from polyhead_load.records import Records
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Sweep
@@ -20,6 +23,8 @@ CALLERS = 8
 LOADS = ("single", "30%", "50%", "70%", "85%")
 REST = 6e-4
 """Seconds of a request beside its run and the queue, at least."""
+_INSTANT = 1e-9
+"""Seconds below which a clock's rounding decides."""
 
 
 class KnownCosts(CostModel):
@@ -39,38 +44,77 @@ class KnownCosts(CostModel):
         """Nothing is learned."""
 
 
+class _Cpus:
+    """Runs with more threads than there are CPUs share them, and are slower."""
+
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._at, self._threads = self._clock(), 0
+        self._done = 0.0
+        """Seconds that each run would have advanced so far with CPUs for all of its threads."""
+        self._changed = asyncio.Event()
+
+    async def run(self, seconds: float, threads: int) -> None:
+        self._add(threads)
+        end = self._done + seconds
+        while (left := end - self._done) > _INSTANT:
+            changed = self._changed
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left * self._slower):
+                    await changed.wait()
+            self._advance()
+        self._add(-threads)
+
+    @property
+    def _slower(self) -> float:
+        return max(1.0, self._threads / LANES)
+
+    def _advance(self) -> None:
+        now = self._clock()
+        self._done += (now - self._at) / self._slower
+        self._at = now
+
+    def _add(self, threads: int) -> None:
+        self._advance()
+        self._threads += threads
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
 class _KnownBench(Bench):
     """Its runs take their price and some noise; remembers when they began, and how long they took."""
 
     def __init__(self, random: np.random.Generator) -> None:
-        wide = KnownCosts(1.2 / LANES)
-        super().__init__(KnownCosts(), lanes=LANES, inline=False, most=10**9, wide=wide)
+        self._wide = KnownCosts(1.2 / LANES)
+        super().__init__(KnownCosts(), lanes=LANES, inline=False, most=10**9, wide=self._wide)
         self._random = random
+        self._cpus = _Cpus()
         self.runs: dict[asyncio.Future[Any], tuple[float, float]] = {}
 
-    def _seconds(self, entries: list[Entry]) -> float:
-        price = self.scheduler._running[id(entries)].session.costs.price(
-            *joint([one.size for one in entries])
-        )
+    async def _compute(self, entries: list[Entry]) -> None:
+        costs = self.scheduler._running[id(entries)].session.costs
+        price = costs.price(*joint([one.size for one in entries]))
         seconds = price * float(np.exp(0.1 * self._random.standard_normal()))
         began = asyncio.get_running_loop().time()
+        await self._cpus.run(seconds, LANES if costs is self._wide else 1)
+        seconds = asyncio.get_running_loop().time() - began
         self.runs |= {entry.answer: (began, seconds) for entry in entries}
-        return seconds
 
 
 def measure(
-    tokens: int, requests: int, *, rate: float | None = None, callers: int = 1, seed: int = 0
+    tokens: int | Lengths, requests: int, *, rate: float | None = None, callers: int = 1, seed: int = 0
 ) -> Records:
     """What a generator would have recorded: at Poisson times, or of callers that wait for their answers."""
 
     async def run() -> Records:
-        random = np.random.default_rng([seed, tokens, requests])
+        random = np.random.default_rng([seed, tokens if isinstance(tokens, int) else 0, requests])
+        lengths = iter(draw_lengths(tokens, requests + callers, random))
         bench, clock = _KnownBench(random), asyncio.get_running_loop().time
         rows: list[tuple[float, float, float, float]] = []
         began, left = clock(), requests
 
         async def request(planned: float) -> None:
-            answer = bench.submit(length=tokens)
+            answer = bench.submit(length=next(lengths))
             await answer
             started, seconds = bench.runs.pop(answer)
             rest = REST + float(random.exponential(2e-4))

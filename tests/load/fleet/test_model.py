@@ -77,6 +77,17 @@ def test_the_largest_rate_is_that_of_the_truth(
     assert planned.rate == pytest.approx(rate, rel=WITHIN)
 
 
+@pytest.mark.parametrize("load", ["50%", "85%"])
+def test_a_point_that_the_plan_does_not_know(model: MachineModel, load: str) -> None:
+    """One between others, and the highest."""
+    point = next(one.point for one in model.corrections if one.point.load == load)
+    truth = float(np.quantile(measure(128, 8000, rate=point.rate, seed=99).latency_ms, 0.99)) / 1e3
+
+    planned, _ = largest_rate(model.without(point), truth, 1.2)
+
+    assert planned.rate == pytest.approx(point.rate, rel=WITHIN)
+
+
 def test_the_simulation_alone_is_near_the_truth(between: MachineModel) -> None:
     """Without any open loop to correct it."""
     rate = 0.8 * between.capacity

@@ -115,7 +115,9 @@ def test_pages_of_named_origins_may_call(serve_over_http: StartHttp) -> None:
 
 
 LOCAL = ["localhost", "LocalHost:80", "127.0.0.1:8002", "10.1.2.3", "[::1]:8002", "a.localhost", "a.internal"]
+LOCAL += ["localhost.:8002", "a.internal.", "localhost:"]  # the same names, as RFC 3986 also writes them
 FOREIGN = ["example.org", "example.org:8002", "localhost.example.org", "127.0.0.1.example.org", "localhosts"]
+FOREIGN += ["localhost.example.org.", "example.org:", "xlocalhost", "example.internalx"]
 
 
 def statuses(web: OverHttp, hosts: list[str]) -> set[int]:

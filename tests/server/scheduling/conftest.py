@@ -2,7 +2,7 @@
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -114,10 +114,10 @@ class VirtualEngine:
 
 
 class VirtualThreads:
-    """Runs batches in tasks; each takes the time that `seconds` gives it."""
+    """Runs batches in tasks; each takes as long as `compute`."""
 
-    def __init__(self, seconds: Callable[[list[Entry]], float], runs: int = 1) -> None:
-        self._seconds = seconds
+    def __init__(self, compute: Callable[[list[Entry]], Awaitable[None]], runs: int = 1) -> None:
+        self._compute = compute
         self._runs = runs
         self._wakes = asyncio.Event()
         self._stopping = False
@@ -145,7 +145,7 @@ class VirtualThreads:
         while True:
             self._wakes.clear()
             if entries := source.take():
-                await asyncio.sleep(self._seconds(entries))
+                await self._compute(entries)
                 source.run(entries)
             elif self._stopping:
                 break
@@ -206,7 +206,7 @@ class Bench:
             wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
             iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
-            batch_runner=VirtualThreads(self._seconds, lanes),
+            batch_runner=VirtualThreads(self._compute, lanes),
         )
         self.taken: list[tuple[float, list[Entry]]] = []
         """Every batch, and when it was taken."""
@@ -224,10 +224,10 @@ class Bench:
             refused.set_exception(error)
             return refused
 
-    def _seconds(self, entries: list[Entry]) -> float:
+    async def _compute(self, entries: list[Entry]) -> None:
         self.taken.append((asyncio.get_running_loop().time(), entries))
         size = joint([entry.size for entry in entries])
-        return self.scheduler._running[id(entries)].session.costs.price(*size)
+        await asyncio.sleep(self.scheduler._running[id(entries)].session.costs.price(*size))
 
 
 @pytest.fixture
