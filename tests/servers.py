@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from tests.clock import SkippingLoop
 
 from polyhead_server import GrpcServer, Settings, create_server
 from polyhead_server.remote import RemoteFolder
@@ -24,12 +25,12 @@ class InThread:
     """A server in a thread of this process."""
 
     server: GrpcServer
-    loop: asyncio.AbstractEventLoop
+    loop: SkippingLoop
     address: str
 
     def drain(self, seconds: float) -> bool:
         """Drains the server."""
-        return asyncio.run_coroutine_threadsafe(self.server.drain(seconds), self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(self.server.drain(seconds), self.loop).result(90)
 
 
 def quick_settings(models: Path | RemoteFolder, **overrides: Any) -> Settings:
@@ -46,7 +47,7 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
         settings: How it runs.
         wait: Begin the block when every model is loaded, not when it listens.
     """
-    loop = asyncio.new_event_loop()
+    loop = SkippingLoop()
     thread = threading.Thread(target=loop.run_forever, name="server")
     thread.start()
 

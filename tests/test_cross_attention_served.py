@@ -444,7 +444,7 @@ def test_concurrent_calls_get_their_own_results(client: Client) -> None:
         (
             floats(3, D),
             {"memory": floats(4, D), "cross_attention": [0]},
-            "cross_attention cannot be had: its layers attend to the memory alone, which attention gives",
+            "cross_attention is not available: its layers attend to the memory alone, which attention gives",
         ),
         (
             floats(3, D),

@@ -166,9 +166,9 @@ def test_there_are_hints() -> None:
 @pytest.mark.parametrize("hint", [f"polyhead[{extra}]" for extra in EXTRAS if extra not in {"cuda", "dev"}])
 def test_pip_takes_a_hint_for_the_polyhead_that_is_installed(hint: str, tmp_path: Path) -> None:
     """Nothing is published: pip must not look for it anywhere."""
-    told = run(sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", hint, cwd=tmp_path)
+    output = run(sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", hint, cwd=tmp_path)
 
-    assert f"Requirement already satisfied: {hint}" in told
+    assert f"Requirement already satisfied: {hint}" in output
 
 
 def test_hints_and_documents_name_extras_that_exist() -> None:

@@ -136,7 +136,7 @@ class Coalescer:
         sender = _Sender(at_once=at_once)
         try:
             sender.cancel = self._start(self._send_joined(queue, sender))
-        except RuntimeError:  # the client was closed, or there is no thread to be had
+        except RuntimeError:  # the client was closed, or no thread can be started
             queue.abandon()
 
     def _send_joined(self, queue: "_Queue", sender: "_Sender") -> Operation[None]:

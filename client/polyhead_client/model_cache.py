@@ -10,7 +10,7 @@ from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from polyhead_client.models import ModelInfo, ServedModel, family_of
 from polyhead_client.request import EncodeTemplate
-from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, cannot_be_had, gives
+from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, gives, not_available
 from polyhead_proto import messages as pb
 
 _PLAIN = (bool, int, str, NoneType)
@@ -69,7 +69,7 @@ class ModelCache:
                 else:
                     if gives(found, roles, options):
                         return found
-        raise absent or cannot_be_had(list(graphs.values()), options)
+        raise absent or not_available(list(graphs.values()), options)
 
     def models(self, deadline: Deadline) -> Operation[list[ServedModel]]:
         """List the server's models; the list is not cached."""

@@ -260,7 +260,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
     """
     roles = next((roles for roles in options.alternatives if gives(info, roles, options)), None)
     if roles is None:
-        raise cannot_be_had([info], options)
+        raise not_available([info], options)
     # The client needs the lengths of texts to remove their padding.
     wanted = {
         OUTPUT: options.output,
@@ -277,7 +277,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
                 LOGITS: "has no classifier",
                 TOKENS: "has no tokeniser",
             }.get(name, "has no such output")
-            raise InvalidRequest(f"{name} cannot be had: {info.name} {why}")
+            raise InvalidRequest(f"{name} is not available: {info.name} {why}")
     if not roles and names in ([], [LENGTHS]):
         raise InvalidRequest("nothing was asked for: output, pooled, logits, tokens and all others are off")
     outputs = [_selected(info, info.outputs[name], options) for name in names]
@@ -305,7 +305,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
     )
 
 
-def cannot_be_had(graphs: Sequence[ModelInfo], options: OutputOptions) -> InvalidRequest:
+def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> InvalidRequest:
     """Return the error for outputs that none of these graphs of a family has together."""
     name = graphs[0].name
     sources = {
@@ -315,14 +315,14 @@ def cannot_be_had(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
     }
     for role, found in sources.items():
         if not found and role == ATTENTION:
-            return InvalidRequest(f"attention cannot be had: {name} has no attention outputs")
+            return InvalidRequest(f"attention is not available: {name} has no attention outputs")
         if not found and role in {CROSS_ATTENTION, CROSS_VALUE_NORMS}:
             instead = (
                 "its layers attend to the memory alone, which attention gives"
                 if MEMORY in graphs[0].inputs
                 else "its layers attend to no memory"
             )
-            return InvalidRequest(f"cross_attention cannot be had: {instead} ({name})")
+            return InvalidRequest(f"cross_attention is not available: {instead} ({name})")
         if not found and MEMORY in graphs[0].inputs:
             return InvalidRequest(
                 f"{_ARGUMENTS[role]} is not defined for {name}, whose layers attend to a memory: it follows "
@@ -330,7 +330,7 @@ def cannot_be_had(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
             )
         if not found:
             return InvalidRequest(
-                f"{_ARGUMENTS[role]} cannot be had: {name} has no graph that gives it "
+                f"{_ARGUMENTS[role]} is not available: {name} has no graph that gives it "
                 "(polyhead export --graphs insight adds one)"
             )
         if (layer := _missing_layer(found[0], role, options)) is not None:

@@ -58,7 +58,7 @@ Stream: TypeAlias = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 ANSWER = pb.ModelStreamInferResponse(infer_response=pb.ModelInferResponse(id="1")).SerializeToString()
 
 
-def streamed(stream: Stream, *, streams: int, in_flight: int) -> LoadResult:
+def streamed(stream: Stream, *, streams: int, in_flight: int, seconds: float = 0.2) -> LoadResult:
     """What a load over streams measures of a server that does this."""
 
     async def call(_request: bytes, _context: object) -> bytes:
@@ -75,7 +75,7 @@ def streamed(stream: Stream, *, streams: int, in_flight: int) -> LoadResult:
         await server.start()
         try:
             return await stream_loop(
-                address, [b"1", b"2", b"3"], streams=streams, in_flight=in_flight, seconds=0.2
+                address, [b"1", b"2", b"3"], streams=streams, in_flight=in_flight, seconds=seconds
             )
         finally:
             await server.stop(0)
@@ -96,7 +96,7 @@ def test_streams_keep_their_share_in_flight_and_every_answer_counts() -> None:
             if received[number] > 1:
                 yield ANSWER
 
-    load = streamed(answer, streams=3, in_flight=6)
+    load = streamed(answer, streams=3, in_flight=6, seconds=2.0)
 
     assert len(received) == 3
     assert min(received) > 1
@@ -153,7 +153,7 @@ def test_the_clients_own_calls_are_kept_in_flight(monkeypatch: pytest.MonkeyPatc
     used = iter([1.0, 1.5])
     inputs = [np.zeros((8, 4), np.float32)]
 
-    load = asyncio.run(encode_loop("a", "m", inputs, in_flight=4, seconds=0.2, server=lambda: next(used)))
+    load = asyncio.run(encode_loop("a", "m", inputs, in_flight=4, seconds=1.0, server=lambda: next(used)))
 
     assert client.most == 4
     assert load.errors == client.calls // 10 > 0
@@ -189,7 +189,7 @@ def test_http_is_loaded_on_a_connection_for_each_request_in_flight() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            load = await http_loop(f"127.0.0.1:{port}", [b"request"], in_flight=3, seconds=0.2)
+            load = await http_loop(f"127.0.0.1:{port}", [b"request"], in_flight=3, seconds=1.0)
             await asyncio.gather(*answering)
             return load
 

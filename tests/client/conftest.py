@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -15,6 +17,7 @@ from tests.metadata import AXES, SCORES, described
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client
+from polyhead_client.calls import Sleep
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
@@ -29,7 +32,7 @@ LIMIT = 64 << 20
 class FakeServer:
     """Serves two families, `vectors` (floats) and `words` (texts and token ids), with made-up numbers.
 
-    `answers[rpc]` may be replaced; `properties` are told of every model, over the usual ones; `calls` has
+    `answers[rpc]` may be replaced; `properties` override those of every model; `calls` has
     every request with its metadata. `graphs` are those of each family, which may also have `rows` and
     `insight`; with `head_mask`, each takes one.
     """
@@ -386,6 +389,21 @@ def fake() -> Iterator[FakeServer]:
     server = FakeServer()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a day pass in each pause that a client makes between two calls, and its deadline with it."""
+    passed = 0.0
+
+    def pause(**_: float) -> Sleep:
+        nonlocal passed
+        passed += 86_400
+        return Sleep(seconds=0.0)
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+    monkeypatch.setattr("polyhead_client.deadline.time", clock)
+    monkeypatch.setattr("polyhead_client.operations.Sleep", pause)
 
 
 Connect = Callable[..., Client]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         ("http://127.0.0.1:8001", "was 'http://127.0.0.1:8001': leave out http://"),
         ("HTTP://gpu-1:8001/v2", "leave out HTTP://"),
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     ],
 )
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_what_is_no_address_is_refused_with_what_it_must_be(kind: Any, target: Any, told: str) -> None:
+def test_what_is_no_address_is_refused_with_what_it_must_be(kind: Any, target: Any, message: str) -> None:
     with pytest.raises(
         InvalidRequest, match=r"^target must be host:port, such as 127.0.0.1:8001, or unix:/path, was "
     ) as caught:
         kind(target)
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         ("ipv4:10.0.0.1:8001,bad", "'bad' is no IP address of this kind with a port"),
         ("ipv4:10.0.0.1:8001,10.0.0.2", "'10.0.0.2' is no"),
@@ -73,11 +73,11 @@ def test_what_is_no_address_is_refused_with_what_it_must_be(kind: Any, target: A
         ("ipv4:10.0.0.1:8001,10.0.0.1:8001", "'10.0.0.1:8001' is given twice"),
     ],
 )
-def test_a_list_of_servers_is_checked(target: str, told: str) -> None:
+def test_a_list_of_servers_is_checked(target: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^target must be a list of addresses, such as ipv") as caught:
         check_target(target)
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_is_a_timeout_is_taken(connect: "Connect", fake: "FakeServer", time
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"patient": "no"}, "patient must be True or False, was 'no'"),
         ({"credentials": b"PEM"}, "credentials must be grpc.ChannelCredentials, as grpc.ssl_channel_cred"),
@@ -156,8 +156,8 @@ def test_what_is_a_timeout_is_taken(connect: "Connect", fake: "FakeServer", time
     ],
 )
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_what_no_client_can_be_made_with_is_refused(kind: Any, arguments: Any, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=re.escape(told)) as caught:
+def test_what_no_client_can_be_made_with_is_refused(kind: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(message)) as caught:
         kind("127.0.0.1:8001", **arguments)
 
     assert "secret" not in str(caught.value)
@@ -172,7 +172,7 @@ def test_a_channel_is_of_the_clients_own_kind(fake: "FakeServer") -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"output": "no"}, "output must be True or False, was 'no'"),
         ({"output": None}, "output must be True or False, was None"),
@@ -187,9 +187,9 @@ def test_a_channel_is_of_the_clients_own_kind(fake: "FakeServer") -> None:
     ],
 )
 def test_what_encode_does_not_take_is_refused(
-    client: Client, fake: "FakeServer", arguments: Any, told: str
+    client: Client, fake: "FakeServer", arguments: Any, message: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match=re.escape(told)):
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
         client.encode("a", **arguments)
     assert not fake.calls
 

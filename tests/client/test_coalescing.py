@@ -58,7 +58,7 @@ class Gate:
 
     async def arrived(self, count: int) -> None:
         """Waits until so many requests have come."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.fake.count("ModelInfer") < count:  # noqa: ASYNC110 - from other threads
                 await asyncio.sleep(0.001)
 
@@ -268,7 +268,7 @@ def test_an_error_is_that_of_its_caller_alone(gate: Gate, code: grpc.StatusCode,
     assert max(gate.sizes) > 1
 
 
-def test_an_outage_is_told_to_each_caller_and_not_asked_about_again(gate: Gate) -> None:
+def test_an_outage_reaches_each_caller_and_not_asked_about_again(gate: Gate) -> None:
     usual = gate.fake.answers["ModelInfer"]
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
@@ -567,7 +567,7 @@ def test_a_call_does_not_wait_for_requests_that_are_stuck(gate: Gate) -> None:
     async def run() -> None:
         async with busy(gate) as client:
             tasks = [call(client, vectors(3, D), timeout=None) for _ in range(3)]
-            short = call(client, vectors(3, D), timeout=2)
+            short = call(client, vectors(3, D), timeout=60)
             await gate.arrived(4)
             gate.open.set()
             for encoding in await asyncio.gather(short, *tasks):

@@ -1,4 +1,4 @@
-"""`polyhead`: finding commands, and how failures are told."""
+"""`polyhead`: finding commands, and how failures are reported."""
 
 import sys
 from collections.abc import Callable
@@ -37,10 +37,10 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Add:
 def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("describe", "doctor", "export", "infer", "serve", "view"):
-        assert f" {name} " in told
-    assert "Serve a model repository over gRPC." in told
+        assert f" {name} " in output
+    assert "Serve a model repository over gRPC." in output
 
 
 def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +70,7 @@ def test_flags_come_from_the_environment_too(add: Add, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "line"),
     [
         (
             "from polyhead_client import NotFound; raise NotFound('no model x,\\n there is y')",
@@ -81,13 +81,13 @@ def test_flags_come_from_the_environment_too(add: Add, monkeypatch: pytest.Monke
         ("import not_installed", "polyhead tried needs the server extra: pip install 'polyhead[server]'"),
     ],
 )
-def test_expected_failures_are_told_in_one_line(
-    add: Add, capsys: pytest.CaptureFixture[str], body: str, told: str
+def test_expected_failures_are_printed_in_one_line(
+    add: Add, capsys: pytest.CaptureFixture[str], body: str, line: str
 ) -> None:
     add(body)
 
     assert main(["tried"]) == 1
-    assert capsys.readouterr() == ("", f"{told}\n")
+    assert capsys.readouterr() == ("", f"{line}\n")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_a_command_that_cannot_be_imported_is_listed_with_what_it_needs(
     (tmp_path / "tried_command.py").write_text("import not_installed")
 
     assert main(["--help"]) == 0
-    assert "tried" in (told := capsys.readouterr().out)
-    assert "(needs polyhead[server])" in told
+    assert "tried" in (output := capsys.readouterr().out)
+    assert "(needs polyhead[server])" in output
     assert main(["tried"]) == 1
     assert (
         capsys.readouterr().err == "polyhead tried needs the server extra: pip install 'polyhead[server]'\n"

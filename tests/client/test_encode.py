@@ -176,7 +176,7 @@ def test_weights_are_float32_however_they_crossed_the_wire(
     np.testing.assert_allclose(encoding.attention[1], exact.attention[1], atol=error, rtol=0)
 
 
-def test_right_padding_is_told_by_lengths_or_by_an_attention_mask(
+def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(
     client: Client, random: np.random.Generator
 ) -> None:
     x = vectors(random, 2, 4, D)

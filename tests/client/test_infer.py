@@ -33,18 +33,18 @@ def as_json(capsys: Captured, *arguments: str) -> Any:
 def test_a_sentence_comes_out_as_a_table(capsys: Captured) -> None:
     assert main(["infer", "the cat saw the dog", "--attention", "1", "--heads", "2"]) == 0
 
-    told = capsys.readouterr().out
-    assert "words.attention, version 1" in told
-    assert re.search(r"tokens +7 +\[CLS\] the cat saw the dog \[SEP\]", told)
-    assert re.search(r"output +\[7, 4\]", told)
-    assert re.search(r"pooled +\[4\] +25\.0000", told)
-    assert "layer 1: strongest edges" in told
-    (line,) = re.findall(r"(?m)^ +2 +(\S.*)$", told)
+    printed = capsys.readouterr().out
+    assert "words.attention, version 1" in printed
+    assert re.search(r"tokens +7 +\[CLS\] the cat saw the dog \[SEP\]", printed)
+    assert re.search(r"output +\[7, 4\]", printed)
+    assert re.search(r"pooled +\[4\] +25\.0000", printed)
+    assert "layer 1: strongest edges" in printed
+    (line,) = re.findall(r"(?m)^ +2 +(\S.*)$", printed)
     assert re.fullmatch(r"(\S+ → \S+ 0\.\d\d(   )?){3}", line.strip())
-    assert "[CLS] →" not in told
-    assert "the@1" in told
+    assert "[CLS] →" not in printed
+    assert "the@1" in printed
     assert re.search(
-        r"ms in all; in the server: parse 0\.00, queue 0\.00, compute 0\.00, serialise 0\.00", told
+        r"ms in all; in the server: parse 0\.00, queue 0\.00, compute 0\.00, serialise 0\.00", printed
     )
 
 
@@ -108,10 +108,10 @@ def insight(fake: "FakeServer") -> None:
 def test_a_score_of_all_heads_is_a_table(capsys: Captured) -> None:
     assert main(["infer", "the cat", "a dog", "--scores", "entropy", "--heads", "2,0"]) == 0
 
-    told = capsys.readouterr().out
-    assert told.count("entropy of each head") == 2
-    assert re.search(r"layer +2 +0 *\n", told)
-    assert len(re.findall(r"(?m)^ +[01] +\d\.\d\d +\d\.\d\d *$", told)) == 4
+    printed = capsys.readouterr().out
+    assert printed.count("entropy of each head") == 2
+    assert re.search(r"layer +2 +0 *\n", printed)
+    assert len(re.findall(r"(?m)^ +[01] +\d\.\d\d +\d\.\d\d *$", printed)) == 4
 
 
 @pytest.mark.usefixtures("insight")
@@ -142,7 +142,7 @@ def test_scores_are_written(capsys: Captured, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("insight")
-def test_an_unknown_score_is_told(capsys: Captured) -> None:
+def test_an_unknown_score_is_refused(capsys: Captured) -> None:
     assert main(["infer", "the cat", "--scores", "fame"]) == 1
     assert "score must be one of previous, entropy, confidence, was 'fame'" in capsys.readouterr().err
 
@@ -203,9 +203,9 @@ def test_without_tokens_the_table_has_positions(capsys: Captured, tmp_path: Path
 
     assert main(["infer", "--input", str(tmp_path / "ids.npy"), "--attention", "0"]) == 0
 
-    told = capsys.readouterr().out
-    assert "sequence 0" in told
-    assert re.search(r"\d → \d 0\.\d\d", told)
+    printed = capsys.readouterr().out
+    assert "sequence 0" in printed
+    assert re.search(r"\d → \d 0\.\d\d", printed)
 
 
 def test_numbers_that_json_does_not_have_are_null(capsys: Captured, fake: "FakeServer") -> None:
@@ -244,7 +244,7 @@ def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "give a sentence, - for the standard input, or --input FILE.npy"),
         (["a", "--input", "x.npy"], "give either sentences or --input, not both"),
@@ -270,12 +270,14 @@ def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(capsys: Captured, arguments: list[str], told: str) -> None:
+def test_what_cannot_be_done_is_said_in_one_line(
+    capsys: Captured, arguments: list[str], message: str
+) -> None:
     assert main(["infer", *arguments]) == 1
 
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"polyhead infer: {told}")
+    assert captured.err.startswith(f"polyhead infer: {message}")
     assert captured.err.count("\n") == 1
 
 
@@ -285,9 +287,9 @@ def test_shapes_stand_on_one_line(capsys: Captured, tmp_path: Path, monkeypatch:
 
     assert main(["infer", "--input", str(tmp_path / "x.npy"), "--model", "vectors", "--attention", "0"]) == 0
 
-    told = capsys.readouterr().out
-    assert re.search(r"(?m)^ *output +\[3, 4\] *$", told)
-    assert re.search(r"(?m)^ *attention\.0 +\[3, 3, 3\] *$", told)
+    printed = capsys.readouterr().out
+    assert re.search(r"(?m)^ *output +\[3, 4\] *$", printed)
+    assert re.search(r"(?m)^ *attention\.0 +\[3, 3, 3\] *$", printed)
 
 
 def test_a_file_of_one_number_is_refused(capsys: Captured, tmp_path: Path) -> None:

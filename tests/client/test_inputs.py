@@ -134,7 +134,7 @@ def test_a_batch_of_any_number_of_sequences_is_padded() -> None:
     np.testing.assert_array_equal(ids.sum(1), [index * (1 + index % 5) for index in range(300)])
 
 
-def test_padding_need_not_be_told_where_there_is_none() -> None:
+def test_padding_need_not_be_given_where_there_is_none() -> None:
     assert [tensor.name for tensor in prepare(X, lengths=[3, 3]).tensors] == ["x"]
     assert [tensor.name for tensor in prepare(X, lengths=[3, 2]).tensors] == ["x", "lengths"]
 

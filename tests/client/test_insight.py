@@ -357,7 +357,7 @@ def test_without_the_graph_the_export_is_named(client: Client, fake: "FakeServer
     with pytest.raises(
         InvalidRequest,
         match=re.escape(
-            f"{wish} cannot be had: words has no graph that gives it (polyhead export --graphs insight"
+            f"{wish} is not available: words has no graph that gives it (polyhead export --graphs insight"
         ),
     ):
         client.encode("a cat", model="words", **{wish: given.get(wish, True)})

@@ -56,7 +56,7 @@ def test_a_command_shows_its_certificate_and_its_token(
 TLS = "it closed the connection at once, most likely because it speaks TLS: give credentials"
 
 
-def test_a_server_that_speaks_tls_is_told_from_one_that_is_away(
+def test_a_server_that_speaks_tls_is_distinguished_from_one_that_is_away(
     secure: "FakeServer", files: dict[str, Path], connect: "Connect"
 ) -> None:
     with ConnectionOptions(address=secure.target).open() as client, pytest.raises(Unavailable, match=TLS):
@@ -89,11 +89,12 @@ def test_of_a_name_with_two_addresses_the_other_one_is_named() -> None:
         assert ("localhost is also 127.0.0.1" in str(caught.value)) == is_named
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_waiting_for_a_server_that_speaks_tls_ends_with_that(
     secure: "FakeServer", connect: "Connect"
 ) -> None:
     with pytest.raises(DeadlineExceeded, match=TLS):
-        connect(secure.target).wait_until_ready(timeout=2)
+        connect(secure.target).wait_until_ready(timeout=60)
 
 
 def test_a_server_that_speaks_no_tls_is_named_as_such(fake: "FakeServer", connect: "Connect") -> None:
@@ -107,9 +108,12 @@ def test_what_is_wrong_with_a_certificate_is_said(
     leaf = authority.issue_cert("elsewhere.example")
     pair = (leaf.private_key_pem.bytes(), leaf.cert_chain_pems[0].bytes())
     target = start_fake(grpc.ssl_server_credentials([pair])).target
-    for trusted, told in ((authority, "for another name"), (trustme.CA(), "none of the authorities in the")):
+    for trusted, message in (
+        (authority, "for another name"),
+        (trustme.CA(), "none of the authorities in the"),
+    ):
         credentials = grpc.ssl_channel_credentials(trusted.cert_pem.bytes())
-        with pytest.raises(Unavailable, match=told):
+        with pytest.raises(Unavailable, match=message):
             connect(target, credentials=credentials).metadata()
 
 

@@ -86,7 +86,7 @@ def test_pairs_and_prompts_in_one_request_in_several_and_in_joined_ones(client: 
         np.testing.assert_allclose(joined[index].pooled, expected[pair].pooled, atol=1e-6)
 
 
-def test_prompts_are_told_and_unknown_ones_refused(client: Client) -> None:
+def test_prompts_are_listed_and_unknown_ones_refused(client: Client) -> None:
     assert client.model("tiny-tokens").prompts == PROMPTS
     assert client.model("tiny").prompts == {}
     with pytest.raises(InvalidRequest, match="prompt_name of the request must be one of passage, query; or "):

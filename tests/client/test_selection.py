@@ -112,8 +112,8 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
             {"attention": 0, "queries": slice(2, None)},
             "queries must be a slice with an end, was slice(2, None, None)",
         ),
-        ({"pooled": True}, "pooled cannot be had: tiny does not pool"),
-        ({"tokens": True}, "tokens cannot be had: tiny has no tokeniser"),
+        ({"pooled": True}, "pooled is not available: tiny does not pool"),
+        ({"tokens": True}, "tokens is not available: tiny has no tokeniser"),
         ({"output": False}, "nothing was asked for: output, pooled, logits, tokens and all others are off"),
     ],
 )
@@ -123,7 +123,7 @@ def test_wishes_that_cannot_be_met_are_refused(wishes: Mapping[str, Any], messag
 
 
 def test_a_model_without_attention_says_so() -> None:
-    with pytest.raises(InvalidRequest, match="attention cannot be had: tiny has no attention outputs"):
+    with pytest.raises(InvalidRequest, match="attention is not available: tiny has no attention outputs"):
         selected(model("output"), attention=True)
 
 

@@ -41,7 +41,7 @@ class Answered:
     """How many requests a server has answered."""
 
     def __init__(self, address: str) -> None:
-        self._client = Client(address, timeout=5)
+        self._client = Client(address, timeout=60)
 
     def __call__(self) -> int:
         try:

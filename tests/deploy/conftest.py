@@ -11,8 +11,8 @@ from polyhead_server.observability.metrics import Metrics
 
 
 @pytest.fixture(scope="module")
-def told(repository: Path) -> Iterator[dict[str, set[str]]]:
-    """The labels of every sample that a real server tells, with the kind of its metric."""
+def exported(repository: Path) -> Iterator[dict[str, set[str]]]:
+    """The labels of every sample that a real server exports, with the kind of its metric."""
     with serving(quick_settings(repository)) as one:
         one.server.runtime.lifecycle.draining.set()
         with pytest.raises(UnavailableError), one.server.runtime.lifecycle.accept():

@@ -1,4 +1,4 @@
-"""A compose project of the tests' own: images, ports and volumes that are nobody else's."""
+"""A compose project of the tests' own: images, ports and volumes that nothing else uses."""
 
 import json
 import os

@@ -30,37 +30,39 @@ QUERIES = [
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_queries_name_what_is_told(query: str, told: dict[str, set[str]]) -> None:
+def test_queries_name_what_is_exported(query: str, exported: dict[str, set[str]]) -> None:
     names = set(re.findall(r"\b(?:polyhead|process)_\w+", query))
     assert names or 'up{job="polyhead"}' in query
-    assert names <= set(told)
-    known = set().union(*(told[name] for name in names)) | SCRAPED
+    assert names <= set(exported)
+    known = set().union(*(exported[name] for name in names)) | SCRAPED
     for name, matchers in re.findall(r"\b(\w+)\{([^}]*)\}", query):
         labels = set(re.findall(r"(\w+)\s*[!=]~?\s*\"", matchers))
-        assert labels <= told.get(name, set()) | SCRAPED, f"{name} has no such labels"
+        assert labels <= exported.get(name, set()) | SCRAPED, f"{name} has no such labels"
     for labels in re.findall(r"by \(([^)]*)\)", query):
         assert set(labels.split(", ")) <= known
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_queries_treat_counters_as_counters(query: str, told: dict[str, set[str]]) -> None:
+def test_queries_treat_counters_as_counters(query: str, exported: dict[str, set[str]]) -> None:
     rated = set(re.findall(r"\b(?:rate|increase)\((\w+)", query))
     for name in rated:
-        assert told[name] & {"type=counter", "type=histogram"}
+        assert exported[name] & {"type=counter", "type=histogram"}
     for name in set(re.findall(r"\b(?:polyhead|process)_\w+", query)) - rated:
-        assert "type=gauge" in told[name] or query.startswith("label_values(")
+        assert "type=gauge" in exported[name] or query.startswith("label_values(")
     for inside in re.findall(r"histogram_quantile\([\d.]+, sum by \(([^)]*)\)", query):
         assert "le" in inside.split(", ")
     assert query.count("histogram_quantile(") == len(re.findall(r"histogram_quantile\([\d.]+, sum by", query))
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"])
-def test_legends_name_labels_that_the_query_keeps(target: dict[str, Any], told: dict[str, set[str]]) -> None:
+def test_legends_name_labels_that_the_query_keeps(
+    target: dict[str, Any], exported: dict[str, set[str]]
+) -> None:
     kept = re.findall(r"\bsum by \(([^)]*)\)", target["expr"])
     labels = set(kept[0].split(", ")) if kept else set[str]()
     if "sum" not in target["expr"]:
         (name,) = re.findall(r"\b(?:polyhead|process)_\w+", target["expr"])
-        labels = told[name] | SCRAPED
+        labels = exported[name] | SCRAPED
 
     assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels
 

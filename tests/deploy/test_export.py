@@ -59,10 +59,10 @@ def test_what_differs_from_the_image_stays_and_is_said(places: Places) -> None:
     second = places.export()
 
     assert second.returncode == 0
-    told = (
+    difference = (
         "teaching-h2 is there already, and differs from this image's; remove it from the volume to renew it"
     )
-    assert [line for line in second.stdout.splitlines() if "differs" in line] == [told]
+    assert [line for line in second.stdout.splitlines() if "differs" in line] == [difference]
     assert places.held()["teaching-h2/1/manifest.json"] == "an older manifest"
 
 

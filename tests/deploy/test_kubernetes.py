@@ -246,11 +246,11 @@ def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
     with grpc.insecure_channel(small.address) as channel:
         for name in ("startupProbe", "readinessProbe"):
             request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
-            reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)
+            reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
     with serve_http(Settings(models=served.models, http_port=0), counters) as port:
         url = f"http://127.0.0.1:{port}{container['livenessProbe']['httpGet']['path']}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.status == 200
 
 
@@ -308,11 +308,11 @@ def queries() -> list[str]:
     return [trigger["metadata"]["query"] for trigger in triggers]
 
 
-def test_queries_name_what_is_told(told: dict[str, set[str]]) -> None:
+def test_queries_name_what_is_exported(exported: dict[str, set[str]]) -> None:
     for query in queries():
         (name,) = re.findall(r"\bpolyhead_\w+", query)
         kind = "type=counter" if "rate(" in query else "type=gauge"
-        assert kind in told[name]
+        assert kind in exported[name]
     assert [re.findall(r"\bpolyhead_\w+", query) for query in queries()] == [
         ["polyhead_queued_tokens"],
         ["polyhead_tokens_total"],

@@ -294,7 +294,7 @@ def test_prometheus_has_it_all(stack: Stack, client: Client) -> None:
 def test_grafana_shows_it(stack: Stack) -> None:
     image = services()["grafana"]["image"]
     if not can_be_had(image):
-        pytest.skip(f"{image} cannot be had here")
+        pytest.skip(f"{image} is not available here")
     stack("up", "--detach", "grafana", settings={"GRAFANA_IMAGE": image})
     stack.until_healthy("grafana")
 

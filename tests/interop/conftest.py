@@ -44,7 +44,7 @@ def given(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def address(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server process with the test repository; it must end well when told to stop."""
+    """A server process with the test repository; it must exit cleanly when it is stopped."""
     tokens = tmp_path_factory.mktemp("tokens") / "management"
     tokens.write_text(TOKEN)
     settings = ["--models", str(repository), "--port", "0", "--device", "cpu", "--threads", "1"]

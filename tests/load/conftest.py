@@ -30,7 +30,7 @@ class FakeServer:
     address: str
 
     def wait_until_reached(self) -> None:
-        """Returns when it has received as many requests as it was told to wait for."""
+        """Returns when it has received as many requests as it waits for."""
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "reached\n"
 
@@ -40,7 +40,7 @@ class Generated:
     """What the generator has written."""
 
     columns: dict[str, NDArray[Any]]
-    told: dict[str, Any]
+    summary: dict[str, Any]
 
     @classmethod
     def read(cls, folder: Path) -> "Generated":

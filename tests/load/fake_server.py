@@ -35,7 +35,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 D_MODEL, LAYERS, MAX_TOKENS, VOCABULARY = 8, 2, 64, 100
 ITEM_BYTES = {"FP32": 4, "FP16": 2, "UINT8": 1}
-_A_WHILE = 0.2
+_A_WHILE = 1.0
 
 
 def tell(line: object) -> None:

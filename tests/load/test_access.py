@@ -53,7 +53,7 @@ def locked(repository: Path, access: Access, tmp_path: Path) -> Iterator[InThrea
 
 
 def test_the_generator_is_let_in(locked: InThread, access: Access, generate: Generate) -> None:
-    plan = plan_for(locked.address, "tiny", access=access, seconds=0.3)
+    plan = plan_for(locked.address, "tiny", access=access)
     assert LoadPlan.from_json(plan.to_json()) == plan
 
     generated = generate(plan)
@@ -63,7 +63,7 @@ def test_the_generator_is_let_in(locked: InThread, access: Access, generate: Gen
 
 
 def test_a_reply_in_parts_is_let_through(locked: InThread, access: Access, generate: Generate) -> None:
-    generated = generate(plan_for(locked.address, "tiny", access=access, attention="all", seconds=0.3))
+    generated = generate(plan_for(locked.address, "tiny", access=access, attention="all"))
 
     assert set(generated["code"]) == {0}
 

@@ -93,7 +93,7 @@ class Page:
 
     def text(self, path: str, **form: Any) -> str:
         data = urllib.parse.urlencode(form).encode() if form else None
-        with urllib.request.urlopen(f"{self._base}{path}", data, timeout=10) as reply:
+        with urllib.request.urlopen(f"{self._base}{path}", data, timeout=60) as reply:
             return str(reply.read().decode())
 
     def ask(self, path: str, **form: Any) -> Any:
@@ -216,7 +216,7 @@ def test_what_is_unanswered_at_the_end_is_recorded(fake: Fake, locust: Locust, t
     assert (seen["code"] == UNANSWERED).all()
     assert np.isnan(seen["done"]).all()
     assert not np.isnan(seen["sent"]).any()
-    assert (seen.told["unanswered"], seen.told["errors"]) == (count, 0)
+    assert (seen.summary["unanswered"], seen.summary["errors"]) == (count, 0)
     assert f"{count} requests were still under way when the run ended" in error
 
 
@@ -320,9 +320,7 @@ def endless(rate: float) -> Iterator[Arrival]:
     return schedule(rate, seconds=math.inf, seed=7)
 
 
-def test_the_web_interface_listens_on_loopback_unless_told_otherwise(
-    page: Callable[..., Page], locust: Locust
-) -> None:
+def test_the_web_interface_listens_on_loopback_by_default(page: Callable[..., Page], locust: Locust) -> None:
     def listening(*arguments: str) -> set[str]:
         port = free_port()
         process = locust("--web-port", str(port), *arguments)
@@ -398,7 +396,7 @@ def test_answers_under_way_are_waited_for_where_there_is_time(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--model", "absent"], "there is no model absent"),
         (["OpenLoop"], "--rate must be given for an open loop, in requests a second"),
@@ -406,13 +404,13 @@ def test_answers_under_way_are_waited_for_where_there_is_time(
     ],
 )
 def test_what_is_wrong_is_said_and_ends_the_run(
-    fake: Fake, locust: Locust, arguments: list[str], told: str
+    fake: Fake, locust: Locust, arguments: list[str], message: str
 ) -> None:
     host = ["--host", fake().address, "--headless", "--run-time", "60s"]
 
     _, error = end(locust(*host, *arguments), code=2)
 
-    assert told in error
+    assert message in error
     assert "run-time limit reached" not in error
 
 

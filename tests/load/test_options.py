@@ -100,7 +100,7 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--tokens", "many"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'many'"),
         (["--tokens", "median=3"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3'"),
@@ -123,7 +123,7 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
         (["--tokens", "0"], "tokens must be 1 or more, was 0"),
     ],
 )
-def test_wrong_options_are_refused(arguments: list[str], told: str) -> None:
+def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(LoadError) as error:
         plan(*arguments)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)

@@ -30,7 +30,7 @@ def test_a_plan_survives_json(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         (
             {"mode": "open"},
@@ -59,27 +59,27 @@ def test_a_plan_survives_json(fields: dict[str, Any]) -> None:
         ({"seed": -1}, "seed must be 0 or more, was -1"),
     ],
 )
-def test_a_wrong_plan_is_refused(fields: dict[str, Any], told: str) -> None:
+def test_a_wrong_plan_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(LoadError) as error:
         plan(**fields)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"sigma": -1.0}, "tokens.sigma must be 0 or more, and finite, was -1.0"),
         ({"low": 0}, "tokens.low must be 1 or more, was 0"),
         ({"high": 7}, r"tokens.high must be low \(8\) or more, was 7"),
     ],
 )
-def test_wrong_lengths_are_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(LoadError, match=told):
+def test_wrong_lengths_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(LoadError, match=message):
         Lengths(**({"median": 29, "sigma": 0.6, "low": 8, "high": 128} | fields))
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("nothing", "no plan: Invalid JSON"),
         (plan(tokens=LENGTHS).to_json().replace('"sigma"', '"sig"'), "no plan: tokens: Lengths: sig"),
@@ -90,7 +90,7 @@ def test_wrong_lengths_are_refused(fields: dict[str, Any], told: str) -> None:
         (plan().to_json().replace('"batch": 1', '"batch": 0'), "batch must be 1 or more, was 0"),
     ],
 )
-def test_json_that_is_no_plan_is_refused(text: str, told: str) -> None:
+def test_json_that_is_no_plan_is_refused(text: str, message: str) -> None:
     with pytest.raises(LoadError) as error:
         LoadPlan.from_json(text)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)

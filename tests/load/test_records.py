@@ -48,9 +48,9 @@ def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -
         np.testing.assert_array_equal(arrays["queue_ns"], [-1, -1, 2**40, -1])
         np.testing.assert_array_equal(arrays["parse_ns"], [-1, -1, 0, -1])
         np.testing.assert_array_equal(arrays["compute_ns"], [-1, -1, -1, -1])
-    told = json.loads((tmp_path / "new" / "generator.json").read_text())
+    summary = json.loads((tmp_path / "new" / "generator.json").read_text())
     assert {
-        name: told[name] for name in ("seconds", "cpu_seconds", "planned", "shed", "errors", "unanswered")
+        name: summary[name] for name in ("seconds", "cpu_seconds", "planned", "shed", "errors", "unanswered")
     } == {
         "seconds": 2.0,
         "cpu_seconds": 0.25,
@@ -59,8 +59,8 @@ def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -
         "errors": 1,
         "unanswered": 1,
     }
-    assert told["started_unix"] == 5.0
-    assert set(told["versions"]) == {"python", "polyhead", "locust", "gevent", "grpcio", "numpy"}
+    assert summary["started_unix"] == 5.0
+    assert set(summary["versions"]) == {"python", "polyhead", "locust", "gevent", "grpcio", "numpy"}
 
 
 def test_no_requests_are_no_rows(tmp_path: Path) -> None:

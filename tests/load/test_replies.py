@@ -122,7 +122,7 @@ def test_of_texts_the_reply_says_t() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensors", "told"),
+    ("tensors", "fault"),
     [
         ([], "must have outputs, has none"),
         (outputs(6), r"must be like output FP32 \[1, 5, 8\] \(160 bytes\), was output FP32 \[1, 6, 8\]"),
@@ -140,11 +140,11 @@ def test_of_texts_the_reply_says_t() -> None:
         ([ReplyTensor("output", "BYTES", (1, 5), 19)], "does not fit its shape"),
     ],
 )
-def test_anything_else_is_a_fault(tensors: list[ReplyTensor], told: str) -> None:
+def test_anything_else_is_a_fault(tensors: list[ReplyTensor], fault: str) -> None:
     check = ReplyCheck()
     assert check.fault(0, 5, outputs(5)) is None
 
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=fault):
         raise ValueError(check.fault(1, 5, tensors))
     assert check.fault(1, 5, outputs(5)) is None
 

@@ -1,4 +1,4 @@
-"""Nobody but who starts locust says where a server's secrets go."""
+"""Only the command line of locust decides where a server's secrets go."""
 
 import json
 import time
@@ -45,7 +45,7 @@ def start(locust: Locust, host: str) -> Callable[..., Post]:
             body = urllib.parse.urlencode(form).encode() if form else None
             try:
                 with urllib.request.urlopen(
-                    urllib.request.Request(f"{base}{path}", body, headers), timeout=10
+                    urllib.request.Request(f"{base}{path}", body, headers), timeout=60
                 ) as reply:
                     return int(reply.status), str(reply.read().decode())
             except urllib.error.HTTPError as error:
@@ -67,13 +67,13 @@ def test_pages_of_other_sites_are_refused(start: Callable[..., Post], host: str)
     post = start()
 
     for origin in ("http://example.org", "null", "http://127.0.0.1:1"):
-        status, told = post("/swarm", origin, **SWARM, host=host)
+        status, answer = post("/swarm", origin, **SWARM, host=host)
         assert status == 403
-        assert told.endswith(f"was {origin}\n")
+        assert answer.endswith(f"was {origin}\n")
         assert post("/stats/requests", origin)[0] == 403
     for own in ({}, {"origin": None}):
-        status, told = post("/swarm", **own, **SWARM, host=host)
-        assert (status, json.loads(told)["success"]) == (200, True)
+        status, answer = post("/swarm", **own, **SWARM, host=host)
+        assert (status, json.loads(answer)["success"]) == (200, True)
 
 
 @pytest.mark.parametrize(
@@ -82,46 +82,46 @@ def test_pages_of_other_sites_are_refused(start: Callable[..., Post], host: str)
 def test_what_the_form_does_not_show_cannot_be_filled_in(
     start: Callable[..., Post], host: str, name: str
 ) -> None:
-    status, told = start()("/swarm", **SWARM, host=host, **{name: "/etc/passwd"})
+    status, answer = start()("/swarm", **SWARM, host=host, **{name: "/etc/passwd"})
 
     assert status == 403
-    assert told == f"{name} must be given when locust is started, and not in the web interface\n"
+    assert answer == f"{name} must be given when locust is started, and not in the web interface\n"
 
 
 def test_a_run_with_a_wrong_option_is_refused_at_once(start: Callable[..., Post], host: str) -> None:
     post = start()
 
-    for option, told in (
+    for option, answer in (
         ({"rate": "abc"}, "--rate must be a number, was 'abc'\n"),
         ({"batch": "two"}, "--batch must be a number, was 'two'\n"),
         ({"tokens": "0"}, "tokens must be 1 or more, was 0\n"),
     ):
-        assert post("/swarm", **SWARM, host=host, **option) == (400, told)
-    status, told = post("/swarm", **SWARM, host=host, rate="-1")
-    assert (status, told.partition(",")[0]) == (400, "rate must be more than 0 requests a second")
-    status, told = post("/swarm", **SWARM, host=host, rate="", batch="2", text="false")
-    assert (status, json.loads(told)["success"]) == (200, True)
+        assert post("/swarm", **SWARM, host=host, **option) == (400, answer)
+    status, answer = post("/swarm", **SWARM, host=host, rate="-1")
+    assert (status, answer.partition(",")[0]) == (400, "rate must be more than 0 requests a second")
+    status, answer = post("/swarm", **SWARM, host=host, rate="", batch="2", text="false")
+    assert (status, json.loads(answer)["success"]) == (200, True)
 
 
 def test_a_token_goes_to_its_server_alone(start: Callable[..., Post], host: str, token_file: Path) -> None:
     post = start("--token-file", str(token_file))
 
-    status, told = post("/swarm", **SWARM, host="elsewhere:8001")
+    status, answer = post("/swarm", **SWARM, host="elsewhere:8001")
     assert status == 403
-    assert told.startswith(f"host must be {host}, ")
-    assert told.endswith("was elsewhere:8001\n")
+    assert answer.startswith(f"host must be {host}, ")
+    assert answer.endswith("was elsewhere:8001\n")
     assert post("/swarm", **SWARM, host="")[0] == 403
     assert json.loads(post("/swarm", **SWARM, host=host, tokens="5")[1])["success"]
 
 
 def test_without_secrets_any_server_can_be_called(start: Callable[..., Post], fake: Fake) -> None:
-    status, told = start()("/swarm", **SWARM, host=fake().address)
+    status, answer = start()("/swarm", **SWARM, host=fake().address)
 
-    assert (status, json.loads(told)["success"]) == (200, True)
+    assert (status, json.loads(answer)["success"]) == (200, True)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "answer"),
     [
         (
             "environment.parsed_options.token_file = 'other'",
@@ -131,7 +131,7 @@ def test_without_secrets_any_server_can_be_called(start: Callable[..., Post], fa
     ],
 )
 def test_a_run_that_would_send_them_elsewhere_does_not_begin(
-    locust: Locust, host: str, token_file: Path, tmp_path: Path, change: str, told: str
+    locust: Locust, host: str, token_file: Path, tmp_path: Path, change: str, answer: str
 ) -> None:
     (tmp_path / "mine.py").write_text(
         "from locust import events\n"
@@ -142,4 +142,4 @@ def test_a_run_that_would_send_them_elsewhere_does_not_begin(
 
     process = locust("--host", host, "--headless", "--token-file", str(token_file), file=tmp_path / "mine.py")
 
-    assert told in end(process, code=2)[1]
+    assert answer in end(process, code=2)[1]

@@ -451,7 +451,7 @@ def test_a_loaded_encoder_does_not_depend_on_the_file_any_more(folder: Path) -> 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth", "last.ckpt"])
 def test_pickles_are_refused(folder: Path, name: str) -> None:
     torch.save(read(folder / WEIGHTS), folder / name)
-    load_checkpoint(folder)  # beside safetensors they do not matter: nobody opens them
+    load_checkpoint(folder)  # beside safetensors they do not matter: they are not opened
     (folder / WEIGHTS).unlink()
 
     with pytest.raises(

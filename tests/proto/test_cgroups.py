@@ -54,7 +54,7 @@ def test_every_cpu_quota_around_a_process(
             {"a/memory.max": "9000", "a/memory.current": "2000", "a/b/memory.max": "max"},
             [MemoryLimit(9000, 2000)],
         ),
-        # Cached files that nobody has used again give way to whatever needs the memory.
+        # Cached files that have not been used again give way to whatever needs the memory.
         (
             "0::/a\n",
             {

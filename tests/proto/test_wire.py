@@ -90,7 +90,7 @@ def test_what_protobuf_refuses_is_refused(before: bytes, data: bytes) -> None:
 
 
 def test_groups_are_refused() -> None:
-    """Nobody writes them; to find the end of one takes a walk of its own."""
+    """No writer makes them; to find the end of one takes a walk of its own."""
     assert protobufs(GROUP, pb.ModelInferResponse)
     with pytest.raises(DecodeError, match="the field at byte 3 has wire type 3, must have 0, 1, 2 or 5"):
         split(b"\x32\x01a" + GROUP, RAW)

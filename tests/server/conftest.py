@@ -1,6 +1,5 @@
 """A real server on a free port, in a thread of its own, and the smallest client that can speak to it."""
 
-import asyncio
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.clock import SkippingLoop
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_proto import RPCS
@@ -52,7 +52,7 @@ class Running:
         return self.one.server.runtime
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
+    def loop(self) -> SkippingLoop:
         """Where it runs."""
         return self.one.loop
 

@@ -19,8 +19,8 @@ def _literal(name: str, value: str) -> bytes:
     return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
 
 
-def call(address: str, path: str, stream: int) -> bytes:
-    """The frame that opens a call."""
+def call(address: str, path: str, stream: int, **more: str) -> bytes:
+    """The frame that opens a call; `more` are further headers."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -28,6 +28,7 @@ def call(address: str, path: str, stream: int) -> bytes:
         ":authority": address,
         "te": "trailers",
         "content-type": "application/grpc",
+        **{name.replace("_", "-"): value for name, value in more.items()},
     }
     block = b"".join(_literal(*header) for header in headers.items())
     return frame(HEADERS, block, flags=END_HEADERS, stream=stream)

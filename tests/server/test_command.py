@@ -70,8 +70,8 @@ def test_the_port_for_metrics_may_be_a_word(served: list[Settings], text: str, p
 def test_each_of_several_cards_has_workers(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:
     seen: list[tuple[int, tuple[int, ...]]] = []
 
-    def supervise(settings: Settings, cards: tuple[int, ...]) -> int:
-        seen.append((settings.workers, cards))
+    def supervise(settings: Settings, gpus: tuple[int, ...]) -> int:
+        seen.append((settings.workers, gpus))
         return 0
 
     monkeypatch.setattr(polyhead_server.workers.supervisor, "supervise", supervise)

@@ -46,7 +46,7 @@ def test_every_request_error_is_in_the_table() -> None:
     assert set(STATUS) == below(RequestError) - {RequestError}
 
 
-def test_a_reply_that_may_be_had_in_parts_is_told_from_what_is_too_large_anyhow() -> None:
+def test_a_reply_that_may_be_had_in_parts_is_distinguished_from_what_is_too_large_anyhow() -> None:
     assert error_reply(ReplyTooLargeError("a"), "7").trailers == ((LIMIT, "max_reply_bytes"),)
     assert error_reply(TooLargeError("a"), "7").trailers == ()
 

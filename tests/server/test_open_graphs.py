@@ -374,6 +374,6 @@ def test_a_graph_that_cannot_be_described_is_passed_by_with_one_line(
 
         assert server.infer("third", {"x": x})["output"].tolist() == x.tolist()
     assert set(server.infer("third.summary", {"x": x}).outputs) == {"norms", "total"}
-    told = [record.getMessage() for record in caplog.records if "strange" in record.getMessage()]
-    assert len(told) == 1
-    assert told[0].startswith("third: graph strange is not served: outputs.0.datatype")
+    logged = [record.getMessage() for record in caplog.records if "strange" in record.getMessage()]
+    assert len(logged) == 1
+    assert logged[0].startswith("third: graph strange is not served: outputs.0.datatype")

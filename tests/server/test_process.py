@@ -152,7 +152,7 @@ def test_what_a_killed_load_left_is_removed_at_the_next_start(
     assert not abandoned.exists()
 
 
-def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end(repository: Path) -> None:
+def test_a_log_that_is_not_read_holds_up_neither_answers_nor_the_end(repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     settings = ["--models", str(repository), "--port", str(port), "--device", "cpu", "--log-level", "debug"]

@@ -129,7 +129,7 @@ class Load:
                     for name, expected in self._answers.items()
                     if np.allclose(value, expected[output], atol=1e-5)
                 ]
-                found, problem = "".join(matching), "" if len(matching) == 1 else "nobody's answer"
+                found, problem = "".join(matching), "" if len(matching) == 1 else "no encoder's answer"
             except grpc.RpcError as error:
                 found, problem = "", f"{error.code()}: {error.details()}"
             with self._lock:

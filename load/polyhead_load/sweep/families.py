@@ -1,4 +1,4 @@
-"""Find the families of a sweep in a model repository: export what is missing, skip what cannot be had."""
+"""Find the families of a sweep in a model repository: export what is missing, skip what is not available."""
 
 import json
 import tempfile

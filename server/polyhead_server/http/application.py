@@ -1,6 +1,7 @@
 """The ASGI application: what each path answers, and to whom."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -28,7 +29,7 @@ from polyhead_server.address import is_loopback
 from polyhead_server.errors import InvalidRequestError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors
-from polyhead_server.http.bodies import Bodies, LeftError, Reply, until_left
+from polyhead_server.http.bodies import Bodies, Reply, until_left
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
     HEADERS,
@@ -38,12 +39,11 @@ from polyhead_server.http.endpoint import (
     Answer,
     Caller,
     Endpoint,
-    Operation,
 )
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, Form, read_request, write_reply
+from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, IsBinary, read_request, write_reply
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
@@ -85,14 +85,14 @@ class Inferences:
         model, version = _named(caller)
 
         def effort(body: bytes) -> int:
-            size = caller.json_bytes
+            size = JSON_BYTES.read(caller.request)
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
-        def translate(body: bytes) -> tuple[bytes, Form]:
-            return read_request(body, caller.json_bytes, model=model, version=version)
+        def translate(body: bytes) -> tuple[bytes, IsBinary]:
+            return read_request(body, JSON_BYTES.read(caller.request), model=model, version=version)
 
-        async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, form):
-            written = write_reply(reply, form)
+        async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, is_binary):
+            written = write_reply(reply, is_binary)
             cost = _BYTES_PER_NUMBER * written.elements
             if not written.raw and written.elements > NUMBERS_AT_ONCE:
                 yield Reply(content=written.json, effort=cost)
@@ -115,7 +115,7 @@ class Inferences:
             def translate(body: bytes) -> tuple[bytes, embed.EmbeddingsCall]:
                 call = embed.read_call(body, form, models)
                 if (priority := PRIORITY.read(caller.request)) is not None:
-                    call = replace(call, parameters={**call.parameters, "priority": int(priority)})
+                    call = replace(call, parameters={**call.parameters, "priority": priority})
                 signature = self._remote.registry.find(call.model).signature
                 return embed.write_call(call, signature, self._remote.settings), call
 
@@ -129,13 +129,14 @@ class Inferences:
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models`."""
-        yield Reply.of(embed.write_models([one.name for one in self._models()], self._created))
+        listed = [embed.listed_model(one.name, self._created) for one in self._models()]
+        yield _json({"object": "list", "data": listed})
 
     @asynccontextmanager
     async def model(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models/NAME`."""
         signature = self._remote.registry.find(_named(caller)[0]).signature
-        yield Reply.of(embed.write_model(signature.name, self._created))
+        yield _json(embed.listed_model(signature.name, self._created))
 
     def _models(self) -> list[Signature]:
         """Return the models that embed."""
@@ -165,18 +166,15 @@ class Inferences:
         self, caller: Caller, translate: _Translate[T], types: Sequence[str], effort: Callable[[bytes], int]
     ) -> tuple[bytes, T, float]:
         """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
-        began_ns = time.perf_counter_ns()
+        began_ns, began = time.perf_counter_ns(), time.monotonic()
         try:
-            deadline = caller.deadline  # first: it counts from the arrival
+            seconds = TIMEOUT.read(caller.request)
             caller.check_type(*types)
             async with self._bodies.read(caller.request) as body:
-                return *await self._bodies.run(effort(body), translate, body), deadline
-        except Exception as error:
-            counted: BaseException = error
-            if isinstance(error, LeftError):
-                counted = asyncio.CancelledError()
-            elif isinstance(error, HTTPException):
-                counted = InvalidRequestError(error.detail)
+                request, beside = await self._bodies.run(effort(body), translate, body)
+            return request, beside, math.inf if seconds is None else began + seconds
+        except (Exception, asyncio.CancelledError) as error:
+            counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
             count = self._remote.registry.unattributed.failed
             self._remote.soon(partial(count, total_ns=time.perf_counter_ns() - began_ns, error=counted))
             raise
@@ -213,12 +211,12 @@ class HttpProcedures:
         response = await self._remote.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
         yield _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
 
-    def call(self, procedure: str, field: str | None = None, form: Fields | None = None) -> Answer:
+    def call(self, procedure: str, field: str = "", form: Fields | None = None) -> Answer:
         """Return what answers with the response of a procedure, or with one field of it.
 
         Args:
             procedure: Its name. The path has fields of its request.
-            field: The field.
+            field: The field; empty for all.
             form: The fields of its request that the body has.
         """
         rpc = RPCS[procedure]
@@ -231,7 +229,7 @@ class HttpProcedures:
                 async with self._bodies.read(caller.request) as body:
                     fields = fields | form.read(read_json(body) if body else {}, "the request")
             response = to_json(await self._remote.call(procedure, rpc.request(**fields)))
-            yield _json(response if field is None else response[field])
+            yield _json(response[field] if field else response)
 
         return answer
 
@@ -316,10 +314,9 @@ def create_application(
         local_only=is_loopback(settings.http_host) and not protected,
     )
 
-    def route(path: str, answer: Answer, operation: Operation, procedure: str = "", **options: Any) -> Route:
-        method = RPCS[procedure].path if procedure and remote is not None else None
-        endpoint = make(answer=answer, operation=operation, method=method, **options)
-        return Route(path, endpoint, methods=["GET" if operation.request is None else "POST"])
+    def route(path: str, answer: Answer, summary: str, reply: Any, **options: Any) -> Route:
+        endpoint = make(answer=answer, summary=summary, reply=reply, **options)
+        return Route(path, endpoint, methods=["GET" if endpoint.request is None else "POST"])
 
     routes: list[Route] = []
     if remote is not None:
@@ -357,71 +354,54 @@ class _CrossOrigin(CORSMiddleware):
 def _open_inference_routes(
     route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences, log: RequestLog | None
 ) -> Iterator[Route]:
-    def call(
-        path: str, procedure: str, summary: str, field: str | None = None, form: Fields | None = None
-    ) -> Route:
+    def call(path: str, procedure: str, summary: str, field: str = "", form: Fields | None = None) -> Route:
+        answer = procedures.call(procedure, field, form)
         schema = json_form(RPCS[procedure].response).schema
-        reply = schema if field is None else schema["properties"][field]
-        operation = Operation(summary=summary, reply=reply, request=form)
-        return route(path, procedures.call(procedure, field, form), operation, procedure)
+        reply = schema["properties"][field] if field else schema
+        return route(path, answer, summary, reply, procedure=procedure, request=form)
 
-    infer = Operation(
-        summary="Infer: tensors in, tensors out",
-        request=REQUEST,
-        headers=[TIMEOUT, JSON_BYTES],
-        reply=like(SAMPLE),
-    )
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+    infer = {"request": REQUEST, "headers": [TIMEOUT, JSON_BYTES], "procedure": "ModelInfer", "log": log}
     for model in models:  # first, since routes are tried in order
-        yield route(f"{model}/infer", inferences.infer, infer, "ModelInfer", log=log)
+        summary = "Infer: tensors in, tensors out"
+        yield route(f"{model}/infer", inferences.infer, summary, like(SAMPLE), **infer)
     yield call("/v2", "ServerMetadata", "The server's name, version and extensions")
-    live = Operation(summary="Whether the server lives", reply=like({"live": True}))
-    yield route("/v2/health/live", procedures.live, live)
-    ready = Operation(summary="Whether this worker is ready", reply=like({"ready": True}), fails=True)
-    yield route("/v2/health/ready", procedures.ready, ready)
+    yield route("/v2/health/live", procedures.live, "Whether this worker lives", like({"live": True}))
+    ready = like({"ready": True})
+    yield route("/v2/health/ready", procedures.ready, "Whether this worker is ready", ready, fails=True)
     yield call("/v2/repository/index", "RepositoryIndex", "The models and their states", "models", _INDEX)
     yield call("/v2/models/stats", "ModelStatistics", "Statistics of all models")
-    sample = like({"name": "", "ready": True})
-    ready = Operation(summary="Whether a model is ready", reply=sample, fails=True)
+    ready = like({"name": "", "ready": True})
     for model in models:
         yield call(model, "ModelMetadata", "A model's inputs and outputs")
-        yield route(f"{model}/ready", procedures.model_ready, ready, "ModelReady")
         yield call(f"{model}/config", "ModelConfig", "A model's configuration", "config")
         yield call(f"{model}/stats", "ModelStatistics", "A model's statistics")
+        options = {"fails": True, "procedure": "ModelReady"}
+        yield route(f"{model}/ready", procedures.model_ready, "Whether a model is ready", ready, **options)
 
 
 def _embeddings_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
-    headers = [TIMEOUT, PRIORITY]
-    operation = Operation(
-        summary="Embed texts, as OpenAI's API does",
-        request=embed.OPENAI,
-        headers=headers,
-        reply={"anyOf": [like(sample) for sample in embed.SAMPLES]},
-    )
-    openai = inferences.embeddings(embed.OPENAI, embed.write_openai)
-    yield route("/v1/embeddings", openai, operation, "ModelInfer", log=log, body=errors.openai)
-    operation = Operation(
-        summary="Embed texts, as Text Embeddings Inference does",
-        request=embed.TEI,
-        headers=headers,
-        reply=like([[0.0]]),
-    )
-    tei = inferences.embeddings(embed.TEI, embed.write_tei)
-    yield route("/embed", tei, operation, "ModelInfer", log=log, body=errors.tei)
+    embedding = partial(route, headers=[TIMEOUT, PRIORITY], procedure="ModelInfer", log=log)
+    answer = inferences.embeddings(embed.OPENAI, embed.write_openai)
+    reply = {"anyOf": [like(sample) for sample in embed.SAMPLES]}
+    options = {"request": embed.OPENAI, "body": errors.openai}
+    yield embedding("/v1/embeddings", answer, "Embed texts, as OpenAI's API does", reply, **options)
+    answer = inferences.embeddings(embed.TEI, embed.write_tei)
+    summary = "Embed texts, as Text Embeddings Inference does"
+    yield embedding("/embed", answer, summary, like([[0.0]]), request=embed.TEI, body=errors.tei)
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
-    reply = like(orjson.loads(embed.write_models([""], 0)))
-    yield index("/v1/models", inferences.models, Operation(summary="The models that embed", reply=reply))
-    reply = like(orjson.loads(embed.write_model("", 0)))
-    yield index("/v1/models/{name}", inferences.model, Operation(summary="A model that embeds", reply=reply))
+    model = embed.listed_model("", 0)
+    models = like({"object": "list", "data": [model]})
+    yield index("/v1/models", inferences.models, "The models that embed", models)
+    yield index("/v1/models/{name}", inferences.model, "A model that embeds", like(model))
 
 
 def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route]:
-    text = partial(Operation, reply=like(""), media_type="text/plain")
-    yield route("/healthz", seen.live, text(summary="Whether the process lives"))
-    yield route("/readyz", seen.ready, text(summary="Whether any worker is ready", fails=True))
-    yield route("/metrics", seen.metrics, text(summary="Prometheus metrics"), "ServerMetadata")
-    described = Operation(summary="This document", reply=like({}))
-    yield route("/openapi.json", seen.document, described, "ServerMetadata")
+    text = partial(route, reply=like(""), media_type="text/plain")
+    yield text("/healthz", seen.live, "Whether the process lives")
+    yield text("/readyz", seen.ready, "Whether any worker is ready", fails=True)
+    yield text("/metrics", seen.metrics, "Prometheus metrics", procedure="ServerMetadata")
+    yield route("/openapi.json", seen.document, "This document", like({}), procedure="ServerMetadata")
 
 
 async def _reject(request: Request, error: Exception) -> Response:

@@ -37,19 +37,30 @@ _RETRY_MS = (500, 1500)
 T = TypeVar("T")
 
 
-class LeftError(Exception):
-    """The client has left before its reply."""
-
-
 class _Room:
-    """The bytes of one body."""
+    """The bytes of one body, which are among those that `Bodies` holds."""
 
-    def __init__(self, bodies: "Bodies") -> None:
+    def __init__(self, bodies: "Bodies", settings: Settings) -> None:
         self._bodies = bodies
+        self._settings = settings
         self.bytes = 0
 
     def add(self, size: int) -> None:
-        self._bodies.take(self.bytes, size)
+        """Count more bytes.
+
+        Raises:
+            TooLargeError: The body has too many.
+            UnavailableError: All bodies have too many, and others have some.
+        """
+        limit, most, held = self._settings.max_request_bytes, self._settings.max_held_bytes, self._bodies.held
+        if self.bytes + size > limit:
+            raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
+        if held > self.bytes and held + size > most:
+            raise UnavailableError(
+                f"requests hold {held} bytes, {size} more would pass the limit of {most}: try again later",
+                retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
+            )
+        self._bodies.held += size
         self.bytes += size
 
 
@@ -77,9 +88,9 @@ class Bodies:
             TooLargeError: It has too many bytes.
             UnavailableError: Too many bytes are held.
             ExpiredError: It has not come in time.
-            LeftError: The client has left.
+            CancelledError: The client has left.
         """
-        room = _Room(self)
+        room = _Room(self, self._settings)
         try:
             seconds = self._settings.max_request_seconds
             try:
@@ -88,31 +99,13 @@ class Bodies:
             except TimeoutError:
                 raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
             except ClientDisconnect:
-                raise LeftError from None
+                raise asyncio.CancelledError from None
             encoding = request.headers.get("content-encoding", "identity").strip().lower()
             if encoding != "identity":
                 body = await self._decompress(body, encoding, room)
             yield body
         finally:
             self.held -= room.bytes
-
-    def take(self, held: int, size: int) -> None:
-        """Count more bytes of a body that has so many already.
-
-        Raises:
-            TooLargeError: It has too many.
-            UnavailableError: All of them have too many, and others have some.
-        """
-        limit = self._settings.max_request_bytes
-        if held + size > limit:
-            raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
-        if self.held > held and self.held + size > self._settings.max_held_bytes:
-            raise UnavailableError(
-                f"requests hold {self.held} bytes, {size} more would pass the limit of "
-                f"{self._settings.max_held_bytes}: try again later",
-                retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
-            )
-        self.held += size
 
     async def run(self, size: int, function: Callable[..., T], *arguments: object) -> T:
         """Call a function that works on so many bytes: in another thread if they are many."""
@@ -135,16 +128,18 @@ class Bodies:
             raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
         inflater = zlib.decompressobj(_ENCODINGS[encoding])
         inflated = BytesIO()
-        rest = body
+        rest = b""
         try:
-            while rest and not inflater.eof:
-                part = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
-                room.add(len(part))
-                inflated.write(part)
-                rest = inflater.unconsumed_tail
+            for start in range(0, len(body), PIECE):  # what is left of a piece is copied each time
+                rest = body[start : start + PIECE]
+                while rest and not inflater.eof:
+                    part = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
+                    room.add(len(part))
+                    inflated.write(part)
+                    rest = inflater.unconsumed_tail
         except zlib.error as error:
             raise InvalidRequestError(f"the body must be encoded as {encoding}, was not") from error
-        if not inflater.eof or inflater.unused_data:
+        if not inflater.eof or inflater.unused_data or rest:
             raise InvalidRequestError(
                 f"the body must be one whole {encoding} stream, "
                 + ("more follows it" if inflater.eof else "its end is missing")
@@ -214,29 +209,18 @@ def _accepts_gzip(accepted: str) -> bool:
 
 @asynccontextmanager
 async def until_left(receive: Receive) -> AsyncIterator[None]:
-    """Cancel the block when the client leaves. The body must have been read.
-
-    Raises:
-        LeftError: The client has left.
-    """
+    """Cancel the block when the client leaves. The body must have been read."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - requests are answered in tasks
-    left = False
 
     def leave(done: asyncio.Future[Message]) -> None:
-        nonlocal left
         if not done.cancelled():
-            left = True
             task.cancel()
 
     leaving = asyncio.ensure_future(receive())
     leaving.add_done_callback(leave)
     try:
         yield
-    except asyncio.CancelledError:
-        if left and not task.uncancel():
-            raise LeftError from None
-        raise
     finally:
         leaving.remove_done_callback(leave)
         leaving.cancel()

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
+from threading import Event
 from typing import Any
 
 import h11
@@ -26,6 +27,9 @@ MAX_HEAD_BYTES = 16 * 2**10
 
 _PROMPT_SECONDS = 0.25
 """Within this time of a connection, or of the last reply, its client is not late with its request."""
+
+_LAST_REQUESTS_SECONDS = 0.1
+"""For those that connected just before the end to send their requests."""
 
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
 _NO_ROOM_PAUSE_SECONDS = 0.01
@@ -49,7 +53,7 @@ class _StrictParser(h11.Connection):
 
 
 class HttpProtocol(H11Protocol):
-    """One connection, whose client may neither dawdle with a request's head nor leave its reply unread.
+    """One connection, with limits on the time for the head of a request, and for reading a reply.
 
     Args:
         stall_seconds: How long a client may take to read a reply that fills the buffer.
@@ -185,16 +189,24 @@ class BoundedServer(uvicorn.Server):
         config: uvicorn's. Its protocol is `HttpProtocol`.
         limit: The most connections, those included that still agree on TLS.
         context: Returns the TLS context for a new connection; None is plain text.
+        stopping: Set in any thread, ends the server soon.
     """
 
+    _accepting: asyncio.Task[None]
+
     def __init__(
-        self, config: uvicorn.Config, *, limit: int, context: Callable[[], ssl.SSLContext] | None
+        self,
+        config: uvicorn.Config,
+        *,
+        limit: int,
+        context: Callable[[], ssl.SSLContext] | None,
+        stopping: Event,
     ) -> None:
         super().__init__(config)
         self._limit = limit
         self._context = context
+        self._stopping = stopping
         self._open: dict[_Connection, None] = {}  # in the order of their last replies, or their beginnings
-        self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
@@ -205,8 +217,11 @@ class BoundedServer(uvicorn.Server):
         self.servers = []
         sockets[0].setblocking(False)
         self._accepting = asyncio.create_task(self._accept(sockets[0]))
-        self._accepting.add_done_callback(self._accepting_ended)
         self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; asked ten times a second."""
+        return await super().on_tick(counter) or self._stopping.is_set() or self._accepting.done()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, and finish what is in progress, for as long as the configuration says.
@@ -214,9 +229,11 @@ class BoundedServer(uvicorn.Server):
         Raises:
             Exception: It has stopped because it could not accept connections.
         """
-        assert self._accepting is not None  # noqa: S101 - it has started
         self._accepting.cancel()
         await asyncio.wait((self._accepting,))
+        for listening in sockets or ():
+            listening.close()
+        await asyncio.sleep(_LAST_REQUESTS_SECONDS)
         for connection in [one for one in self._open if one.protocol is None]:
             connection.end()
         await super().shutdown(sockets)
@@ -224,9 +241,6 @@ class BoundedServer(uvicorn.Server):
             connection.end()
         if not self._accepting.cancelled():
             self._accepting.result()
-
-    def _accepting_ended(self, _: asyncio.Task[None]) -> None:
-        self.should_exit = True
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

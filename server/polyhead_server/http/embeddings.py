@@ -174,17 +174,8 @@ def write_tei(call: EmbeddingsCall, vectors: NDArray[np.float32], _: int) -> Ite
     yield b"]"
 
 
-def write_models(names: Sequence[str], created: int) -> bytes:
-    """Write the reply of `/v1/models`."""
-    return _dumps({"object": "list", "data": [_model(name, created) for name in names]})
-
-
-def write_model(name: str, created: int) -> bytes:
-    """Write the reply of `/v1/models/NAME`."""
-    return _dumps(_model(name, created))
-
-
-def _model(name: str, created: int) -> dict[str, object]:
+def listed_model(name: str, created: int) -> dict[str, object]:
+    """Return what `/v1/models` says of a model."""
     return {"id": name, "object": "model", "created": created, "owned_by": "polyhead"}
 
 

@@ -1,9 +1,7 @@
 """A path of the server: who may call it, what answers, and how its errors are sent."""
 
 import asyncio
-import math
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -13,16 +11,18 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Generic, TypeVar
 
 from grpc import StatusCode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import InvalidRequestError, quoted, shorten
 from polyhead_server.http import errors
-from polyhead_server.http.bodies import Bodies, LeftError, Reply, send_reply
+from polyhead_server.http.bodies import Bodies, Reply, send_reply
 from polyhead_server.http.documents import Fields
 from polyhead_server.http.remote import RemoteRuntime
 from polyhead_server.observability import counter_layout as layout
@@ -30,48 +30,61 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog, request_id
 from polyhead_server.observability.statistics import PROTOCOL
 from polyhead_server.transport.access import Guard, Rejection
-from polyhead_server.transport.call import INFER
+
+N = TypeVar("N", int, float)
 
 
-@dataclass(frozen=True)
-class Header:
-    """A header that must match a pattern."""
+@dataclass(frozen=True, kw_only=True)
+class Header(Generic[N]):
+    """A header that is a number."""
 
     name: str
     pattern: str
+    """What its text must match."""
+    number: Callable[[str], N]
     must: str
     """What it must be, in words."""
     meaning: str
 
-    def read(self, request: Request) -> str | None:
-        """Return its value; None where there is none.
+    def read(self, request: Request) -> N | None:
+        """Return the number; None where the header is missing.
 
         Raises:
             InvalidRequestError: It is not what it must be.
         """
-        value = request.headers.get(self.name)
-        if value is not None and re.fullmatch(self.pattern, value) is None:
-            raise InvalidRequestError(f"{self.name} must be {self.must}, was {quoted(value)}")
-        return value
+        text = request.headers.get(self.name)
+        if text is not None and re.fullmatch(self.pattern, text) is None:
+            raise InvalidRequestError(f"{self.name} must be {self.must}, was {quoted(text)}")
+        return None if text is None else self.number(text)
 
 
 TIMEOUT = Header(
-    "x-request-timeout",
-    r"[0-9]{1,9}(\.[0-9]{1,9})?",
-    "a number of seconds such as 1.5",
-    "How many seconds the caller waits",
+    name="x-request-timeout",
+    pattern=r"[0-9]{1,9}(\.[0-9]{1,9})?",
+    number=float,
+    must="a number of seconds such as 1.5",
+    meaning="How many seconds the caller waits",
 )
-PRIORITY = Header("x-request-priority", r"[1-5]", "1 (the highest) to 5", "1 (the highest) to 5")
+PRIORITY = Header(
+    name="x-request-priority",
+    pattern=r"[1-5]",
+    number=int,
+    must="1 (the highest) to 5",
+    meaning="1 (the highest) to 5",
+)
 JSON_BYTES = Header(
-    "inference-header-content-length",
-    r"[0-9]{1,12}",
-    "a number of bytes",
-    "How many bytes of JSON precede binary tensors; without it, the whole body is JSON",
+    name="inference-header-content-length",
+    pattern=r"[0-9]{1,12}",
+    number=int,
+    must="a number of bytes",
+    meaning="How many bytes of JSON precede binary tensors; without it, the whole body is JSON",
 )
 HEADERS = (TIMEOUT, PRIORITY, JSON_BYTES)
 
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
-_LOCAL = re.compile(r"(localhost|[\w.-]+\.(localhost|internal)|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]+)?", re.I)
+_LOCAL = re.compile(
+    r"(([\w.-]+\.)?localhost\.?|[\w.-]+\.internal\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
+)
 """A `Host` that is an IP address, or a name that the public DNS cannot have."""
 
 
@@ -87,26 +100,6 @@ class Caller:
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         """Return the headers."""
         return self._metadata
-
-    @property
-    def deadline(self) -> float:
-        """When the caller stops waiting, by `time.monotonic`.
-
-        Raises:
-            InvalidRequestError: The header is no number of seconds.
-        """
-        seconds = TIMEOUT.read(self.request)
-        return math.inf if seconds is None else time.monotonic() + float(seconds)
-
-    @property
-    def json_bytes(self) -> int | None:
-        """The bytes of JSON before binary tensors; None: the whole body is JSON.
-
-        Raises:
-            InvalidRequestError: The header is no number of bytes.
-        """
-        size = JSON_BYTES.read(self.request)
-        return None if size is None else int(size)
 
     def check_type(self, *also: str) -> None:
         """Check that the body is said to be JSON, or nothing is said of it.
@@ -126,32 +119,14 @@ Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
-    """What the OpenAPI document says of a path, beyond what its endpoint says."""
-
-    summary: str
-    reply: Mapping[str, object]
-    """The schema of the reply."""
-    media_type: str = "application/json"
-    """The reply's."""
-    request: Fields | None = None
-    """The fields of the request's body."""
-    headers: Sequence[Header] = ()
-    """Those of the request that it reads."""
-    fails: bool = False
-    """The reply's status may be 503, with the same schema."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One path: check who calls, answer, and send the reply or the error. An ASGI application."""
 
     answer: Answer
     bodies: Bodies
     """Sends the reply."""
-    operation: Operation
-    method: str | None = None
-    """What the path corresponds to in gRPC, for the guards; None is open to everybody."""
+    procedure: str = ""
+    """What the path corresponds to in gRPC, for the guards; empty is open to everybody."""
     remote: RemoteRuntime | None = None
     guards: Sequence[Guard] = ()
     """Reject callers without the right token."""
@@ -163,6 +138,20 @@ class Endpoint:
     """Records inferences; None: this is none."""
     body: errors.ErrorBody = errors.open_inference
     """Writes errors."""
+
+    # ---- For the OpenAPI document ------------------------------------------------------------------
+
+    summary: str
+    reply: Mapping[str, object]
+    """The schema of the reply."""
+    media_type: str = "application/json"
+    """The reply's."""
+    request: Fields | None = None
+    """The fields of the request's body; None: it is a GET."""
+    headers: Sequence[Header[Any]] = ()
+    """Those of the request that it reads."""
+    fails: bool = False
+    """The reply's status may be 503, with the same schema."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -176,19 +165,17 @@ class Endpoint:
                     with self._recorded(caller):
                         try:
                             reply = await stack.enter_async_context(self.answer(caller))
-                        except LeftError:
-                            raise asyncio.CancelledError from None
                         except Exception as error:
                             reply = errors.error_reply(error, caller, self.body)
                 reply.headers.setdefault(REQUEST_ID, caller.id)
                 await send_reply(reply, scope, send, self.bodies)
-        except (LeftError, asyncio.CancelledError):
+        except asyncio.CancelledError:
             LOGGER.debug("HTTP: the caller of %s has left", caller.id)
 
     @property
     def guarded(self) -> bool:
         """Whether a token is needed."""
-        return bool(self.guards) and self.method is not None
+        return bool(self.guards and self.procedure)
 
     def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
         return self.log.request(caller) if self.log is not None and self.log.wanted else nullcontext()
@@ -198,24 +185,23 @@ class Endpoint:
         host = caller.request.headers.get("host", "")
         if self.local_only and _LOCAL.fullmatch(host) is None:
             return StatusCode.PERMISSION_DENIED, (
-                f"Host must be localhost or an IP address, was {quoted(host)}: a server on loopback without "
-                "tokens or TLS has no other name, for a web page could give it one (DNS rebinding)"
+                f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, "
+                "which a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert"
             )
         origin = caller.request.headers.get("origin")
         if origin is not None and origin not in self.origins:
             return StatusCode.PERMISSION_DENIED, (
                 f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
             )
-        if self.method is None:
+        if not self.guarded:
             return None
-        metadata = caller.invocation_metadata()
-        return next(filter(None, (guard.rejection(self.method, metadata) for guard in self.guards)), None)
+        method, metadata = RPCS[self.procedure].path, caller.invocation_metadata()
+        return next(filter(None, (guard.rejection(method, metadata) for guard in self.guards)), None)
 
     def _reject(self, caller: Caller, code: StatusCode, message: str) -> Reply:
         """Log and count a request that is rejected unread, and return its reply."""
-        extra = {"request_id": caller.id}
-        path = shorten(caller.request.url.path)
+        path, extra = shorten(caller.request.scope["path"]), {"request_id": caller.id}
         LOGGER.debug("call of %s rejected: %s: %s", path, code.name, message, extra=extra)
-        if self.method == INFER and self.remote is not None:
+        if self.procedure == "ModelInfer" and self.remote is not None:
             self.remote.soon(partial(self.remote.registry.unattributed.rejected, code.name))
         return errors.plain_reply(errors.STATUS[code], message, self.body)

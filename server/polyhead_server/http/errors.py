@@ -1,4 +1,4 @@
-"""Errors as HTTP tells them: the status, and a body as each kind of client expects it."""
+"""Errors over HTTP: the status, and a body as each kind of client expects it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from grpc import StatusCode
 from starlette.exceptions import HTTPException
 
 from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
-from polyhead_server.errors import exhausted
+from polyhead_server.errors import DrainingError, exhausted
 from polyhead_server.http.bodies import Reply
 from polyhead_server.observability.request_log import CURRENT, Context
 from polyhead_server.transport.call import reject
@@ -64,6 +64,8 @@ def error_reply(error: Exception, context: Context, body: ErrorBody) -> Reply:
     status = 503 if exhausted(error) else STATUS.get(rejected.code, 500)
     trailers = dict(rejected.trailers)
     headers = {REQUEST_ID: trailers[REQUEST_ID]}
+    if isinstance(error, DrainingError):
+        headers["connection"] = "close"  # before the server closes it, perhaps upon the next request
     if LIMIT in trailers:
         headers[LIMIT] = trailers[LIMIT]
     if (after := int(trailers.get(PUSHBACK, -1))) >= 0:

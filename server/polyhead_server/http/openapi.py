@@ -10,7 +10,6 @@ from starlette.routing import Route
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.http.documents import Fields
 from polyhead_server.http.endpoint import JSON_BYTES, Endpoint
-from polyhead_server.transport.call import INFER
 
 _TYPES: Mapping[type, str] = {
     bool: "boolean",
@@ -25,7 +24,7 @@ _BINARY: Mapping[str, object] = {"type": "string", "format": "binary"}
 _MEANINGS: Mapping[int, str] = {
     400: "Something is wrong with the request; the message names it",
     401: "The call must carry a token",
-    403: "The token does not open this, or pages of this origin may not call",
+    403: "The token does not open this, pages of this origin may not call, or Host is not a local name",
     404: "There is no such model or version",
     413: "A limit would be passed",
     415: "The type or encoding of the body is not known",
@@ -79,25 +78,24 @@ def _fields(of: Fields) -> dict[str, Any]:
 
 
 def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
-    operation = endpoint.operation
-    binary = JSON_BYTES in operation.headers
+    binary = JSON_BYTES in endpoint.headers
     parameters = [
         _parameter(name, "path", _PATH[name], required=True) for name in re.findall(r"{(\w+)}", path)
     ]
     parameters.append(_parameter(REQUEST_ID, "header", "The request's id in logs; without it, one is made"))
-    for header in operation.headers:
+    for header in endpoint.headers:
         parameters.append(_parameter(header.name, "header", header.meaning, pattern=f"^({header.pattern})$"))
-    replies = {"200": _content("The reply", operation.reply, operation.media_type, binary=binary)}
+    replies = {"200": _content("The reply", endpoint.reply, endpoint.media_type, binary=binary)}
     failed = endpoint.body(400, "")
     for status in _errors(path, endpoint):
         replies[str(status)] = _content(_MEANINGS[status], like(failed))
-    if operation.fails:
-        replies["503"] = _content("It is not", operation.reply, operation.media_type)
-    described: dict[str, Any] = {"summary": operation.summary, "parameters": parameters, "responses": replies}
-    if operation.request is not None:
-        body = _content("", _fields(operation.request), binary=binary)
-        body["content"]["application/json"]["example"] = operation.request.example
-        described["requestBody"] = {**body, "required": bool(operation.request.required)}
+    if endpoint.fails:
+        replies["503"] = _content("It is not", endpoint.reply, endpoint.media_type)
+    described: dict[str, Any] = {"summary": endpoint.summary, "parameters": parameters, "responses": replies}
+    if endpoint.request is not None:
+        body = _content("", _fields(endpoint.request), binary=binary)
+        body["content"]["application/json"]["example"] = endpoint.request.example
+        described["requestBody"] = {**body, "required": bool(endpoint.request.required)}
     if endpoint.guarded:
         described["security"] = [{"token": []}]
     return described
@@ -130,10 +128,10 @@ def _errors(path: str, endpoint: Endpoint) -> list[int]:
         statuses.add(401)
     if "{version}" in path:
         statuses.add(400)
-    if "{name}" in path or endpoint.method == INFER:
+    if "{name}" in path or endpoint.procedure == "ModelInfer":
         statuses |= {404, 503}
-    if endpoint.operation.request is not None:
+    if endpoint.request is not None:
         statuses |= {400, 413, 415, 503, 504}
-    if endpoint.method == INFER:
+    if endpoint.procedure == "ModelInfer":
         statuses.add(500)
     return sorted(statuses)

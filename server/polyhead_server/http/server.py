@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from polyhead_server.address import explain, format_address, listen
@@ -69,23 +69,62 @@ def serve_http(
         yield None
         return
     with listening:
-        context = tls_context(settings) if remote is not None else None
-        port: int = listening.getsockname()[1]
+        stopping = Event()
         limit = min(MAX_CONNECTIONS[remote is not None], _descriptors() // 2)
+        context = tls_context(settings) if remote is not None else None
 
         def application(workers: Executor) -> Any:
             from polyhead_server.http.application import create_application
 
             return create_application(settings, counters, workers, remote=remote, log=log)
 
-        thread = _ServerThread(
-            application, settings, listening, limit=limit, context=context, on_failure=on_failure
-        )
+        def run() -> None:
+            try:
+                _serve(application, settings, listening, limit=limit, context=context, stopping=stopping)
+            except BaseException:  # SystemExit, too, which would end a thread without a word
+                LOGGER.exception("HTTP has failed")
+            if not stopping.is_set():
+                on_failure()
+
+        thread = Thread(target=run, name="http", daemon=True)
         thread.start()
         try:
-            yield port
+            yield listening.getsockname()[1]
         finally:
-            thread.stop()
+            stopping.set()
+            thread.join()
+
+
+def _serve(
+    application: Callable[[Executor], Any],
+    settings: Settings,
+    listening: socket.socket,
+    *,
+    limit: int,
+    context: Callable[[], ssl.SSLContext] | None,
+    stopping: Event,
+) -> None:
+    """Serve until it is to stop. Libraries of HTTP are imported here, in the thread, while models load."""
+    import uvicorn
+
+    from polyhead_server.http.connections import BoundedServer, HttpProtocol
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="http") as workers:
+        config = uvicorn.Config(
+            application(workers),
+            http=partial(HttpProtocol, stall_seconds=settings.max_request_seconds),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # our own log has what happens to requests
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
+        )
+        server = BoundedServer(config, limit=limit, context=context, stopping=stopping)
+        asyncio.run(server.serve(sockets=[listening]))
 
 
 def check(settings: Settings) -> None:
@@ -144,66 +183,3 @@ def _descriptors() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
-
-
-class _ServerThread(Thread):
-    """A thread that serves until it is stopped. Libraries of HTTP are imported in it, while models load."""
-
-    def __init__(
-        self,
-        application: Callable[[Executor], Any],
-        settings: Settings,
-        listening: socket.socket,
-        *,
-        limit: int,
-        context: Callable[[], ssl.SSLContext] | None,
-        on_failure: Callable[[], object],
-    ) -> None:
-        super().__init__(name="http", daemon=True)
-        self._application = application
-        self._settings = settings
-        self._listening = listening
-        self._limit = limit
-        self._context = context
-        self._on_failure = on_failure
-        self._server: Any = None
-        self._stopping = False
-
-    def run(self) -> None:
-        """Serve until `stop` is called."""
-        try:
-            self._serve()
-        except BaseException:  # SystemExit, too, which would end a thread without a word
-            LOGGER.exception("HTTP has failed")
-        if not self._stopping:
-            self._on_failure()
-
-    def _serve(self) -> None:
-        import uvicorn
-
-        from polyhead_server.http.connections import BoundedServer, HttpProtocol
-
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="http") as workers:
-            config = uvicorn.Config(
-                self._application(workers),
-                http=partial(HttpProtocol, stall_seconds=self._settings.max_request_seconds),  # type: ignore[arg-type]
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="critical",  # our own log has what happens to requests
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
-            )
-            self._server = BoundedServer(config, limit=self._limit, context=self._context)
-            self._server.should_exit = self._stopping
-            asyncio.run(self._server.serve(sockets=[self._listening]))
-
-    def stop(self) -> None:
-        """Finish what is in progress, for a moment, and end."""
-        self._stopping = True
-        if self._server is not None:
-            self._server.should_exit = True
-        self.join()

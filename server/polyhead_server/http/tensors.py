@@ -6,8 +6,8 @@ Shape letters: B batch, T tokens.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -70,24 +70,14 @@ _MOST_TENSORS = 4096
 Raw = bytes | memoryview
 
 
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """How outputs are to be written."""
-
-    binary: bool = False
-    """In binary, where an output does not say."""
-    outputs: Mapping[str, bool] = field(default_factory=dict)
-    """Whether in binary, by output."""
-
-    def is_binary(self, output: str) -> bool:
-        """Return whether an output is to be written in binary."""
-        return self.outputs.get(output, self.binary)
+IsBinary = Callable[[str], bool]
+"""Whether an output is to be written in binary."""
 
 
 # ---- Requests ----------------------------------------------------------------------------------
 
 
-def read_request(body: bytes, json_size: int | None, *, model: str, version: str) -> tuple[bytes, Form]:
+def read_request(body: bytes, json_size: int | None, *, model: str, version: str) -> tuple[bytes, IsBinary]:
     """Read a request; takes long where the body is large.
 
     Args:
@@ -97,7 +87,7 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
         version: Likewise; empty for the newest.
 
     Returns:
-        A `ModelInferRequest`, and how to write the reply.
+        A `ModelInferRequest`, and which outputs to write in binary.
 
     Raises:
         InvalidRequestError: Something is wrong.
@@ -157,7 +147,7 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
             name=_text(name, "name of an output"),
             parameters=write_parameters(own, f"output {quoted(name)}", but="binary_data"),
         )
-    return write_request(message, raw), Form(binary=binary, outputs=outputs)
+    return write_request(message, raw), lambda output: outputs.get(output, binary)
 
 
 def write_request(message: pb.ModelInferRequest, raw: Sequence[Raw]) -> bytes:
@@ -305,19 +295,19 @@ class Written:
     """The binary tensors that follow."""
 
 
-def write_reply(reply: bytes, form: Form) -> Written:
+def write_reply(reply: bytes, is_binary: IsBinary) -> Written:
     """Plan how to write a reply, a `ModelInferResponse`."""
     message, contents, _ = read_reply(reply, pb.ModelInferResponse)
     raw = [
-        content
-        for output, content in zip(message.outputs, contents, strict=True)
-        if form.is_binary(output.name)
+        content for output, content in zip(message.outputs, contents, strict=True) if is_binary(output.name)
     ]
-    elements = sum(math.prod(output.shape) for output in message.outputs if not form.is_binary(output.name))
-    return Written(json=_pieces(message, contents, form), elements=elements, raw=raw)
+    elements = sum(math.prod(output.shape) for output in message.outputs if not is_binary(output.name))
+    return Written(json=_pieces(message, contents, is_binary), elements=elements, raw=raw)
 
 
-def _pieces(message: pb.ModelInferResponse, contents: Sequence[memoryview], form: Form) -> Iterator[bytes]:
+def _pieces(
+    message: pb.ModelInferResponse, contents: Sequence[memoryview], is_binary: IsBinary
+) -> Iterator[bytes]:
     head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
     if message.id:
         head["id"] = message.id
@@ -331,12 +321,12 @@ def _pieces(message: pb.ModelInferResponse, contents: Sequence[memoryview], form
             "shape": list(output.shape),
         }
         parameters = {name: _parameter(value) for name, value in output.parameters.items()}
-        if form.is_binary(output.name):
+        if is_binary(output.name):
             parameters["binary_data_size"] = len(content)
         if parameters:
             tensor["parameters"] = parameters
         begin = (b"," if number else b"") + orjson.dumps(tensor)
-        if form.is_binary(output.name):
+        if is_binary(output.name):
             yield begin
             continue
         yield begin[:-1] + b',"data":['
@@ -364,7 +354,7 @@ def _parameter(parameter: pb.InferParameter) -> Any:
 def _sample() -> Any:
     message = pb.ModelInferResponse(raw_output_contents=[bytes(4)])
     message.outputs.add(datatype="FP32", shape=[1])
-    sample = orjson.loads(b"".join(write_reply(message.SerializeToString(), Form()).json))
+    sample = orjson.loads(b"".join(write_reply(message.SerializeToString(), lambda _: False).json))
     sample["outputs"][0]["data"] = [None]  # of any type
     return sample
 

@@ -35,7 +35,7 @@ def fetch(source: RemoteFolder, folder: Path, manifest: Manifest) -> None:
     """Download the files of a version that are not in the local folder yet.
 
     Raises:
-        DownloadError: One cannot be had now.
+        DownloadError: One is not available now.
         RepositoryError: One is not what the manifest says.
     """
     for name, record in manifest.files.items():

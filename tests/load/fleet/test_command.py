@@ -70,7 +70,7 @@ def test_a_sweep_without_open_loops_is_warned_of(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ({"p99": "50"}, "--p99 must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was '50'"),
         ({"p99": "50 minutes"}, "was '50 minutes'"),
@@ -95,10 +95,10 @@ def test_a_sweep_without_open_loops_is_warned_of(tmp_path: Path, capsys: pytest.
         ({"family": "other"}, "--family must be one of known, was 'other'"),
     ],
 )
-def test_what_cannot_be_planned_is_said(run: RunFolder, flags: dict[str, str], told: str) -> None:
+def test_what_cannot_be_planned_is_said(run: RunFolder, flags: dict[str, str], message: str) -> None:
     with pytest.raises(LoadError) as caught:
         plan(run, **flags)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_huge_rate_is_only_many_machines(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -256,7 +256,7 @@ def test_p99_of_lone_requests_is_not_corrected(model: MachineModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "fields", "told"),
+    ("changes", "fields", "message"),
     [
         ({(32, "single"): {"void": ["x"]}}, {}, "T = 32: no valid run of single"),
         ({(32, "capacity"): {"void": ["x"]}}, {}, "T = 32: no valid run of capacity"),
@@ -272,16 +272,16 @@ def test_what_a_plan_needs_must_be_measured(
     tmp_path: Path,
     changes: dict[tuple[int, str], dict[str, object]],
     fields: dict[str, object],
-    told: str | None,
+    message: str | None,
 ) -> None:
     what: dict[str, object] = {"tokens": [32], "loads": ["single", "50%"], "requests": 400, **fields}
     run = swept(tmp_path / "run", changes=changes, **what)  # type: ignore[arg-type]
-    if told is None:
+    if message is None:
         assert list(read_measured(run).capacities) == [32]  # and nothing checks the plan
         return
     with pytest.raises(SweepError, match="valid runs of one request in flight and of the capacity") as caught:
         read_measured(run)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_one_of_several_configurations_is_chosen(folder: RunFolder, tmp_path: Path) -> None:

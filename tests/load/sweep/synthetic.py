@@ -1,4 +1,4 @@
-"""Runs that nobody measured: records with a known distribution, and sweeps of the suite's small families."""
+"""Made-up runs: records with a known distribution, and sweeps of the suite's small families."""
 
 from pathlib import Path
 from typing import Any

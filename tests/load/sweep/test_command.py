@@ -89,7 +89,7 @@ def test_refusals(
     assert not list(tmp_path.iterdir())
 
 
-def test_who_interrupts_a_sweep_is_told_what_is_kept(
+def test_an_interrupted_sweep_says_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run_sweep(what: Sweep, out: Path, **_: object) -> None:

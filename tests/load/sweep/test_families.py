@@ -1,4 +1,4 @@
-"""What is missing is exported; what cannot be had is skipped, with a reason."""
+"""What is missing is exported; what is not available is skipped, with a reason."""
 
 import json
 import subprocess
@@ -93,7 +93,7 @@ def test_what_is_there_needs_no_description(repository: Path) -> None:
         ({**DESCRIBED, "layers": True}, failing, PLENTY, "layers must be an integer, was True"),
     ],
 )
-def test_what_cannot_be_had_is_skipped(
+def test_what_is_not_available_is_skipped(
     encoder: Any, export: Any, available: int, message: str, tmp_path: Path
 ) -> None:
     sweep = small_sweep(families={"a": encoder})

@@ -142,7 +142,7 @@ def test_a_server_that_gets_slower_or_faster_is_not_stable(mode: str, factor: fl
 
 
 @pytest.mark.parametrize("mode", ["open", "closed"])
-def test_too_few_answers_to_see_drift_are_told(mode: str) -> None:
+def test_too_few_answers_to_see_drift_are_reported(mode: str) -> None:
     assert unchecked_gates(make_run(make_records(12)), a_plan(mode=mode)) == ("drift",)
 
 

@@ -51,7 +51,7 @@ def test_the_generator_gets_the_plan_and_leaves_records(tmp_path: Path) -> None:
         ("(out / 'generator.json').write_text('{')", r"left no records: .*generator\.json must be JSON"),
     ],
 )
-def test_how_a_generator_fails_is_told(body: str, message: str, tmp_path: Path) -> None:
+def test_how_a_generator_fails_is_reported(body: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match=message):
         generate(a_plan(), tmp_path / "out", command=fake(tmp_path, body))
 
@@ -67,6 +67,6 @@ def test_a_full_disk_ends_the_sweep_and_voids_nothing(tmp_path: Path) -> None:
         )
 
 
-def test_what_a_command_said_last_is_told() -> None:
+def test_what_a_command_said_last_is_reported() -> None:
     with pytest.raises(ProcessError, match="ended with 1: polyhead export: give either --preset"):
         polyhead("export")

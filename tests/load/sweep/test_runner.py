@@ -29,7 +29,7 @@ from polyhead_load.sweep.warm_up import WarmUp
 
 
 class Watching(SweepProgress):
-    """A bar that nobody sees, and that remembers."""
+    """A bar that is not shown, and that remembers."""
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))
@@ -368,11 +368,11 @@ def test_a_server_of_somebody_elses_is_waited_for_by_the_user(there: InThread, t
 
 
 def test_families_that_the_server_does_not_have_are_skipped(there: InThread, tmp_path: Path) -> None:
-    sweep = quick(families={"tiny": {}, "nobody": {}}, loads=["single"])
+    sweep = quick(families={"tiny": {}, "absent": {}}, loads=["single"])
     lab = Lab(sweep, new_folder(tmp_path), there)
-    runner = lab.run([("tiny", "nobody")])
+    runner = lab.run([("tiny", "absent")])
 
-    assert runner.skipped == {"nobody": "the server does not have it"}
+    assert runner.skipped == {"absent": "the server does not have it"}
     assert {one.family for one in lab.measurements} == {"tiny"}
 
 

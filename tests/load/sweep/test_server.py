@@ -64,11 +64,11 @@ with own_server([find_family(Path(repository), "tiny")], Path(log), flags) as se
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
 def test_no_server_outlives_a_sweep_that_is_killed(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _SWEEP, str(repository), str(tmp_path / "server.log"), *FLAGS]
-    told = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=120).stdout
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=120).stdout
 
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(told)).wait(60)
-    assert not psutil.pid_exists(int(told))
+        psutil.Process(int(output)).wait(60)
+    assert not psutil.pid_exists(int(output))
 
 
 def test_a_server_that_does_not_start_says_why(repository: Path, tmp_path: Path) -> None:
@@ -101,6 +101,6 @@ def test_a_server_that_runs(repository: Path) -> None:
     assert not server.alive()
 
 
-def test_nobody_at_the_address() -> None:
+def test_no_server_at_the_address() -> None:
     with pytest.raises(SweepError, match=r"--address must be a polyhead server, .*leave --address out"):
         RunningServer("127.0.0.1:1")

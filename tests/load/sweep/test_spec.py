@@ -108,7 +108,7 @@ def test_bad_files_are_named_with_what_is_wrong(text: str, message: str, tmp_pat
         read_sweep(str(file))
 
 
-def test_unknown_presets_are_told_the_nearest() -> None:
+def test_unknown_presets_are_refused_with_the_nearest() -> None:
     with pytest.raises(SweepError, match=r"one of heads, .* was 'haeds'; did you mean 'heads'\?"):
         read_sweep("haeds")
 

@@ -53,4 +53,4 @@ def test_everything_that_a_plan_asks_for_is_called(changes: dict[str, object], c
 
 def test_an_unknown_family_is_an_error(client: Client) -> None:
     with pytest.raises(NotFound):
-        warm_up(client, a_plan(model="nobody"), most_seconds=0)
+        warm_up(client, a_plan(model="absent"), most_seconds=0)

@@ -15,11 +15,11 @@ from polyhead_server.doctor.examination import examine
 from polyhead_server.doctor.machine import LocalMachine
 from polyhead_server.engine.devices import cuda_problem
 
-Told = Callable[..., tuple[int, str]]
+Doctor = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
+def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
     """Runs the command; its status and what it printed, in one line."""
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -30,16 +30,16 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
     return run
 
 
-def test_the_cpu_works(told: Told) -> None:
-    status, text = told("--device", "cpu")
+def test_the_cpu_works(doctor: Doctor) -> None:
+    status, text = doctor("--device", "cpu")
 
     assert status == 0
     assert "works: --device cpu runs on cpu" in text
 
 
-def test_cuda_works_exactly_where_a_server_would_start(told: Told) -> None:
+def test_cuda_works_exactly_where_a_server_would_start(doctor: Doctor) -> None:
     problem = cuda_problem()
-    status, text = told("--device", "cuda")
+    status, text = doctor("--device", "cuda")
 
     assert status == (0 if problem is None else 1)
     if problem is not None:
@@ -47,8 +47,8 @@ def test_cuda_works_exactly_where_a_server_would_start(told: Told) -> None:
         assert "to do:" in text
 
 
-def test_json_is_for_programs(told: Told, repository: Path) -> None:
-    status, text = told("--json", "--device", "cpu", "--models", str(repository), "tiny")
+def test_json_is_for_programs(doctor: Doctor, repository: Path) -> None:
+    status, text = doctor("--json", "--device", "cpu", "--models", str(repository), "tiny")
 
     facts = json.loads(text)
     assert status == 0
@@ -73,5 +73,5 @@ def test_a_name_without_a_repository_is_refused(capsys: pytest.CaptureFixture[st
 
 
 def test_an_unknown_model_is_refused(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--device", "cpu", "--models", str(repository), "nobody"]) == 1
-    assert "has no model 'nobody'" in capsys.readouterr().err
+    assert main(["doctor", "--device", "cpu", "--models", str(repository), "absent"]) == 1
+    assert "has no model 'absent'" in capsys.readouterr().err

@@ -110,7 +110,7 @@ def test_cuda_works_without_cudnn_but_slower() -> None:
     assert "nvidia-cudnn-cu13" in advice.remedy
 
 
-def test_a_compiler_that_is_newer_than_the_driver_is_told() -> None:
+def test_a_compiler_that_is_newer_than_the_driver_is_reported() -> None:
     report = examine(FakeMachine(compiler="13.10", highest="13.9"), "cuda")
 
     assert report.works
@@ -121,7 +121,7 @@ def test_a_compiler_that_is_newer_than_the_driver_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "remedy"),
     [
         ({"shown": ()}, "CUDA_VISIBLE_DEVICES"),
         ({"highest": "12.8"}, "update the driver: it runs CUDA up to 12.8, this needs 13.0"),
@@ -129,12 +129,12 @@ def test_a_compiler_that_is_newer_than_the_driver_is_told() -> None:
         ({"installed": replace(RUNTIME, cuda=None, providers=(CPU,))}, "polyhead[server,cuda]"),
     ],
 )
-def test_the_remedy_fits_the_cause(changes: dict[str, Any], told: str) -> None:
+def test_the_remedy_fits_the_cause(changes: dict[str, Any], remedy: str) -> None:
     machine = replace(FakeMachine(problem="a test run failed"), **changes)
 
     (problem,) = examine(machine, "cuda").problems
 
-    assert told in problem.remedy
+    assert remedy in problem.remedy
 
 
 def test_two_onnxruntimes_overwrite_each_other() -> None:
@@ -170,8 +170,8 @@ def test_a_graph_that_cannot_be_served_is_a_problem(repository: Path, tmp_path: 
 
 
 def test_a_model_or_repository_that_is_not_there_is_an_error(repository: Path, tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match="has no model 'nobody': it has tiny, "):
-        examine(BARE, "cpu", models=repository, name="nobody")
+    with pytest.raises(RepositoryError, match="has no model 'absent': it has tiny, "):
+        examine(BARE, "cpu", models=repository, name="absent")
     with pytest.raises(StartError, match="must be a folder"):
         examine(BARE, "cpu", models=tmp_path / "none")
 

@@ -41,7 +41,7 @@ def test_this_machines_memory() -> None:
 
 def test_a_library_is_loaded_and_found() -> None:
     assert str(LocalMachine().library("libc.so.6")).endswith("libc.so.6")
-    assert LocalMachine().library("libnobody.so.1") is None
+    assert LocalMachine().library("libabsent.so.1") is None
 
 
 def test_this_machines_processors_and_runtime() -> None:

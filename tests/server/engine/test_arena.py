@@ -83,7 +83,7 @@ def test_runs_at_once_count_together(arena: Arena, clock: Clock) -> None:
         arena.end(100 * MIB)
 
 
-def test_it_can_be_told_to_forget(arena: Arena) -> None:
+def test_it_can_be_made_to_forget(arena: Arena) -> None:
     one_by_one(arena, [200])
     arena.forget()
 

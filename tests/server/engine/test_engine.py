@@ -201,9 +201,11 @@ def test_a_graph_that_is_on_the_device_in_part_is_refused(
         engine(repository, manifest(repository), device=on_cuda(""))
 
 
-def test_a_lost_device_is_told_once_for_each_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[bool] = []
-    one = engine(repository, manifest(repository), lost=lambda: told.append(True))
+def test_a_lost_device_is_reported_once_for_each_run(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[bool] = []
+    one = engine(repository, manifest(repository), lost=lambda: reports.append(True))
 
     def fail(*_arguments: object) -> None:
         raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0")
@@ -212,11 +214,11 @@ def test_a_lost_device_is_told_once_for_each_run(repository: Path, monkeypatch: 
     with pytest.raises(DeviceLostError):
         one.run(feeds(), ["output"])
 
-    assert told == [True]
+    assert reports == [True]
 
 
 class Refusing(ort.InferenceSession):  # type: ignore[misc]
-    """Runs on the CPU, remembers which arena it was to shrink, and fails where it is told to."""
+    """Runs on the CPU, remembers which arena it was to shrink, and fails where a test says so."""
 
     refuses = "nothing"
     words = ""
@@ -288,13 +290,13 @@ def test_what_a_library_calls_a_failed_product_may_be_a_lost_device(
         raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
 
     monkeypatch.setattr("polyhead_server.engine.engine.ask_device", ask)
-    told: list[bool] = []
-    one = engine(repository, manifest(repository), device=on_cuda("", 2), lost=lambda: told.append(True))
+    reports: list[bool] = []
+    one = engine(repository, manifest(repository), device=on_cuda("", 2), lost=lambda: reports.append(True))
     opened[0].words = "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED"
     with pytest.raises(DeviceLostError):
         one.run(feeds(), ["output"])
 
-    assert told == [True]
+    assert reports == [True]
 
 
 def test_an_engine_that_is_closed_holds_nothing_and_runs_no_more(repository: Path) -> None:

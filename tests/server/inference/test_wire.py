@@ -84,7 +84,7 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
 
 @pytest.mark.parametrize("junk", [b"\x38\x01", b"\x3d\x00\x00\x00\x00", b"\x18\x07"])
 def test_a_field_of_another_kind_is_passed_over(junk: bytes) -> None:
-    """Number 7 or 3, but not bytes: unknown fields, which protobuf keeps and nobody reads."""
+    """Number 7 or 3, but not bytes: unknown fields, which protobuf keeps and no program reads."""
     parts = split_infer(PADDING + junk)
 
     assert [len(raw) for raw in parts.raw] == [LARGE]

@@ -87,7 +87,7 @@ def test_what_libraries_warn_of_has_the_same_form(capfd: pytest.CaptureFixture[s
     handlers, root.handlers = root.handlers, []  # pytest's own
     try:
         logging.getLogger("asyncio").error("a task failed")
-        logging.getLogger("asyncio").info("nobody asked")
+        logging.getLogger("asyncio").info("not asked for")
     finally:
         root.handlers = handlers
     flush()
@@ -110,7 +110,7 @@ LOGGER.info("the last")
 """
 
 
-def test_when_nobody_reads_lines_are_dropped_and_counted() -> None:
+def test_when_none_reads_lines_are_dropped_and_counted() -> None:
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-c", FLOOD], text=True, **pipes) as process:
         assert process.stdout is not None

@@ -104,22 +104,22 @@ def test_drops_show_with_their_reason(serve: Any) -> None:
     assert metrics("polyhead_requests_total", "", protocol="grpc", code="UNAVAILABLE") == 1
 
 
-def test_the_documentation_lists_exactly_what_is_told(serve: Any) -> None:
+def test_the_documentation_lists_exactly_what_is_exported(serve: Any) -> None:
     server = serve()
     server.runtime.lifecycle.draining.set()
     with pytest.raises(grpc.RpcError):
         server.infer("tiny", {"x": np.ones((1, 2, 16), np.float32)})
-    told = {
+    families = {
         f"{name}_total" if family.type == "counter" else name: family
         for name, family in Metrics(server.runtime.registry.counters).families.items()
     }
 
     table = re.findall(r"^\| `((?:polyhead|process)_\w+)` \| (\w+) \| (.*?) \|", OPERATIONS.read_text(), re.M)
 
-    assert {name: kind for name, kind, _ in table} == {name: family.type for name, family in told.items()}
+    assert {name: kind for name, kind, _ in table} == {name: family.type for name, family in families.items()}
     for name, _, labels in table:
         documented = set(re.findall(r"`(\w+)`", labels))
-        shown = {label for sample in told[name].samples for label in sample.labels} - {"le"}
+        shown = {label for sample in families[name].samples for label in sample.labels} - {"le"}
         assert shown == documented, name
 
 

@@ -52,7 +52,7 @@ def test_how_things_stood_ends_with_the_process() -> None:
     assert SharedCounters([os.dup(file) for file in counters.files], 1).total("tiny", 1)[at.READY] == 0
 
 
-def test_pages_are_told_apart_by_name_and_version() -> None:
+def test_pages_are_distinguished_by_name_and_version() -> None:
     counters = SharedCounters.create()
     counters.page("b", 2)[0] = 1
     counters.page("a", 1)[0] = 2

@@ -38,7 +38,7 @@ def deploy(file: str) -> None:
 
 
 def main() -> None:
-    """Starts the nodes, and does as told."""
+    """Starts the nodes, and does what its input says."""
     os.environ.update(QUICK)
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     second = cluster.add_node(**NODE)

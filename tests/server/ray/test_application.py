@@ -83,7 +83,7 @@ def test_what_the_caller_sees_to_is_not_refused(repository: Path) -> None:
     check(settings, taken=("port", "workers"))
 
 
-def test_the_try_out_wants_to_be_told_that_it_is_open(repository: Path) -> None:
+def test_the_try_out_requires_a_word_that_it_is_open(repository: Path) -> None:
     with pytest.raises(StartError, match=r"--host must be 0\.0\.0\.0 with --engine ray, was 127\.0\.0\.1"):
         local.run(quick_settings(repository))
 

@@ -75,7 +75,7 @@ def test_a_replica_that_serves_asks_no_others(repository: Path, others: Others) 
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
-def test_a_family_that_nobody_serves_leaves_a_replica_that_says_why(
+def test_a_family_that_none_serves_leaves_a_replica_that_says_why(
     broken: Path, others: Others, mode: str
 ) -> None:
     async def run() -> Any:

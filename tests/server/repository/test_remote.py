@@ -1,4 +1,4 @@
-"""A repository behind a URL: what cannot be had is said, and nothing unchecked is served."""
+"""A repository behind a URL: what is not available is reported, and nothing unchecked is served."""
 
 import asyncio
 import errno
@@ -65,11 +65,11 @@ def test_a_query_stays_at_the_end(url: str, inside: str) -> None:
 
 
 def test_downloads_need_a_folder(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> Path:
+    def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", nobody)
+    monkeypatch.setattr(Path, "home", no_home)
 
     with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: XDG_CACHE_HOME must be set"):
         answer(remote)

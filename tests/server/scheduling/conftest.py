@@ -136,7 +136,7 @@ class VirtualThreads:
 
     @staticmethod
     def _end(task: "asyncio.Future[list[None]]", source: BatchSource) -> None:
-        # A test that ends early cancels it. What nobody asks for is logged when it is collected, at any time.
+        # A test that ends early cancels it. An exception that is not retrieved is logged later, at any time.
         with suppress(asyncio.CancelledError):
             task.exception()
         source.ended()
@@ -214,7 +214,7 @@ class Bench:
     def submit(
         self, number: int = 1, *, batch: int = 1, length: int = 1, **fields: Any
     ) -> asyncio.Future[Any]:
-        """Submits a request that can be told by its number; what is refused at once is so when awaited."""
+        """Submits a request that is known by its number; what is refused at once is so when awaited."""
         feeds = {"x": np.full((batch, length), number)}
         work = Work(feeds=feeds, outputs=["y"], batch=batch, tokens=batch * length, **fields)
         try:

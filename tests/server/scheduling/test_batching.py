@@ -183,7 +183,7 @@ def test_the_oldest_of_a_priority_is_never_passed_over(bench: Any, virtually: An
 # ---- Time ---------------------------------------------------------------------------------------
 
 
-def test_work_that_waits_longer_than_its_timeout_is_told_so(bench: Any, virtually: Any) -> None:
+def test_work_that_waits_longer_than_its_timeout_is_rejected(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.FLAT)
         loop = asyncio.get_running_loop()

@@ -161,7 +161,7 @@ def test_sixteen_bits_are_not_for_the_cpu(models: Path) -> None:
     assert all("it is bf16, which runs on CUDA only" in reason for reason in failed.values())
 
 
-def test_what_nobody_foresaw_fails_its_family_and_tells_no_secrets(
+def test_an_unforeseen_error_fails_its_family_and_tells_no_secrets(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(*_arguments: object, **_options: object) -> None:
@@ -202,7 +202,7 @@ def test_what_is_loaded_stays_when_there_are_no_threads_for_the_rest(
         (RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF"), False),
     ],
 )
-def test_memory_that_is_short_is_told_from_files_that_are_wrong(
+def test_memory_that_is_short_is_distinguished_from_files_that_are_wrong(
     models: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, may_pass: bool
 ) -> None:
     def fail(*_: object, **__: object) -> None:

@@ -1,6 +1,7 @@
 """What is served follows the repository, by itself or by call, also where its file system does not answer."""
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.serving.world import World, asynchronous, until
+from tests.clock import skip
+from tests.server.serving.world import PATIENCE, World, asynchronous, until
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
 from polyhead_server.repository import Broken, VersionFolder
-from polyhead_server.serving.reconciler import look
+from polyhead_server.serving.reconciler import LOOK_SECONDS, look
 from polyhead_server.serving.registry import ModelState
 
 
@@ -155,12 +157,6 @@ class DeadFileSystem:
         self._mended.set()
 
 
-@pytest.fixture
-def impatient(repository: Path, tmp_path: Path) -> World:
-    """A world that waits for a family for 2 s."""
-    return World(repository / "tiny" / "1", tmp_path, patience=2.0)
-
-
 def write_to(world: World, family: str) -> None:
     """Puts version 1 of another family in place."""
     world.write(1)
@@ -173,14 +169,19 @@ def write_to(world: World, family: str) -> None:
 
 @asynchronous
 async def test_a_family_whose_files_do_not_answer_holds_up_no_other(
-    impatient: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = impatient
+    caplog.set_level(logging.INFO)
     await world.start()
     write_to(world, "a-dead")
     world.write(1)
     dead = DeadFileSystem(monkeypatch, world.models / "a-dead")
-    for _ in range(3):
+    following = asyncio.ensure_future(world.reconciler.reconcile())
+    await until(lambda: bool(dead.looks) and "a version 1 is ready" in caplog.text)
+    await asyncio.sleep(0.01)  # in which the others are done
+    skip(PATIENCE)
+    await following
+    for _ in range(2):
         await world.reconciler.reconcile()
 
     assert world.serving() == {"a": [1], "a.attention": [1]}
@@ -197,11 +198,13 @@ async def test_a_family_whose_files_do_not_answer_holds_up_no_other(
 
 
 @asynchronous
-async def test_a_load_that_hangs_holds_up_no_other(impatient: World) -> None:
-    world = impatient
+async def test_a_load_that_hangs_holds_up_no_other(world: World) -> None:
     write_to(world, "b")
     world.hold.clear()
-    await world.start()
+    starting = asyncio.ensure_future(world.start())
+    await asyncio.to_thread(world.begun.acquire)
+    skip(PATIENCE)
+    await starting
     waiting = asyncio.ensure_future(world.reconciler.wait_for_any())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -214,15 +217,16 @@ async def test_a_load_that_hangs_holds_up_no_other(impatient: World) -> None:
 
 @asynchronous
 async def test_a_repository_that_does_not_answer_leaves_what_is_served_and_is_followed_again(
-    impatient: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = impatient
     world.write(1)
     await world.start()
     dead = DeadFileSystem(monkeypatch, world.models)
     watching = asyncio.ensure_future(world.reconciler.watch(0.01))
     await until(lambda: bool(dead.looks))
-    await asyncio.sleep(3)
+    skip(PATIENCE)
+    await until(lambda: "the others are followed without it" in caplog.text)
+    await asyncio.sleep(0.1)  # in which it would look again
     assert dead.looks == 1
     assert world.serving() == {"a": [1], "a.attention": [1]}
     world.write(2)
@@ -239,13 +243,19 @@ async def test_at_the_start_what_does_not_answer_is_left_out(
     world.write(1)
     with monkeypatch.context() as patch:
         dead = DeadFileSystem(patch, world.models / "a")
-        silent, found = await look(world.models, may_be_empty=False, seconds=0.2)
+        looking = asyncio.ensure_future(look(world.models, may_be_empty=False))
+        await until(lambda: bool(dead.looks))
+        skip(LOOK_SECONDS)
+        silent, found = await looking
         dead.mend()
-    reason = "its folder cannot be read: it did not answer within 0.2 s"
+    reason = "its folder cannot be read: it did not answer within 10 s"
     assert silent == Broken(family="a", version=0, reason=reason)
     assert isinstance(found, VersionFolder)
     assert found.family == "b"
     dead = DeadFileSystem(monkeypatch, world.models)
+    looking = asyncio.ensure_future(look(world.models, may_be_empty=False))
+    await until(lambda: bool(dead.looks))
+    skip(LOOK_SECONDS)
     with pytest.raises(StartError, match=r"must be a folder that can be read, .*: it did not answer within"):
-        await look(world.models, may_be_empty=False, seconds=0.2)
+        await looking
     dead.mend()

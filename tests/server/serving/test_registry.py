@@ -133,7 +133,7 @@ def test_a_reader_in_another_thread_is_not_disturbed_by_changes(registry: Regist
     ]
 
 
-def test_every_change_is_told() -> None:
+def test_every_change_is_reported() -> None:
     changes: list[str] = []
     registry = Registry(lambda: changes.append("changed"))
     registry.declare("a", 1)
@@ -158,7 +158,7 @@ def test_the_end_waits_for_the_last_user() -> None:
     assert ends == ["end"]
 
 
-def test_what_nobody_uses_ends_at_once() -> None:
+def test_what_is_not_in_use_ends_at_once() -> None:
     ends: list[str] = []
 
     Lease().end(lambda: ends.append("end"))

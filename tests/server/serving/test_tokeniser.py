@@ -72,7 +72,7 @@ def test_ids_without_a_token_have_an_empty_name(tokeniser: Tokeniser) -> None:
     assert tokeniser.tokens_of(np.array([[2, 31, 3]]), np.array([2], np.int32)) == [["[CLS]", ""]]
 
 
-def test_tokens_are_left_out_when_nobody_wants_them(tokeniser: Tokeniser) -> None:
+def test_tokens_are_left_out_when_they_are_not_wanted(tokeniser: Tokeniser) -> None:
     quick = tokeniser.encode(TEXTS, truncate=False, max_total=1000, with_tokens=False)
 
     assert not quick.tokens

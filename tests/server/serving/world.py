@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
+from tests.clock import SkippingLoop
+
 from polyhead_server.repository import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
@@ -18,6 +20,9 @@ from polyhead_server.serving.rollout import Policy
 
 P = ParamSpec("P")
 
+PATIENCE = 60.0
+"""How long a reconciler waits for one family."""
+
 
 def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     """Run a test on an event loop of its own."""
@@ -25,10 +30,11 @@ def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*arguments: P.args, **options: P.kwargs) -> None:
         async def main() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(1000):  # of a clock that the test may put forward
                 await test(*arguments, **options)
 
-        asyncio.run(main())
+        with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+            runner.run(main())
 
     return run
 
@@ -63,7 +69,7 @@ class FakeEngine:
 class World:
     """A repository of the family `a`, and a reconciler of it."""
 
-    def __init__(self, source: Path, folder: Path, policy: Policy = "latest", patience: float = 30.0) -> None:
+    def __init__(self, source: Path, folder: Path, policy: Policy = "latest") -> None:
         self.source = source
         self.models = folder
         self.registry = Registry()
@@ -88,8 +94,8 @@ class World:
             build=self.build,
             retired=self.retired.append,
             side_by_side=2,
-            look_seconds=patience,
-            load_seconds=patience,
+            look_seconds=PATIENCE,
+            load_seconds=PATIENCE,
         )
 
     def write(self, version: int, parameters: int = 1) -> None:
@@ -116,14 +122,14 @@ class World:
 
     def _load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         self.begun.release()
-        assert self.hold.wait(30)
+        assert self.hold.wait(60)
         if version.family == self.bug:
             raise RuntimeError("a bug")
         self.loads.append(version.version)
         for graph in version.manifest.graphs:
             signature = signature_of(version.manifest, graph)
             if held := self.held.get(signature.name):
-                assert held.wait(30)
+                assert held.wait(60)
             if reason := self.broken.get(f"{signature.name} {version.version}"):
                 may_pass = "No space" in reason
                 yield Failed(name=signature.name, version=version.version, reason=reason, may_pass=may_pass)
@@ -152,7 +158,7 @@ class World:
         return engine
 
     async def start(self) -> None:
-        found = await look(self.models, may_be_empty=True)
+        found = await look(self.models, may_be_empty=True, seconds=PATIENCE)
         self.reconciler.declare(found)
         await self.reconciler.reconcile(found)
 

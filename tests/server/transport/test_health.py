@@ -16,7 +16,7 @@ def check(server: Any, service: str) -> Any:
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
     )
-    return method(health_pb2.HealthCheckRequest(service=service), timeout=10).status
+    return method(health_pb2.HealthCheckRequest(service=service), timeout=60).status
 
 
 @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "tiny", "tiny-tokens.attention"])
@@ -38,7 +38,7 @@ def test_all_are_listed(server: Any) -> None:
         response_deserializer=health_pb2.HealthListResponse.FromString,
     )
 
-    statuses = method(health_pb2.HealthListRequest(), timeout=10).statuses
+    statuses = method(health_pb2.HealthListRequest(), timeout=60).statuses
 
     assert len(statuses) == 8
     assert {status.status for status in statuses.values()} == {SERVING}
@@ -50,7 +50,7 @@ def test_watching_an_unknown_service_says_so(server: Any) -> None:
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
     )
-    watching = method(health_pb2.HealthCheckRequest(service="other"), timeout=10)
+    watching = method(health_pb2.HealthCheckRequest(service="other"), timeout=60)
 
     assert next(watching).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
     watching.cancel()

@@ -92,7 +92,7 @@ def test_one_connection_too_many_is_closed(serve: Any) -> None:
     assert server.call("ServerLive").live
 
 
-def test_connections_on_which_nobody_speaks_make_room_again(
+def test_connections_that_stay_silent_make_room_again(
     serve: Any,
 ) -> None:
     server = serve(
@@ -172,7 +172,7 @@ def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
 
 
 @pytest.mark.parametrize(("min_ping_ms", "is_cut_off"), [(10_000, True), (0, False)])
-def test_who_pings_too_often_is_cut_off_and_nobody_else(
+def test_who_pings_too_often_is_cut_off_and_no_others(
     serve: Any, peers: set[str], min_ping_ms: int, is_cut_off: bool
 ) -> None:
     server = serve(grpc_option=[f"grpc.http2.min_ping_interval_without_data_ms={min_ping_ms}"])

@@ -1,4 +1,4 @@
-"""Callers whose messages are slow to come: few are waited for, and nobody else waits for them."""
+"""Callers whose messages are slow to come: few are waited for, and they hold up no others."""
 
 import queue
 import struct
@@ -78,7 +78,7 @@ def first_done(calls: list[Silent]) -> Silent:
 
 
 @pytest.mark.parametrize(("path", "most"), [*((path, 1) for path in UNARY), *((path, 4) for path in STREAMS)])
-def test_one_slow_caller_too_many_is_told_to_come_back_and_the_others_are_waited_for(
+def test_one_slow_caller_too_many_is_asked_to_come_back_and_the_others_are_waited_for(
     silent: Any, path: str, most: int
 ) -> None:
     server, call = silent()
@@ -142,7 +142,7 @@ def test_a_caller_who_leaves_makes_room(silent: Any) -> None:
         time.sleep(0.5)
         if staying.call.is_active():
             return
-    raise AssertionError("nobody is waited for")
+    raise AssertionError("the server waits for none")
 
 
 def test_messages_that_came_while_the_event_loop_was_held_up_are_not_slow(silent: Any) -> None:

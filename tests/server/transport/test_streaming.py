@@ -109,7 +109,7 @@ def test_a_status_ends_the_stream_after_the_answers_before_it(serve: Any, gate: 
             server.call("ServerLive")
 
     assert next(replies).infer_response.id == "slow"
-    with pytest.raises(grpc.RpcError, match="input 'y' is not known"):  # while nobody sends anything
+    with pytest.raises(grpc.RpcError, match="input 'y' is not known"):  # while nothing is sent
         next(replies)
     requests.put(None)
 

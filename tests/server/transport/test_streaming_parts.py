@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
+from polyhead_server.inference import account
 from polyhead_server.inference.parts import PartWriter
 from polyhead_server.observability import counter_layout as at
 
@@ -332,11 +334,16 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
     assert sum(1 for _ in stream(server, iter([request]))) > 2
 
 
-def test_a_reader_that_stands_still_for_too_long_is_cut_off(serve: Any, produced: Produced) -> None:
-    server = serve(max_reply_bytes=PART, max_request_seconds=0.2)
+def test_a_reader_that_stands_still_for_too_long_is_cut_off(
+    serve: Any, produced: Produced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(max_reply_bytes=PART)
+    clocks = SimpleNamespace(monotonic=server.loop.time, perf_counter_ns=time.perf_counter_ns)
+    monkeypatch.setattr(account, "time", clocks)
     produced.arrays.clear()
     replies = stream(server, iter([in_parts(server, LONG)]), timeout=None)
     next(replies)
+    server.loop.call_soon_threadsafe(server.loop.skip, server.runtime.settings.max_request_seconds)
 
     until(lambda: server.runtime.lifecycle.accepted == 0 and held(server) == 0)
 

@@ -31,7 +31,7 @@ def open_page() -> Iterator[Open]:
         access = access or Access()
         credentials, token = access.credentials(), access.token()
         explorer = Explorer(
-            lambda: AsyncClient(address, credentials=credentials, token=token, timeout=20), address=address
+            lambda: AsyncClient(address, credentials=credentials, token=token, timeout=60), address=address
         )
         opened.append(TestClient(create_page(explorer), base_url="http://127.0.0.1"))
         return opened[-1].__enter__()
@@ -81,7 +81,7 @@ def test_maps_are_those_of_the_server(open_page: Open, repository: Path) -> None
 def test_texts_that_no_server_can_take_are_refused(open_page: Open, repository: Path) -> None:
     with serving(quick_settings(repository)) as server:
         page = open_page(server.address)
-        for body in ('{"model": "tiny-tokens", "text": "\\ud800"}', '{"model": "nobody", "text": "a"}'):
+        for body in ('{"model": "tiny-tokens", "text": "\\ud800"}', '{"model": "absent", "text": "a"}'):
             answer = page.post("/api/head", content=body, headers={"content-type": "application/json"})
             assert answer.status_code in {400, 404}, answer.text
         for place in ({"layer": 7}, {"head": 9}, {"layer": -3}, {"head": -1}, {"layer": 2**70}):

@@ -148,7 +148,7 @@ class Explorer:
         """Return attention rollout, [T, T]: how much of each output token comes from each input token."""
         info = await self._client.model(asked.model)
         if not has_insight(info):
-            raise InvalidRequest(f"rollout cannot be had: {how_to_export(info, 'insight')}")
+            raise InvalidRequest(f"rollout is not available: {how_to_export(info, 'insight')}")
         encoding = await self._encode(asked, rollout=True)
         return _map(encoding, encoding.rollout)
 
@@ -203,7 +203,7 @@ def describe(info: ModelInfo) -> dict[str, Any]:
         return {"name": info.family, "refused": refused}
     missing = []
     if not has_insight(info):
-        missing.append(f"Scores and rollout cannot be had: {how_to_export(info, 'insight')}")
+        missing.append(f"Scores and rollout are not available: {how_to_export(info, 'insight')}")
     if "head_mask" not in info.inputs:
         missing.append(
             f"Heads cannot be silenced: {info.family} takes no head mask; export it with --head-mask."

@@ -74,7 +74,7 @@ def thumbnails(weights: NDArray[Any]) -> NDArray[np.uint8]:
 def colours() -> bytes:
     """Return 256 colours for values from 0 on, and 256 for values around 0; red, green and blue of each.
 
-    Both scales can be told apart with any kind of colour vision, the first also in grey.
+    Both scales can be distinguished with any kind of colour vision, the first also in grey.
     """
     scales = [mpl.colormaps[name](range(256), bytes=True)[:, :3] for name in ("viridis", "PuOr_r")]
     return np.concatenate(scales).tobytes()
