@@ -51,7 +51,7 @@ _MOST = 0.75
 """The share of points that must be within the tolerance."""
 _SHARP = 0.5
 """The share of points whose interval must reach no further than the tolerance from its mean."""
-_ROUNDS = 8
+_ROUNDS = 9
 _HIGHEST_SHARE = 1.2
 """No plan is limited by its share of the capacity: it could not be too high there."""
 _FARTHEST = 2.0

@@ -1,8 +1,8 @@
 """`make fleet`, without noise: planned rates beside those of a simulated server whose p99 is known.
 
 The server is the suite's: polyhead's scheduler on a virtual clock, with run times that vary and CPUs that
-runs share. It has none of the plan's own simulation. A sweep of it is planned from as one of a real machine is,
-with the point or length in question removed. The limit is the p99 of many more requests at that rate.
+runs share. It has none of the plan's own simulation. Plans are made from a sweep of it as from one of a real
+machine, without the point or length in question. The limit is the p99 of many more requests at that rate.
 """
 
 import sys
