@@ -7,7 +7,6 @@ import fcntl
 import functools
 import gc
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -19,8 +18,8 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from polyhead_client import Client
 from polyhead_export import TokenizerFile, export_family
+from polyhead_load.sweep.server import started_server
 from polyhead_model import Encoder, EncoderConfig
 
 # Before transformers is imported anywhere: tests stay off the network.
@@ -153,19 +152,12 @@ def minilm_models(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def minilm_address(minilm_models: Path) -> Iterator[str]:
+def minilm_address(minilm_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `polyhead serve`, as a process of its own, serves it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with subprocess.Popen([POLYHEAD, "serve", "--models", minilm_models, "--port", str(port)]) as server:
-        try:
-            with Client(f"127.0.0.1:{port}") as client:
-                client.wait_until_ready(timeout=60)
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.terminate()
-    assert server.returncode == 0
+    with started_server(
+        minilm_models, ["--http-port", "off"], log=tmp_path_factory.mktemp("minilm") / "log"
+    ) as server:
+        yield server.address
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.deploy.compose_file import ROOT
+
+from polyhead_load.sweep.server import free_port
 
 PORTS = (
     "POLYHEAD_PORT",
@@ -167,12 +168,8 @@ class Stack:
         ).split()
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+def _free_ports(count: int) -> set[int]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return ports

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from tests.load.conftest import Fake, FakeServer, Generated
 from polyhead_client.command import main
 from polyhead_load.command import LOCUSTFILE
 from polyhead_load.schedule import Arrival, schedule
+from polyhead_load.sweep.server import free_port
 
 Locust = Callable[..., "subprocess.Popen[str]"]
 
@@ -142,12 +142,6 @@ def page(locust: Locust) -> Callable[..., Page]:
 def answered(count: int) -> Callable[[Any], bool]:
     """So many requests are shown."""
     return lambda stats: stats["stats"][-1]["num_requests"] >= count
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_closed_loop_without_a_rate(fake: Fake, locust: Locust, tmp_path: Path) -> None:

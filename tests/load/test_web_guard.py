@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.load.conftest import Fake
-from tests.load.test_locust import Locust, end, free_port, locust
+from tests.load.test_locust import Locust, end, locust
+
+from polyhead_load.sweep.server import free_port
 
 __all__ = ["locust"]
 

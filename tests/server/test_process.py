@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from tests.servers import COMMAND, Callers, ServerProcess
 
+from polyhead_load.sweep.server import free_port
 from polyhead_proto import messages as pb
 
 X = np.ones((4, 40, 16), np.float32)
@@ -153,8 +154,7 @@ def test_what_a_killed_load_left_is_removed_at_the_next_start(
 
 
 def test_a_log_that_is_not_read_holds_up_neither_answers_nor_the_end(repository: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = ["--models", str(repository), "--port", str(port), "--device", "cpu", "--log-level", "debug"]
     with subprocess.Popen([*COMMAND, *settings, "--http-port", "off"], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None

@@ -1,13 +1,14 @@
 """Measure a running server, or start one for a few families at a time."""
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,8 @@ from polyhead_load.sweep.processes import failure
 _START_SECONDS = 600.0
 """The first start measures the speed of every graph, and large weights take their time."""
 _STOP_SECONDS = 30.0
+_PORTS = range(20_000, 32_768)
+"""Below the ports of outgoing connections, which begin at 32,768 on Linux and at 49,152 elsewhere."""
 
 # A server that ends with the sweep, however that ends.
 _SERVE = """
@@ -170,10 +173,14 @@ def started_server(
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port of the loopback interface that nothing listens on.
+
+    It is none that the system gives to outgoing connections: one of those could take it before a server does.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def serve_command(models: Path | str, port: int | str, flags: Sequence[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """Ray as processes of their own: what it does to its process stays there."""
 
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -16,18 +15,13 @@ import psutil
 import pytest
 import yaml
 
+from polyhead_load.sweep.server import free_port
+
 with suppress(ImportError), warnings.catch_warnings(action="ignore"):  # it warns when it is imported
     import ray.serve  # noqa: F401
 
 CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 FAMILIES = ("tiny", "tiny-tokens")
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 class RayCluster:

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.ray.conftest import free_port
 from tests.server.ray.test_cluster import LONG, OWN, X, call, request, trailers
 from tests.servers import ServerProcess
 
 from polyhead_client import Client
+from polyhead_load.sweep.server import free_port
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PUSHBACK, REQUEST_ID
 
