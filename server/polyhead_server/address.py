@@ -97,7 +97,11 @@ def reserve_port(host: str, port: int) -> socket.socket:
         raise StartError(f"cannot listen on {format_address(host, port)}: {explain(error)}") from error
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Needed beside connections that a server without workers left in TIME_WAIT. Once bound, it would let
+        # others in.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(address)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         reserved.close()
         raise StartError(f"cannot listen on {format_address(host, port)}: {error.strerror}") from error

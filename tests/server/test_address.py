@@ -88,6 +88,19 @@ def test_a_port_that_other_servers_share_is_taken() -> None:
         reserve_port("127.0.0.1", port)
 
 
+def test_a_port_with_connections_of_a_server_that_has_ended_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as ended:
+        address = ended.getsockname()
+        with socket.create_connection(address, timeout=60) as caller:
+            ended.accept()[0].close()  # first, so that its side stays in TIME_WAIT
+            assert caller.recv(1) == b""
+
+    with reserve_port(*address) as reserved:
+        assert reserved.getsockname() == address
+        with pytest.raises(OSError, match="Address already in use"):
+            socket.create_server(address)
+
+
 def test_an_address_of_another_machine_is_a_clear_error() -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:8001"):
         reserve_port("192.0.2.1", 8001)
