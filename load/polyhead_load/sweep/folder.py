@@ -259,7 +259,7 @@ class RunFolder:
             return Sweep.model_validate(held.pop("sweep")), held
         except FileNotFoundError as error:
             raise SweepError(f"{self.path} must be the folder of a sweep, it has no sweep.json") from error
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SweepError(
                 f"{file} must describe a sweep, is damaged, or of another version of polyhead than "
                 f"{version('polyhead')}"

@@ -55,6 +55,7 @@ def test_settings_are_read_as_flags_are(repository: Path) -> None:
         ({"repository_mode": "explicit"}, "--repository-mode must be none or poll on Ray"),
         ({"device": "cuda:1"}, "--device must be auto, cpu or cuda on Ray, was cuda:1"),
         ({"device": "cuda"}, "gpus must be more than 0 with device cuda"),
+        ({"models": "others"}, "settings must not hold models: it is an argument of its own"),
         ({"max_queued_tokens": 0}, "settings cannot be used: .*--max-queued-tokens"),
         ({"nonsense": 1}, "settings cannot be used: .*--nonsense"),
     ],
