@@ -89,6 +89,16 @@ def test_the_try_out_requires_a_word_that_it_is_open(repository: Path) -> None:
         local.run(quick_settings(repository))
 
 
+def test_a_ray_that_cannot_start_is_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", fail)
+
+    with pytest.raises(StartError, match=r"^Ray could not start on this machine: The current node timed out"):
+        local.run(quick_settings(repository, host="0.0.0.0", port=0))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_start_that_waits(
     repository: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
