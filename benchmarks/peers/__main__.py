@@ -25,6 +25,7 @@ from peers.contenders import Contender, PeerError
 from peers.launch import TritonVariant, kserve, onnxruntime_version, triton
 from report import conditions_table, console, with_fingerprint, write
 from servers import serve
+from turns import in_turn
 
 _TINY = ENCODERS[0]
 _IN_FLIGHT = (1, 8, 32)
@@ -83,8 +84,8 @@ def _compare(
         }
         samples: dict[str, list[PeerSample]] = {name: [] for name in measures}
         task = progress.add_task(f"{encoder.name}: {in_flight} in flight", total=rounds * len(measures))
-        for number in range(rounds):
-            for name in reversed(measures) if number % 2 else measures:
+        for order in in_turn(measures, rounds):
+            for name in order:
                 samples[name].append(measures[name]())
                 progress.advance(task)
         comparisons.append(PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples))

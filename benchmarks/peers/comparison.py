@@ -8,6 +8,7 @@ from typing import Any
 from encoders import BenchEncoder
 from report import Condition, conditions_rows, made_with, markdown_table, spell_number
 from serving_report import strongest
+from turns import paired_ratios
 
 POLYHEAD = "polyhead"
 ENCODE = "polyhead, `AsyncClient.encode`"
@@ -55,8 +56,8 @@ class PeerComparison:
 
     def ratios(self, name: str) -> list[float]:
         """Return a contender's rates divided by Triton's in the same round, ascending."""
-        pairs = zip(self.samples[name], self.samples[self.triton], strict=True)
-        return sorted(sample.rate / triton.rate for sample, triton in pairs)
+        own, triton = ([sample.rate for sample in self.samples[each]] for each in (name, self.triton))
+        return paired_ratios(own, triton)
 
 
 def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
