@@ -38,6 +38,7 @@ from load_generator import HEALTH, LoadResult, closed_loop, encode_loop, stream_
 from report import console, with_fingerprint, write
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
+from turns import in_turn
 
 _TINY, _SMALL, _LARGE = (encoder.name for encoder in ENCODERS)
 _TYPICAL_TOKENS = 32
@@ -227,6 +228,7 @@ class Bench:
             speed = run(half)
             return speed.p50_ms if scenario.latency else speed.rate
 
+        limits = {name: partial(limit, run) for name, run in scenario.limits.items()}
         references: dict[Reference, Callable[[], float]] = {}
         samples = []
         with ExitStack() as stack:
@@ -239,16 +241,19 @@ class Bench:
                 references["plain"] = lambda: value(self._serve(self._server, plain))
             if baseline := self._baseline:
                 references["baseline"] = lambda: value(self._serve(baseline, scenario))
-            for number in range(self._rounds):
-                found: dict[Reference, float] = {}
-                if number % 2:  # first and last in turn
-                    load = self._serve(self._server, scenario)
-                limits = [limit(run) for run in scenario.limits.values()]
-                for name, measure in references.items():
-                    found[name] = measure()
-                if not number % 2:
-                    load = self._serve(self._server, scenario)
-                samples.append(BenchSample.of(load, value(load), found, limits))
+            polyhead = partial(self._serve, self._server, scenario)
+            measures: dict[Any, Callable[[], Any]] = {**limits, **references, "polyhead": polyhead}
+            for order in in_turn(measures, self._rounds):
+                found = {name: measures[name]() for name in order}
+                load = found["polyhead"]
+                samples.append(
+                    BenchSample.of(
+                        load,
+                        value(load),
+                        {name: found[name] for name in references},
+                        [found[name] for name in limits],
+                    )
+                )
         return BenchRow(
             encoder=encoder.name,
             traffic=scenario.name,
