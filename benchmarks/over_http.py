@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from encoders import ENCODERS, MINILM, export_minilm, export_missing, request_bytes, sequences
-from load_generator import HEALTH, LoadResult, closed_loop, http_loop
+from load_generator import HEALTH, LoadResult, Send, closed_loop, http_loop
 from polyhead_load.sweep.server import OwnServer, started_server
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
@@ -54,8 +54,6 @@ _SLOW_P99 = 1.5
 _HEALTH_MS = 50.0
 _BEGIN_SECONDS = 0.3
 """In which another process begins to load."""
-
-Send = Callable[..., Coroutine[Any, Any, LoadResult]]
 
 
 @dataclass(frozen=True, kw_only=True)

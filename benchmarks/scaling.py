@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from encoders import ENCODERS, export_missing, request_bytes
-from load_generator import LoadResult, closed_loop, stream_loop
+from load_generator import LoadResult, Send, closed_loop, stream_loop
 from polyhead_client import Client
 from polyhead_load.sweep.server import free_port, started_server
 from polyhead_server.ray import ENVIRONMENT
@@ -81,7 +81,7 @@ class Setup:
     """Where to ask for statistics."""
     roots: Sequence[psutil.Process]
     """They and their children are what serves."""
-    send: Callable[..., Any] = closed_loop
+    send: Send = closed_loop
 
     def processes(self) -> list[psutil.Process]:
         """Return everything that runs."""
@@ -169,7 +169,7 @@ def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[byt
         used.append(setup.cpu_seconds())
         return sum(used[-1].values())
 
-    load: LoadResult = asyncio.run(
+    load = asyncio.run(
         setup.send(setup.target, requests, in_flight=in_flight, seconds=seconds, server=server)
     )
     sequences, runs = (now - earlier for now, earlier in zip(setup.runs(), before, strict=True))
@@ -235,7 +235,7 @@ def served(
     servers: int = 1,
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    send: Callable[..., Any] = closed_loop,
+    send: Send = closed_loop,
 ) -> Iterator[Setup]:
     """Start servers; several take turns."""
     with ExitStack() as stack:
@@ -315,15 +315,20 @@ def _wait_until_ready(address: str, process: psutil.Popen) -> None:
             time.sleep(0.5)
 
 
-def over_streams(target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any) -> Any:
+async def over_streams(
+    target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any
+) -> LoadResult:
     """Do as `closed_loop`, over streams."""
-    return stream_loop(target, requests, streams=_STREAMS[in_flight], in_flight=in_flight, **options)
+    streams = _STREAMS[in_flight]
+    return await stream_loop(target, requests, streams=streams, in_flight=in_flight, **options)
 
 
-def on_connections(target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any) -> Any:
+async def on_connections(
+    target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any
+) -> LoadResult:
     """Do as `closed_loop`, on several connections."""
     connections = min(in_flight, _CONNECTIONS)
-    return closed_loop(target, requests, in_flight=in_flight, connections=connections, **options)
+    return await closed_loop(target, requests, in_flight=in_flight, connections=connections, **options)
 
 
 def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:

@@ -14,7 +14,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +34,7 @@ from encoders import (
     sequences,
 )
 from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
-from load_generator import HEALTH, LoadResult, closed_loop, encode_loop, stream_loop
+from load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
 from report import console, with_fingerprint, write
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
@@ -46,9 +46,6 @@ _TYPICAL_TOKENS = 32
 _ATTENTION_TOKENS = 256
 """T of the requests for attention."""
 
-Send = Callable[..., Coroutine[Any, Any, LoadResult]]
-"""A loop of `load_generator` that lacks the address, `seconds` and perhaps `server`."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -56,6 +53,7 @@ class Scenario:
 
     name: str
     send: Send
+    """Lacks the address, `seconds` and perhaps `server`."""
     in_flight: int
     batch: int = 1
     """Sequences per request."""

@@ -6,12 +6,11 @@ with polyhead, onnxruntime in process and, where requests are tiny, a `grpc.aio`
 
 import argparse
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 from rich.progress import Progress
@@ -19,7 +18,7 @@ from rich.progress import Progress
 from echo_server import echo_server
 from encoders import ENCODERS, BenchEncoder, export_missing, reply_bytes, sequences
 from in_process import CORES, InProcess, RunConfig, in_process
-from load_generator import LoadResult, closed_loop, encode_loop
+from load_generator import Send, closed_loop, encode_loop
 from peers.comparison import ECHO, ENCODE, IN_PROCESS, POLYHEAD, PeerComparison, PeerSample, page, targets
 from peers.contenders import Contender, PeerError
 from peers.launch import TritonVariant, kserve, onnxruntime_version, triton
@@ -38,9 +37,6 @@ _VARIANTS = (
     ),
 )
 
-Load = Callable[..., Coroutine[Any, Any, LoadResult]]
-"""A loop of `load_generator` that lacks `seconds`."""
-
 
 def _compare(
     encoder: BenchEncoder,
@@ -56,7 +52,7 @@ def _compare(
     inputs = sequences(encoder, [encoder.tokens] * _REQUESTS)
     comparisons = []
     for in_flight in _IN_FLIGHT:
-        loads: dict[str, Load] = {
+        loads: dict[str, Send] = {
             each.name: partial(
                 closed_loop,
                 each.address,
@@ -92,9 +88,9 @@ def _compare(
     return comparisons
 
 
-def _load(load: Load, seconds: float) -> PeerSample:
-    asyncio.run(load(seconds=seconds / 5))  # unmeasured: caches and clocks come up to speed
-    result = asyncio.run(load(seconds=seconds))
+def _load(send: Send, seconds: float) -> PeerSample:
+    asyncio.run(send(seconds=seconds / 5))  # unmeasured: caches and clocks come up to speed
+    result = asyncio.run(send(seconds=seconds))
     return PeerSample(
         rate=result.rate,
         p50_ms=result.percentile_ms(50),
