@@ -5,10 +5,8 @@ BERT-base's shape with an insight graph. The graphs of an encoder run in turn, w
 the median over runs of the same turn.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -91,11 +89,7 @@ def judge(samples: Samples) -> list[report.Condition]:
 
 def main() -> int:
     """Measure, report, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/attention-cost-models"))
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/bench/attention-cost"), help="without its ending"
-    )
+    parser = report.options(__doc__, "attention-cost")
     parser.add_argument("--seconds", type=float, default=20, help="for each size")
     chosen = parser.parse_args()
     samples = {
@@ -104,27 +98,21 @@ def main() -> int:
         for size in SIZES[encoder]
     }
     conditions = judge(samples)
-    report.console.print(report.conditions_table(conditions))
     names = dict.fromkeys(name for taken in samples.values() for name in taken if name != "fast")
     rows = [
         {"encoder": encoder, "B × T": f"{batch} × {tokens}", "fast, ms": f"{1e3 * median(taken['fast']):.1f}"}
         | {f"{name}, × fast": f"{ratio(taken, name, 'fast'):.3f}" if name in taken else "" for name in names}
         for (encoder, (batch, tokens)), taken in samples.items()
     ]
-    result = report.with_fingerprint({"conditions": [asdict(one) for one in conditions], "ratios": rows})
+    result = report.with_fingerprint({"conditions": conditions, "ratios": rows})
     lines = [
-        "# What attention costs",
+        *report.heading("What attention costs", "attention-cost", result),
+        "In process, graphs in turn, medians. `rows` returns one row of each layer.",
         "",
-        f"Made by `make attention-cost`: {report.made_with(result['fingerprint'])}.",
-        "",
+        *report.conditions_rows(conditions),
+        *report.markdown_table(rows),
     ]
-    lines += ["In process, graphs in turn, medians. `rows` returns one row of each layer.", ""]
-    report.write(
-        chosen.out,
-        result,
-        "\n".join([*lines, *report.conditions_rows(result["conditions"]), *report.markdown_table(rows)]),
-    )
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return report.conclude(chosen.out, result, "\n".join(lines), conditions)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Their outputs are compared first, with heads that are computed one after the oth
 in turn; a ratio is the median over pairs of runs of the same turn, with quartiles.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -239,9 +238,7 @@ def by_heads(models: Path, seconds: float) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/bench-heads-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/head-costs"), help="without its ending")
+    parser = report.options(__doc__, "head-costs")
     parser.add_argument(
         "--seconds", type=float, default=12, help="for each comparison, of which there are 18"
     )

@@ -5,11 +5,9 @@ in turn; the gain is the median over turns. Then MiniLM embeds sentences of this
 and in batches.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -156,9 +154,7 @@ def _quality(models: Path) -> list[dict[str, object]]:
 
 def main() -> int:
     """Measure, report, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/int8-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/int8"), help="without its ending")
+    parser = report.options(__doc__, "int8")
     parser.add_argument(
         "--seconds", type=float, default=15, help="for each size, encoder and number of threads"
     )
@@ -174,7 +170,6 @@ def main() -> int:
             for size in SIZES:
                 samples[encoder, threads, size] = _measure(sessions, config, size, chosen.seconds)
     conditions = judge(samples)
-    report.console.print(report.conditions_table(conditions))
     rows = [
         {
             "encoder": encoder,
@@ -186,25 +181,19 @@ def main() -> int:
         }
         for (encoder, threads, size), taken in samples.items()
     ]
-    result = report.with_fingerprint(
-        {"conditions": [asdict(one) for one in conditions], "gains": rows, "quality": quality}
-    )
+    result = report.with_fingerprint({"conditions": conditions, "gains": rows, "quality": quality})
     lines = [
-        "# int8 beside fp32",
-        "",
-        f"Made by `make int8`: {report.made_with(result['fingerprint'])}.",
-        "",
+        *report.heading("int8 beside fp32", "int8", result),
         "In process, both precisions in turn, medians of the turns.",
         "",
-        *report.conditions_rows(result["conditions"]),
+        *report.conditions_rows(conditions),
         *report.markdown_table(rows),
         f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches of "
         f"{_BATCH}:",
         "",
         *report.markdown_table(quality),
     ]
-    report.write(chosen.out, result, "\n".join(lines))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return report.conclude(chosen.out, result, "\n".join(lines), conditions)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ server that is idle, and beside 1,000 slow clients of it, and health checks of e
 the other. What is compared takes turns within a round, and each round gives its own ratios.
 """
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -15,9 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,14 +28,14 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
 from report import (
     Condition,
+    conclude,
     conditions_rows,
-    conditions_table,
     console,
-    made_with,
+    heading,
     markdown_table,
+    options,
     spell_number,
     with_fingerprint,
-    write,
 )
 from servers import ServerProcess, serve
 from slow_clients import slow_clients
@@ -163,13 +161,10 @@ def _spread(ascending: Sequence[float], form: str = ".2f") -> str:
     return f"{median(ascending):{form}} ({ascending[0]:{form}} to {ascending[-1]:{form}})"
 
 
-def page(measured: Mapping[str, Samples], result: Mapping[str, Any]) -> str:
+def page(result: Mapping[str, Any]) -> str:
     """Return the comparison as a page in Markdown."""
     lines = [
-        "# HTTP beside gRPC",
-        "",
-        f"Made by `make http`: {made_with(result['fingerprint'])}.",
-        "",
+        *heading("HTTP beside gRPC", "http", result),
         f"Medians of {result['rounds']} rounds of {result['seconds']:g} s, in turn. “×” divides by the p50",
         "of the first row in the same round, with the lowest and the highest round in brackets. Client and",
         "server share the machine; their CPU time is for each request. Both clients are asyncio, send",
@@ -178,7 +173,7 @@ def page(measured: Mapping[str, Samples], result: Mapping[str, Any]) -> str:
         "",
         *conditions_rows(result["targets"]),
     ]
-    for name, samples in measured.items():
+    for name, samples in result["measured"].items():
         lines += [f"## {name}", "", *markdown_table(_rows(samples))]
     return "\n".join(lines)
 
@@ -348,9 +343,7 @@ def measure(turns: InTurn, *, rounds: int, seconds: float) -> dict[str, list[Htt
 
 def main() -> int:
     """Measure, report, and return 0 if every target is met."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/http-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/http"), help="without its ending")
+    parser = options(__doc__, "http")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
     chosen = parser.parse_args()
@@ -370,20 +363,15 @@ def main() -> int:
             status.update(turns.name)
             measured[turns.name] = measure(turns, rounds=chosen.rounds, seconds=chosen.seconds)
     conditions = targets(measured)
-    console.print(conditions_table(conditions))
     result = with_fingerprint(
         {
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
-            "targets": [asdict(condition) for condition in conditions],
-            "measured": {
-                name: {load: [asdict(sample) for sample in own] for load, own in samples.items()}
-                for name, samples in measured.items()
-            },
+            "targets": conditions,
+            "measured": measured,
         }
     )
-    write(chosen.out, result, page(measured, result))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return conclude(chosen.out, result, page(result), conditions)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Heads are chosen on the sentences of examples/sentences.txt: by gradient, by abl
 run in process, one thread, in turn; a ratio is the median over runs of the same turn.
 """
 
-import argparse
 import re
 import sys
 import time
@@ -105,9 +104,7 @@ def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[
 
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/pruning-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/pruning"), help="without its ending")
+    parser = report.options(__doc__, "pruning")
     parser.add_argument("--texts", type=int, default=100, help="on which heads are chosen")
     parser.add_argument("--seconds", type=float, default=15, help="for each size")
     parser.add_argument("--parts", nargs="+", default=["drift", "speed"], choices=["drift", "speed"])

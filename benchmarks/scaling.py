@@ -5,7 +5,6 @@ turns, and Ray Serve, under the same load, in turn. With more processors all but
 what is measured is the cost of what lies between a client and the encoder.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -14,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,14 +29,14 @@ from polyhead_load.sweep.server import free_port, started_server
 from polyhead_server.ray import ENVIRONMENT
 from report import (
     Condition,
+    conclude,
     conditions_rows,
-    conditions_table,
     console,
-    made_with,
+    heading,
     markdown_table,
+    options,
     spell_number,
     with_fingerprint,
-    write,
 )
 from turns import in_turn, paired_ratios
 
@@ -446,14 +445,12 @@ def _spell(values: Mapping[str, float], how: str) -> str:
     return ", ".join(f"{value:{how}} ({name.removeprefix('Ray Serve, ')})" for name, value in values.items())
 
 
-def page(compared: Sequence[Compared], result: Mapping[str, Any]) -> str:
+def page(result: Mapping[str, Any]) -> str:
     """Return the comparison as a page in Markdown."""
     config = _ENCODER.config
+    compared: Sequence[Compared] = result["setups"]
     lines = [
-        "# More than one server, on one machine",
-        "",
-        f"Made by `make scaling`: {made_with(result['fingerprint'])}.",
-        "",
+        *heading("More than one server, on one machine", "scaling", result),
         f"D = {config.d_model}, H = {config.heads}, {config.layers} layers with feed-forward, T = "
         f"{_ENCODER.tokens}; medians of {result['rounds']} rounds of {result['seconds']:g} s, in turn.",
         "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
@@ -535,9 +532,7 @@ def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
 
 def main() -> int:
     """Measure, report, and return 0 if every target is met."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/scaling-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/scaling"), help="without its ending")
+    parser = options(__doc__, "scaling")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
     chosen = parser.parse_args()
@@ -561,17 +556,15 @@ def main() -> int:
                     for name in names
                 ]
     conditions = targets(compared)
-    console.print(conditions_table(conditions))
     result = with_fingerprint(
         {
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
-            "targets": [asdict(condition) for condition in conditions],
-            "setups": [asdict(each) for each in compared],
+            "targets": conditions,
+            "setups": compared,
         }
     )
-    write(chosen.out, result, page(compared, result))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return conclude(chosen.out, result, page(result), conditions)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ numbers are this machine's.
 and has a model repository of its own, exported by that checkout.
 """
 
-import argparse
 import asyncio
 import os
 import subprocess
@@ -35,7 +34,7 @@ from encoders import (
 )
 from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
 from load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
-from report import console, with_fingerprint, write
+from report import SERVE_FLAGS, console, options, with_fingerprint, write
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
 from turns import in_turn
@@ -302,9 +301,7 @@ def _baseline_server(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
-    parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/serving"), help="without its ending")
+    parser = options(__doc__, "serving", models="bench", epilog=SERVE_FLAGS)
     parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
     parser.add_argument("--rounds", type=int, default=3, help="samples per measurement")
     names = [encoder.name for encoder in ENCODERS]

@@ -4,11 +4,9 @@ Each peer runs in an environment of its own, with the same onnxruntime and the s
 with polyhead, onnxruntime in process and, where requests are tiny, a `grpc.aio` server that only echoes.
 """
 
-import argparse
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from load_generator import Send, closed_loop, encode_loop
 from peers.comparison import ECHO, ENCODE, IN_PROCESS, POLYHEAD, PeerComparison, PeerSample, page, targets
 from peers.contenders import Contender, PeerError
 from peers.launch import TritonVariant, kserve, onnxruntime_version, triton
-from report import conditions_table, console, with_fingerprint, write
+from report import SERVE_FLAGS, conclude, console, options, with_fingerprint
 from servers import serve
 from turns import in_turn
 
@@ -107,9 +105,7 @@ def _run(graph: InProcess, config: RunConfig, seconds: float) -> PeerSample:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
-    parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/peers"), help="without its ending")
+    parser = options(__doc__, "peers", models="bench", epilog=SERVE_FLAGS)
     parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
     parser.add_argument("--rounds", type=int, default=3, help="samples of each contender")
     names = [encoder.name for encoder in ENCODERS]
@@ -151,17 +147,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     encoder, taking_part, graph, progress, seconds=chosen.seconds, rounds=chosen.rounds
                 )
     judged = targets(comparisons)
-    console.print(conditions_table(judged))
     result = with_fingerprint(
         {
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
             "versions": versions,
-            "targets": [asdict(target) for target in judged],
-            "comparisons": [asdict(comparison) for comparison in comparisons],
+            "targets": judged,
+            "comparisons": comparisons,
         }
     )
-    write(chosen.out, result, page(comparisons, encoders, versions, result))
+    conclude(chosen.out, result, page(result), judged)
 
 
 if __name__ == "__main__":

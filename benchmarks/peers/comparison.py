@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from encoders import BenchEncoder
-from report import Condition, conditions_rows, made_with, markdown_table, spell_number
+from encoders import ENCODERS
+from report import Condition, conditions_rows, heading, markdown_table, spell_number
 from serving_report import strongest
 from turns import paired_ratios
 
@@ -84,25 +84,11 @@ def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
     return found
 
 
-def page(
-    comparisons: Sequence[PeerComparison],
-    encoders: Sequence[BenchEncoder],
-    versions: Mapping[str, str],
-    result: Mapping[str, Any],
-) -> str:
-    """Return the comparison as a page in Markdown.
-
-    Args:
-        comparisons: All of them.
-        encoders: Their encoders.
-        versions: Of each server.
-        result: With the fingerprint, the conditions, the number of rounds and their seconds.
-    """
+def page(result: Mapping[str, Any]) -> str:
+    """Return the comparison as a page in Markdown."""
+    comparisons: Sequence[PeerComparison] = result["comparisons"]
     lines = [
-        "# polyhead and its peers",
-        "",
-        f"Made by `make peers`: {made_with(result['fingerprint'])}.",
-        "",
+        *heading("polyhead and its peers", "peers", result),
         f"Medians of {result['rounds']} rounds, in each of which every server is loaded for "
         f"{result['seconds']:g} s or more.",
         "The same encoders behind other servers, under the same load on the same machine, in turn, and in",
@@ -111,11 +97,13 @@ def page(
         "",
         *conditions_rows(result["targets"]),
     ]
-    for encoder in encoders:
+    for encoder in ENCODERS:
+        mine = [each for each in comparisons if each.encoder == encoder.name]
+        if not mine:
+            continue
         config = encoder.config
         layers = f"{config.layers} layer{'s' * (config.layers > 1)}"
         feed_forward = " with feed-forward" if config.feed_forward else " of attention"
-        mine = [each for each in comparisons if each.encoder == encoder.name]
         names = dict.fromkeys(name for each in mine for name in each.samples)
         lines += [
             f"## {encoder.name}: D = {config.d_model}, H = {config.heads}, {layers}{feed_forward}, "
@@ -139,7 +127,7 @@ def page(
         "  all threads, and for one-thread runs on each core. A server can at most reach the better of",
         "  the two.",
         "",
-        *markdown_table({"server": name, "version": version} for name, version in versions.items()),
+        *markdown_table({"server": name, "version": version} for name, version in result["versions"].items()),
     ]
     return "\n".join(lines)
 
