@@ -7,8 +7,6 @@ what is measured is the cost of what lies between a client and the encoder.
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +23,7 @@ import psutil
 from encoders import ENCODERS, export_missing, request_bytes
 from load_generator import LoadResult, Send, closed_loop, stream_loop
 from polyhead_client import Client
-from polyhead_load.sweep.server import free_port, started_server
+from polyhead_load.sweep.server import free_port, running, started_server
 from polyhead_server.ray import ENVIRONMENT
 from report import (
     Condition,
@@ -238,18 +236,18 @@ def served(
 ) -> Iterator[Setup]:
     """Start servers; several take turns."""
     with ExitStack() as stack:
-        running = [
+        started = [
             stack.enter_context(
                 started_server(models, ["--log-level", "error", *flags], log=log, environment=environment)
             )
             for _ in range(servers)
         ]
-        addresses = [server.address for server in running]
+        addresses = [server.address for server in started]
         yield Setup(
             name=name,
             target=addresses[0] if servers == 1 else f"ipv4:{','.join(addresses)}",
             addresses=addresses,
-            roots=[psutil.Process(server.pid) for server in running],
+            roots=[server.process for server in started],
             send=send,
         )
 
@@ -277,27 +275,10 @@ def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, s
     file = folder / "serve.json"  # which is YAML, too
     file.write_text(json.dumps(config))
     address = f"127.0.0.1:{port}"
-    with (folder / "log").open("ab") as log:
-        process = psutil.Popen(
-            [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)],
-            env={**os.environ, **ENVIRONMENT, **environment},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-        )
-    try:
+    cluster = [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)]
+    with running(cluster, log=folder / "log", environment={**ENVIRONMENT, **environment}) as process:
         _wait_until_ready(address, process)
         yield Setup(name=name, target=address, addresses=[address], roots=[process])
-    finally:
-        every: list[psutil.Process] = [process]
-        with suppress(psutil.Error):  # it has ended
-            every += process.children(recursive=True)
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        _, left = psutil.wait_procs(every, timeout=30)
-        for each in left:
-            with suppress(psutil.Error):
-                each.kill()
 
 
 def _wait_until_ready(address: str, process: psutil.Popen) -> None:
