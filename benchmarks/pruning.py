@@ -6,7 +6,6 @@ run in process, one thread, in turn; a ratio is the median over runs of the same
 """
 
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -38,6 +37,8 @@ from turns import paired_ratios, time_in_turn
 ROOT = Path(__file__).parents[1]
 FRACTIONS = (0.1, 0.25, 0.5)
 CONTROLS = 5
+TEXTS = 100
+"""On which heads are chosen."""
 SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 
 Batches = Sequence[Mapping[str, Tensor]]
@@ -102,29 +103,28 @@ def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[
     return rows
 
 
-def main() -> int:
+def main() -> None:
     """Measure and report."""
     parser = report.options(__doc__, "pruning")
-    parser.add_argument("--texts", type=int, default=100, help="on which heads are chosen")
     parser.add_argument("--seconds", type=float, default=15, help="for each size")
-    parser.add_argument("--parts", nargs="+", default=["drift", "speed"], choices=["drift", "speed"])
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     built = trained_minilm(head_mask=True)
     encoder, tokenizer = built.encoder, built.tokenizer
     if tokenizer is None:
         raise ValueError("the checkpoint must have a tokenizer")
-    texts = (ROOT / "examples" / "sentences.txt").read_text().splitlines()[: chosen.texts]
+    texts = (ROOT / "examples" / "sentences.txt").read_text().splitlines()[:TEXTS]
     batches, others = (
         batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, sentences_of_docs())
     )
-    began = time.perf_counter()
-    importance = {"gradient": gradient_importance(encoder, batches)}
-    seconds = {"gradient": time.perf_counter() - began}
-    if "drift" in chosen.parts:
+    importance, seconds = {}, {}
+    for by, rank in (
+        ("gradient", partial(gradient_importance, encoder, batches)),
+        ("ablation", partial(_ablation, encoder, tokenizer, texts, chosen.models)),
+    ):
         began = time.perf_counter()
-        importance["ablation"] = _ablation(encoder, tokenizer, texts, chosen.models)
-        seconds["ablation"] = time.perf_counter() - began
+        importance[by] = rank()
+        seconds[by] = time.perf_counter() - began
     for seed in range(CONTROLS):
         random = torch.Generator().manual_seed(seed)
         importance[f"random {seed}"] = torch.rand(importance["gradient"].shape, generator=random)
@@ -137,37 +137,32 @@ def main() -> int:
         for fraction in FRACTIONS
         for by, values in importance.items()
     }
-    result = report.with_fingerprint({"texts": len(texts), "seconds to rank": seconds})
+    nearest = _neighbours(encoder, others)
+    drifts: list[dict[str, object]] = []
+    for (fraction, by), one in pruned.items():
+        drift = measure_pruning_drift(encoder, one, others)
+        drifts.append(
+            {
+                "heads removed": f"{round(fraction * heads)} of {heads}",
+                "by": by,
+                "least cosine": f"{drift.cosine.least:.3f}",
+                "mean cosine": f"{drift.cosine.mean:.4f}",
+                "largest difference": f"{drift.largest_difference:.3f}",
+                f"neighbours moved, of {len(nearest)}": int((_neighbours(one, others) != nearest).sum()),
+                "heads left": " ".join(str(len(one.config.heads_of(at))) for at in range(one.config.layers)),
+            }
+        )
+    graphs = {"0 %": encoder} | {
+        f"{100 * fraction:.0f} %": pruned[fraction, "gradient"] for fraction in FRACTIONS
+    }
+    speeds = _speed(graphs, chosen.models.with_name("pruning-graphs"), chosen.seconds)
+    result = report.with_fingerprint(
+        {"texts": len(texts), "seconds to rank": seconds, "drift": drifts, "speed": speeds}
+    )
     lines = ["# Drift and speed of pruned MiniLM", "", report.made_with(result["fingerprint"]), ""]
-    if "drift" in chosen.parts:
-        nearest = _neighbours(encoder, others)
-        drifts = []
-        for (fraction, by), one in pruned.items():
-            drift = measure_pruning_drift(encoder, one, others)
-            drifts.append(
-                {
-                    "heads removed": f"{round(fraction * heads)} of {heads}",
-                    "by": by,
-                    "least cosine": f"{drift.cosine.least:.3f}",
-                    "mean cosine": f"{drift.cosine.mean:.4f}",
-                    "largest difference": f"{drift.largest_difference:.3f}",
-                    f"neighbours moved, of {len(nearest)}": int((_neighbours(one, others) != nearest).sum()),
-                    "heads left": " ".join(
-                        str(len(one.config.heads_of(at))) for at in range(one.config.layers)
-                    ),
-                }
-            )
-        result["drift"] = drifts
-        lines += report.markdown_table(drifts)
-    if "speed" in chosen.parts:
-        graphs = {"0 %": encoder} | {
-            f"{100 * fraction:.0f} %": pruned[fraction, "gradient"] for fraction in FRACTIONS
-        }
-        result["speed"] = _speed(graphs, chosen.models.with_name("pruning-graphs"), chosen.seconds)
-        lines += report.markdown_table(result["speed"])
+    lines += [*report.markdown_table(drifts), *report.markdown_table(speeds)]
     report.write(chosen.out, result, "\n".join(lines))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -51,6 +52,11 @@ def options(
 def spell_number(value: float) -> str:
     """Return a number with three digits or more."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def spell_ratios(ascending: Sequence[float]) -> str:
+    """Return the median of the rounds' ratios, with the lowest and the highest."""
+    return f"{median(ascending):.2f} ({ascending[0]:.2f}–{ascending[-1]:.2f})"
 
 
 def markdown_table(rows: Iterable[Mapping[str, object]]) -> list[str]:

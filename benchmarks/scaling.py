@@ -34,6 +34,7 @@ from report import (
     markdown_table,
     options,
     spell_number,
+    spell_ratios,
     with_fingerprint,
 )
 from turns import in_turn, paired_ratios
@@ -482,8 +483,7 @@ def page(result: Mapping[str, Any]) -> str:
 
 def _row(each: Compared, in_flight: int) -> dict[str, str]:
     def ratio(field: str) -> str:
-        ratios = each.ratios(in_flight, field)
-        return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+        return spell_ratios(each.ratios(in_flight, field))
 
     plain = each.name == PLAIN
     return {

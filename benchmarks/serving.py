@@ -299,7 +299,7 @@ def _baseline_server(
         yield server
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__, "serving", models="bench", epilog=SERVE_FLAGS)
     parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
@@ -307,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [encoder.name for encoder in ENCODERS]
     parser.add_argument("--encoders", nargs="+", choices=names, default=names)
     parser.add_argument("--baseline", type=Path, help="another checkout, whose server takes part")
-    chosen, flags = parser.parse_known_args(arguments)
+    chosen, flags = parser.parse_known_args()
     encoders = [encoder for encoder in ENCODERS if encoder.name in chosen.encoders]
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(console=console))

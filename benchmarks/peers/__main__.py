@@ -103,7 +103,7 @@ def _run(graph: InProcess, config: RunConfig, seconds: float) -> PeerSample:
     return PeerSample(rate=speed.rate, p50_ms=speed.p50_ms, batch=config.batch)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Compare, and write the page."""
     parser = options(__doc__, "peers", models="bench", epilog=SERVE_FLAGS)
     parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--encoders", nargs="+", choices=names, default=names)
     parser.add_argument("--triton-venv", type=Path, default=Path(".venv-peer-triton"))
     parser.add_argument("--kserve-venv", type=Path, default=Path(".venv-peer-kserve"))
-    chosen, flags = parser.parse_known_args(arguments)
+    chosen, flags = parser.parse_known_args()
     encoders = [encoder for encoder in ENCODERS if encoder.name in chosen.encoders]
     triton_python, kserve_python = (
         venv.absolute() / "bin" / "python" for venv in (chosen.triton_venv, chosen.kserve_venv)

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from encoders import ENCODERS
-from report import Condition, conditions_rows, heading, markdown_table, spell_number
+from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
 from serving_report import strongest
 from turns import paired_ratios
 
@@ -138,12 +138,11 @@ def _row(name: str, comparisons: Sequence[PeerComparison]) -> dict[str, str]:
     for each in comparisons:
         cells = ["", "", ""]
         if name in each.samples:
-            rate, ratios = each.median(name, "rate"), each.ratios(name)
             batch = each.samples[name][0].batch
             cells = [
-                spell_number(rate),
+                spell_number(each.median(name, "rate")),
                 f"B = {batch}" if batch > 1 else spell_number(each.median(name, "p50_ms")),
-                f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})",
+                spell_ratios(each.ratios(name)),
             ]
         heads = (
             f"{each.in_flight} in flight: seq/s",
