@@ -9,10 +9,9 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -40,6 +39,7 @@ from report import (
 from turns import in_turn, paired_ratios
 
 _ENCODER = ENCODERS[1]
+_NO_HTTP = ("--http-port", "off")
 IN_FLIGHT = (1, 8, 32)
 PLAIN = "one server"
 _HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1"}
@@ -312,55 +312,22 @@ async def on_connections(
     return await closed_loop(target, requests, in_flight=in_flight, connections=connections, **options)
 
 
-def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
-    """Yield what is measured together, beside a plain server: setups at rest take nothing, but for Ray."""
-
-    @contextmanager
-    def of_our_own() -> Iterator[list[Setup]]:
-        with ExitStack() as stack:
-            yield [
-                stack.enter_context(served("streams", models, "--http-port", "off", send=over_streams)),
-                stack.enter_context(
-                    served(
-                        "`--workers 2`",
-                        models,
-                        "--http-port",
-                        "off",
-                        "--workers",
-                        "2",
-                        send=on_connections,
-                    )
-                ),
-                stack.enter_context(
-                    served(
-                        "two servers in turn",
-                        models,
-                        *("--http-port", "off", "--threads", "1"),
-                        servers=2,
-                    )
-                ),
-            ]
-
-    @contextmanager
-    def on_ray(name: str, environment: Mapping[str, str]) -> Iterator[list[Setup]]:
-        flags = ("--engine", "ray", "--host", "0.0.0.0")
-        with served(name, models, *flags, log=folder / "log", environment=environment) as setup:
-            yield [setup]
-
-    @contextmanager
-    def on_two_nodes(name: str, environment: Mapping[str, str]) -> Iterator[list[Setup]]:
-        with two_nodes(name, models, folder, environment) as setup:
-            yield [setup]
-
-    yield of_our_own
+def blocks(models: Path, folder: Path) -> Iterator[list[AbstractContextManager[Setup]]]:
+    """Yield what is started and measured together: setups at rest take nothing, but for Ray."""
+    yield [
+        served("streams", models, *_NO_HTTP, send=over_streams),
+        served("`--workers 2`", models, *_NO_HTTP, "--workers", "2", send=on_connections),
+        served("two servers in turn", models, *_NO_HTTP, "--threads", "1", servers=2),
+    ]
     if find_spec("ray") is None:
         console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'")
         return
     folder.mkdir(parents=True, exist_ok=True)
+    flags, log = ("--engine", "ray", "--host", "0.0.0.0"), folder / "log"
     for name, environment in ONE_REPLICA.items():
-        yield partial(on_ray, name, environment)
+        yield [served(name, models, *flags, log=log, environment=environment)]
     for name, environment in TWO_NODES.items():
-        yield partial(on_two_nodes, name, environment)
+        yield [two_nodes(name, models, folder, environment)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -521,10 +488,11 @@ def main() -> int:
     compared: list[Compared] = []
     with (
         console.status("measuring") as status,
-        served(PLAIN, chosen.models, "--http-port", "off") as plain,
+        served(PLAIN, chosen.models, *_NO_HTTP) as plain,
     ):
         for block in blocks(chosen.models, chosen.out.parent / "ray"):
-            with block() as setups:
+            with ExitStack() as stack:
+                setups = [stack.enter_context(setup) for setup in block]
                 on_ray = bool(compared)
                 status.update(", ".join(setup.name for setup in setups))
                 rests = {setup.name: standing(setup) for setup in (plain, *setups)}
