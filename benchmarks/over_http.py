@@ -79,15 +79,8 @@ class HttpSample:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class InTurn:
-    """Loads that take turns, and what else goes on meanwhile."""
-
-    name: str
-    loads: Mapping[str, tuple[Send, Callable[[], AbstractContextManager[object]]]]
-    """The first is what the others are compared with."""
-
-
+Loads = Mapping[str, tuple[Send, Callable[[], AbstractContextManager[object]]]]
+"""Loads that take turns, each with what else goes on meanwhile; the others are compared with the first."""
 Samples = Mapping[str, Sequence[HttpSample]]
 """By load; one of each round."""
 
@@ -257,8 +250,10 @@ def beside(others: ProcessPoolExecutor, send: Send, seconds: float) -> Iterator[
         future.result()
 
 
-def plan(both: ServerProcess, alone: OwnServer, others: ProcessPoolExecutor, seconds: float) -> list[InTurn]:
-    """Return what takes turns."""
+def plan(
+    both: ServerProcess, alone: OwnServer, others: ProcessPoolExecutor, seconds: float
+) -> dict[str, Loads]:
+    """Return what takes turns, by the page's headings."""
     http = f"127.0.0.1:{both.http_port}"
     cpu = both.cpu_seconds
     tensors = request_bytes(_ENCODER, [_ENCODER.tokens] * 16)
@@ -289,53 +284,41 @@ def plan(both: ServerProcess, alone: OwnServer, others: ProcessPoolExecutor, sec
     def loaded(send: Send) -> Callable[[], AbstractContextManager[object]]:
         return partial(beside, others, send, longer)
 
-    return [
-        InTurn(
-            name=SENTENCE,
-            loads={
-                "gRPC": (grpc([_text()], 1), quiet),
-                "/v1/embeddings": (over_http([_embeddings()], 1), quiet),
-                "/v1/embeddings, base64": (over_http([_embeddings(encoding_format="base64")], 1), quiet),
-            },
-        ),
-        InTurn(name=BINARY, loads={"gRPC": (grpc(tensors, 8), quiet), "HTTP": (over_http(binary, 8), quiet)}),
-        *(
-            InTurn(
-                name=IDLE.format(in_flight),
-                loads={
-                    "without": (without(in_flight), quiet),
-                    "beside": (grpc(tensors, in_flight), quiet),
-                },
-            )
+    return {
+        SENTENCE: {
+            "gRPC": (grpc([_text()], 1), quiet),
+            "/v1/embeddings": (over_http([_embeddings()], 1), quiet),
+            "/v1/embeddings, base64": (over_http([_embeddings(encoding_format="base64")], 1), quiet),
+        },
+        BINARY: {"gRPC": (grpc(tensors, 8), quiet), "HTTP": (over_http(binary, 8), quiet)},
+        **{
+            IDLE.format(in_flight): {
+                "without": (without(in_flight), quiet),
+                "beside": (grpc(tensors, in_flight), quiet),
+            }
             for in_flight in (1, 8)
-        ),
-        InTurn(
-            name=SLOW,
-            loads={
-                "without": (grpc(tensors, 8), quiet),
-                "beside": (grpc(tensors, 8), partial(slow_clients, both.http_port, _SLOW)),
-            },
-        ),
-        InTurn(
-            name=HEALTH_CHECKS,
-            loads={
-                "gRPC": (check, quiet),
-                "gRPC, beside HTTP": (check, loaded(load_http)),
-                "HTTP": (probe, quiet),
-                "HTTP, beside gRPC": (probe, loaded(load_grpc)),
-            },
-        ),
-    ]
+        },
+        SLOW: {
+            "without": (grpc(tensors, 8), quiet),
+            "beside": (grpc(tensors, 8), partial(slow_clients, both.http_port, _SLOW)),
+        },
+        HEALTH_CHECKS: {
+            "gRPC": (check, quiet),
+            "gRPC, beside HTTP": (check, loaded(load_http)),
+            "HTTP": (probe, quiet),
+            "HTTP, beside gRPC": (probe, loaded(load_grpc)),
+        },
+    }
 
 
-def measure(turns: InTurn, *, rounds: int, seconds: float) -> dict[str, list[HttpSample]]:
+def measure(loads: Loads, *, rounds: int, seconds: float) -> dict[str, list[HttpSample]]:
     """Load in turn, in every second round backwards."""
-    samples: dict[str, list[HttpSample]] = {name: [] for name in turns.loads}
-    for send, _ in turns.loads.values():
+    samples: dict[str, list[HttpSample]] = {name: [] for name in loads}
+    for send, _ in loads.values():
         asyncio.run(send(seconds=seconds / 5))
     for order in in_turn(samples, rounds):
         for name in order:
-            send, meanwhile = turns.loads[name]
+            send, meanwhile = loads[name]
             with meanwhile():
                 samples[name].append(HttpSample.of(asyncio.run(send(seconds=seconds))))
     return samples
@@ -359,9 +342,9 @@ def main() -> int:
         context = multiprocessing.get_context("spawn")
         others = stack.enter_context(ProcessPoolExecutor(1, mp_context=context))
         others.submit(int).result()
-        for turns in plan(both, alone, others, chosen.seconds):
-            status.update(turns.name)
-            measured[turns.name] = measure(turns, rounds=chosen.rounds, seconds=chosen.seconds)
+        for name, loads in plan(both, alone, others, chosen.seconds).items():
+            status.update(name)
+            measured[name] = measure(loads, rounds=chosen.rounds, seconds=chosen.seconds)
     conditions = targets(measured)
     result = with_fingerprint(
         {
