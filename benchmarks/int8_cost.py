@@ -5,7 +5,6 @@ in turn; the gain is the median over turns. Then MiniLM embeds sentences of this
 and in batches.
 """
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
+from sentences import some_sentences
 from turns import paired_ratios, time_in_turn
 
 BERT = "bert-base"
@@ -33,7 +33,6 @@ SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 LEAST = {(1, 16): 2.2, (1, 64): 2.2, (8, 64): 2.2, (4, 256): 1.9}
 """How many times as fast as fp32 int8 must be, by size (B, T)."""
 
-_DOCUMENTS = Path(__file__).parent.parent / "docs"
 _SENTENCES = 240
 _BATCH = 16
 
@@ -89,17 +88,6 @@ def judge(samples: Samples) -> list[report.Condition]:
     ]
 
 
-def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a page in Markdown, without code, tables and headings."""
-    prose = "\n".join(
-        line
-        for line in re.sub(r"```.*?```", "", text, flags=re.S).splitlines()
-        if not line.startswith(("|", "#"))
-    )
-    plain = re.sub(r"\s+", " ", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose))
-    return [sentence for each in re.split(r"(?<=[.!?:]) ", plain) if 20 < len(sentence := each.strip()) < 400]
-
-
 def _embed(session: ort.InferenceSession, ids: Sequence[Sequence[int]], batch: int) -> Vectors:
     """Embed sentences in batches, in random order and padded by a random number of tokens."""
     random = np.random.default_rng(0)
@@ -126,12 +114,10 @@ def _nearest(vectors: Vectors) -> NDArray[np.intp]:
 
 def _quality(models: Path) -> list[dict[str, object]]:
     """Embed sentences in each precision, alone and in batches."""
-    every = [one for page in sorted(_DOCUMENTS.glob("*.md")) for one in split_sentences(page.read_text())]
-    some = np.random.default_rng(0).choice(list(dict.fromkeys(every)), _SENTENCES, replace=False).tolist()
     tokenizer = Tokenizer.from_file(str(models / f"{MINILM}-fp32" / "1" / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)
-    ids = [encoding.ids for encoding in tokenizer.encode_batch(some)]
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(some_sentences(_SENTENCES))]
     exact: Vectors | None = None
     rows: list[dict[str, object]] = []
     for precision in PRECISIONS:

@@ -5,7 +5,6 @@ Heads are chosen on the sentences of examples/sentences.txt: by gradient, by abl
 run in process, one thread, in turn; a ratio is the median over runs of the same turn.
 """
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -31,27 +30,20 @@ from polyhead_export.pruning import measure_pruning_drift
 from polyhead_model import Encoder, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 from polyhead_view.heads.ablation import ablate_heads
+from sentences import some_sentences
 from servers import serve
 from turns import paired_ratios, time_in_turn
 
-ROOT = Path(__file__).parents[1]
+SENTENCES = Path(__file__).parents[1] / "examples" / "sentences.txt"
 FRACTIONS = (0.1, 0.25, 0.5)
 CONTROLS = 5
 TEXTS = 100
 """On which heads are chosen."""
+OTHERS = 240
+"""On which drift is measured."""
 SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 
 Batches = Sequence[Mapping[str, Tensor]]
-
-
-def sentences_of_docs() -> list[str]:
-    """Return every fourth sentence of the pages' paragraphs."""
-    found = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        for paragraph in re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).split("\n\n"):
-            if not paragraph.startswith(("|", "#", "!", "-", "*")):
-                found += re.split(r"(?<=[.!?]) ", " ".join(paragraph.split()))
-    return [sentence for sentence in found if 30 < len(sentence) < 400][::4]  # some 200
 
 
 def _ablation(encoder: Encoder, tokenizer: TokenizerFile, texts: Sequence[str], models: Path) -> Tensor:
@@ -113,9 +105,9 @@ def main() -> None:
     encoder, tokenizer = built.encoder, built.tokenizer
     if tokenizer is None:
         raise ValueError("the checkpoint must have a tokenizer")
-    texts = (ROOT / "examples" / "sentences.txt").read_text().splitlines()[:TEXTS]
+    texts = SENTENCES.read_text().splitlines()[:TEXTS]
     batches, others = (
-        batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, sentences_of_docs())
+        batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, some_sentences(OTHERS))
     )
     importance, seconds = {}, {}
     for by, rank in (
