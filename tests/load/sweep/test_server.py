@@ -43,8 +43,8 @@ def test_a_server_that_is_killed_is_not_alive(repository: Path, tmp_path: Path) 
     provided = provide(small_sweep(), repository)
 
     with own_server([provided.families["tiny"]], tmp_path / "server.log", FLAGS) as server:
-        os.kill(server.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        os.kill(server.process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, server.process.pid, os.WEXITED | os.WNOWAIT)
 
         assert not server.alive()
 
@@ -56,7 +56,7 @@ from polyhead_load.sweep.families import find_family
 from polyhead_load.sweep.server import own_server
 repository, log, *flags = sys.argv[1:]
 with own_server([find_family(Path(repository), "tiny")], Path(log), flags) as server:
-    print(server.pid, flush=True)
+    print(server.process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
