@@ -76,7 +76,7 @@ def test_every_request_of_a_stream_has_a_span(serve: Any, exporter: InMemorySpan
     stream = server.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
     payload = server.request("tiny", {"x": X}).SerializeToString()
 
-    assert len(list(stream(iter([payload, payload]), timeout=30))) == 2
+    assert len(list(stream(iter([payload, payload]), timeout=120))) == 2
 
     assert [span.name for span in spans(server, exporter)].count("ModelInfer") == 2
 
@@ -87,7 +87,7 @@ def test_a_request_that_ends_its_stream_says_how(serve: Any, exporter: InMemoryS
     payload = server.request("tiny", {"y": X}).SerializeToString()
 
     with pytest.raises(grpc.RpcError):
-        list(stream(iter([payload]), metadata=(WANTS_STATUS,), timeout=30))
+        list(stream(iter([payload]), metadata=(WANTS_STATUS,), timeout=120))
 
     (request,) = spans(server, exporter)
     assert request.attributes["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
