@@ -150,7 +150,7 @@ def test_an_unmodified_tritonclient_makes_every_call(cluster: "RayCluster") -> N
         check=False,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
     assert done.returncode == 0, done.stderr
