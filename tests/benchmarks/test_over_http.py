@@ -88,7 +88,7 @@ def test_a_request_says_how_long_it_is() -> None:
 
 def test_slow_clients_are_slow_and_come_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(30)
+        listening.settimeout(120)
         with slow_clients(listening.getsockname()[1], 4):
             with ExitStack() as stack, selectors.DefaultSelector() as selector:
                 for _ in range(4):

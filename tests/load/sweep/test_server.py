@@ -64,10 +64,10 @@ with own_server([find_family(Path(repository), "tiny")], Path(log), flags) as se
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
 def test_no_server_outlives_a_sweep_that_is_killed(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _SWEEP, str(repository), str(tmp_path / "server.log"), *FLAGS]
-    output = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=120).stdout
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=240).stdout
 
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(output)).wait(60)
+        psutil.Process(int(output)).wait(240)
     assert not psutil.pid_exists(int(output))
 
 

@@ -112,7 +112,7 @@ class BrokenOff:
 
 def test_a_stream_ends_with_the_proxy_that_it_came_through() -> None:
     async def replies() -> list[Message]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return [reply async for reply in ingress(b"").stream(BrokenOff(), Context())]
 
     assert asyncio.run(replies()) == []

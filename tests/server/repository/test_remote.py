@@ -132,7 +132,7 @@ def test_what_is_not_what_the_manifest_says_is_not_served(
 
 async def until(holds: Callable[[], Any]) -> None:
     """Return when something holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not holds():  # noqa: ASYNC110 - threads change it
             await asyncio.sleep(0.01)
 
