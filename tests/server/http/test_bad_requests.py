@@ -120,8 +120,9 @@ def test_a_number_beyond_all_is_no_value(web: OverHttp) -> None:
     ("body", "named"),
     [
         (b" " * (MAX_JSON_BYTES + 1), "in binary"),
-        (b"[" + b"[]," * 300_000 + b"[]]", "at most 262144 brackets [ and {, had 300002"),
-        (b'{"input": [' + b"{}," * 300_000 + b"{}]}", "brackets"),
+        (b"[" + b"[]," * 300_000 + b"[]]", "at most 262144 of [, { and :, had 300002"),
+        (b'{"input": [' + b"{}," * 300_000 + b"{}]}", "of [, { and :"),
+        (b"{" + b'"":"",' * 300_000 + b'"":""}', "of [, { and :, had 300002"),
     ],
 )
 def test_too_much_json_is_refused(web: OverHttp, body: bytes, named: str) -> None:
