@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,7 +42,15 @@ from polyhead_server.http.endpoint import (
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, IsBinary, read_request, write_reply
+from polyhead_server.http.tensors import (
+    NUMBERS_AT_ONCE,
+    REQUEST,
+    SAMPLE,
+    IsBinary,
+    Parameters,
+    read_request,
+    write_reply,
+)
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
@@ -63,7 +70,7 @@ _COPIED_PER_PARSED = 64
 """Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
 
 T = TypeVar("T")
-_Translate = Callable[[bytes], tuple[bytes, T]]
+_Translate = Callable[[bytes, Parameters], tuple[bytes, T]]
 
 
 class Inferences:
@@ -88,8 +95,9 @@ class Inferences:
             size = JSON_BYTES.read(caller.request)
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
-        def translate(body: bytes) -> tuple[bytes, IsBinary]:
-            return read_request(body, JSON_BYTES.read(caller.request), model=model, version=version)
+        def translate(body: bytes, given: Parameters) -> tuple[bytes, IsBinary]:
+            size = JSON_BYTES.read(caller.request)
+            return read_request(body, size, model=model, version=version, given=given)
 
         async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, is_binary):
             written = write_reply(reply, is_binary)
@@ -112,10 +120,8 @@ class Inferences:
         async def answer(caller: Caller) -> AsyncIterator[Reply]:
             models = [signature.name for signature in self._models()]
 
-            def translate(body: bytes) -> tuple[bytes, embed.EmbeddingsCall]:
-                call = embed.read_call(body, form, models)
-                if (priority := PRIORITY.read(caller.request)) is not None:
-                    call = replace(call, parameters={**call.parameters, "priority": priority})
+            def translate(body: bytes, given: Parameters) -> tuple[bytes, embed.EmbeddingsCall]:
+                call = embed.read_call(body, form, models, given)
                 signature = self._remote.registry.find(call.model).signature
                 return embed.write_call(call, signature, self._remote.settings), call
 
@@ -151,7 +157,8 @@ class Inferences:
 
         Args:
             caller: Has sent it.
-            translate: Returns a `ModelInferRequest` for the body, and something to yield with the reply.
+            translate: Returns a `ModelInferRequest` for the body and the parameters that headers give, and
+                something to yield with the reply.
             types: Media types that the body may have, beside JSON.
             effort: Returns what it costs to translate a body, in bytes of JSON.
         """
@@ -168,10 +175,11 @@ class Inferences:
         """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
         began_ns, began = time.perf_counter_ns(), time.monotonic()
         try:
-            seconds = TIMEOUT.read(caller.request)
+            seconds, priority = TIMEOUT.read(caller.request), PRIORITY.read(caller.request)
+            given = {} if priority is None else {"priority": priority}
             caller.check_type(*types)
             async with self._bodies.read(caller.request) as body:
-                request, beside = await self._bodies.run(effort(body), translate, body)
+                request, beside = await self._bodies.run(effort(body), translate, body, given)
             return request, beside, math.inf if seconds is None else began + seconds
         except (Exception, asyncio.CancelledError) as error:
             counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
@@ -361,7 +369,8 @@ def _open_inference_routes(
         return route(path, answer, summary, reply, procedure=procedure, request=form)
 
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-    infer = {"request": REQUEST, "headers": [TIMEOUT, JSON_BYTES], "procedure": "ModelInfer", "log": log}
+    headers = [TIMEOUT, PRIORITY, JSON_BYTES]
+    infer = {"request": REQUEST, "headers": headers, "procedure": "ModelInfer", "log": log}
     for model in models:  # first, since routes are tried in order
         summary = "Infer: tensors in, tensors out"
         yield route(f"{model}/infer", inferences.infer, summary, like(SAMPLE), **infer)

@@ -52,7 +52,8 @@ class Header(Generic[N]):
         Raises:
             InvalidRequestError: It is not what it must be.
         """
-        text = request.headers.get(self.name)
+        given = request.headers.getlist(self.name)
+        text = ", ".join(given) if given else None  # twice means a list, which is no number
         if text is not None and re.fullmatch(self.pattern, text) is None:
             raise InvalidRequestError(f"{self.name} must be {self.must}, was {quoted(text)}")
         return None if text is None else self.number(text)
