@@ -31,7 +31,6 @@ from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, Reply, until_left
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
-    HEADERS,
     JSON_BYTES,
     PRIORITY,
     TIMEOUT,
@@ -60,8 +59,6 @@ from polyhead_server.repository.signature import Signature
 from polyhead_server.settings import Settings
 from polyhead_server.transport.access import guards
 
-_CALLER_HEADERS = ("authorization", "content-type", *(header.name for header in HEADERS), REQUEST_ID)
-_REPLY_HEADERS = (REQUEST_ID, JSON_BYTES.name, "retry-after")
 _BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
 _INDEX = Fields({"ready": Field("Whether to leave out what is not ready", [bool])}, example={"ready": True})
@@ -336,8 +333,8 @@ def create_application(
         _CrossOrigin,
         allow_origins=settings.http_origin,
         allow_methods=["GET", "POST"],
-        allow_headers=_CALLER_HEADERS,
-        expose_headers=_REPLY_HEADERS,
+        allow_headers=["*"],
+        expose_headers=["*"],
     )
     application = Starlette(
         routes=routes,
@@ -416,8 +413,9 @@ def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route
 async def _reject(request: Request, error: Exception) -> Response:
     """Return the reply to a path or method that there is not."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
-    message = f"{error.detail}: {request.method} {shorten(request.url.path)}; docs/http.md lists the paths"
-    body = errors.openai if request.url.path.startswith("/v1/") else errors.open_inference
+    path = request.scope["path"]
+    message = f"{error.detail}: {request.method} {shorten(path)}; docs/http.md lists the paths"
+    body = errors.openai if path.startswith("/v1/") else errors.open_inference
     headers = {**(error.headers or {}), REQUEST_ID: Caller(request).id}
     return JSONResponse(body(error.status_code, message), error.status_code, headers)
 
