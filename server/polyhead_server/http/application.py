@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,7 +31,6 @@ from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, Reply, until_left
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
-    HEADERS,
     JSON_BYTES,
     PRIORITY,
     TIMEOUT,
@@ -43,7 +41,15 @@ from polyhead_server.http.endpoint import (
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
 from polyhead_server.http.remote import RemoteRuntime
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, REQUEST, SAMPLE, IsBinary, read_request, write_reply
+from polyhead_server.http.tensors import (
+    NUMBERS_AT_ONCE,
+    REQUEST,
+    SAMPLE,
+    IsBinary,
+    Parameters,
+    read_request,
+    write_reply,
+)
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
@@ -53,8 +59,6 @@ from polyhead_server.repository.signature import Signature
 from polyhead_server.settings import Settings
 from polyhead_server.transport.access import guards
 
-_CALLER_HEADERS = ("authorization", "content-type", *(header.name for header in HEADERS), REQUEST_ID)
-_REPLY_HEADERS = (REQUEST_ID, JSON_BYTES.name, "retry-after")
 _BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
 _INDEX = Fields({"ready": Field("Whether to leave out what is not ready", [bool])}, example={"ready": True})
@@ -63,7 +67,7 @@ _COPIED_PER_PARSED = 64
 """Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
 
 T = TypeVar("T")
-_Translate = Callable[[bytes], tuple[bytes, T]]
+_Translate = Callable[[bytes, Parameters], tuple[bytes, T]]
 
 
 class Inferences:
@@ -88,8 +92,9 @@ class Inferences:
             size = JSON_BYTES.read(caller.request)
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
-        def translate(body: bytes) -> tuple[bytes, IsBinary]:
-            return read_request(body, JSON_BYTES.read(caller.request), model=model, version=version)
+        def translate(body: bytes, given: Parameters) -> tuple[bytes, IsBinary]:
+            size = JSON_BYTES.read(caller.request)
+            return read_request(body, size, model=model, version=version, given=given)
 
         async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, is_binary):
             written = write_reply(reply, is_binary)
@@ -112,10 +117,8 @@ class Inferences:
         async def answer(caller: Caller) -> AsyncIterator[Reply]:
             models = [signature.name for signature in self._models()]
 
-            def translate(body: bytes) -> tuple[bytes, embed.EmbeddingsCall]:
-                call = embed.read_call(body, form, models)
-                if (priority := PRIORITY.read(caller.request)) is not None:
-                    call = replace(call, parameters={**call.parameters, "priority": priority})
+            def translate(body: bytes, given: Parameters) -> tuple[bytes, embed.EmbeddingsCall]:
+                call = embed.read_call(body, form, models, given)
                 signature = self._remote.registry.find(call.model).signature
                 return embed.write_call(call, signature, self._remote.settings), call
 
@@ -151,7 +154,8 @@ class Inferences:
 
         Args:
             caller: Has sent it.
-            translate: Returns a `ModelInferRequest` for the body, and something to yield with the reply.
+            translate: Returns a `ModelInferRequest` for the body and the parameters that headers give, and
+                something to yield with the reply.
             types: Media types that the body may have, beside JSON.
             effort: Returns what it costs to translate a body, in bytes of JSON.
         """
@@ -168,10 +172,11 @@ class Inferences:
         """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
         began_ns, began = time.perf_counter_ns(), time.monotonic()
         try:
-            seconds = TIMEOUT.read(caller.request)
+            seconds, priority = TIMEOUT.read(caller.request), PRIORITY.read(caller.request)
+            given = {} if priority is None else {"priority": priority}
             caller.check_type(*types)
             async with self._bodies.read(caller.request) as body:
-                request, beside = await self._bodies.run(effort(body), translate, body)
+                request, beside = await self._bodies.run(effort(body), translate, body, given)
             return request, beside, math.inf if seconds is None else began + seconds
         except (Exception, asyncio.CancelledError) as error:
             counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
@@ -328,8 +333,8 @@ def create_application(
         _CrossOrigin,
         allow_origins=settings.http_origin,
         allow_methods=["GET", "POST"],
-        allow_headers=_CALLER_HEADERS,
-        expose_headers=_REPLY_HEADERS,
+        allow_headers=["*"],
+        expose_headers=["*"],
     )
     application = Starlette(
         routes=routes,
@@ -361,7 +366,8 @@ def _open_inference_routes(
         return route(path, answer, summary, reply, procedure=procedure, request=form)
 
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-    infer = {"request": REQUEST, "headers": [TIMEOUT, JSON_BYTES], "procedure": "ModelInfer", "log": log}
+    headers = [TIMEOUT, PRIORITY, JSON_BYTES]
+    infer = {"request": REQUEST, "headers": headers, "procedure": "ModelInfer", "log": log}
     for model in models:  # first, since routes are tried in order
         summary = "Infer: tensors in, tensors out"
         yield route(f"{model}/infer", inferences.infer, summary, like(SAMPLE), **infer)
@@ -407,8 +413,9 @@ def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route
 async def _reject(request: Request, error: Exception) -> Response:
     """Return the reply to a path or method that there is not."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
-    message = f"{error.detail}: {request.method} {shorten(request.url.path)}; docs/http.md lists the paths"
-    body = errors.openai if request.url.path.startswith("/v1/") else errors.open_inference
+    path = request.scope["path"]
+    message = f"{error.detail}: {request.method} {shorten(path)}; docs/http.md lists the paths"
+    body = errors.openai if path.startswith("/v1/") else errors.open_inference
     headers = {**(error.headers or {}), REQUEST_ID: Caller(request).id}
     return JSONResponse(body(error.status_code, message), error.status_code, headers)
 

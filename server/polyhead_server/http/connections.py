@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from threading import Event
 from typing import Any
@@ -25,6 +26,9 @@ HEAD_SECONDS = 5.0
 MAX_HEAD_BYTES = 16 * 2**10
 """Of a request's head, and of what one read brings with it."""
 
+_EVENTS_AT_ONCE = 32
+"""What of a connection is parsed in one turn of the event loop: a read may bring 40,000 chunks of a byte."""
+
 _PROMPT_SECONDS = 0.25
 """Within this time of a connection, or of the last reply, its client is not late with its request."""
 
@@ -38,12 +42,18 @@ _NO_ROOM_PAUSE_SECONDS = 0.01
 class _StrictParser(h11.Connection):
     """h11's parser, which rejects requests whose end a proxy in front may see elsewhere."""
 
+    events_left = 0
+    """After so many, the rest of what has come waits."""
+
     def next_event(self) -> Any:
         """Return what comes next.
 
         Raises:
             RemoteProtocolError: It is not HTTP/1.1, or its end is in doubt.
         """
+        if not self.events_left:
+            return h11.NEED_DATA
+        self.events_left -= 1
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
@@ -62,6 +72,8 @@ class HttpProtocol(H11Protocol):
         options: uvicorn's.
     """
 
+    conn: _StrictParser
+
     def __init__(
         self,
         *,
@@ -75,6 +87,7 @@ class HttpProtocol(H11Protocol):
         self._stall_seconds = stall_seconds
         self._on_reply = on_reply
         self._on_end = on_end
+        self._rest: asyncio.Handle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -96,18 +109,37 @@ class HttpProtocol(H11Protocol):
         """Forget the connection."""
         self._on_end()
         super().connection_lost(exc)
-        for timer in (self._head_timer, self._stall_timer, self.timeout_keep_alive_task):
-            if timer is not None:
-                timer.cancel()
+        for handle in (self._rest, self._head_timer, self._stall_timer, self.timeout_keep_alive_task):
+            if handle is not None:
+                handle.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come."""
+        self._parse(super().data_received, data)
+
+    def _parse(self, function: Callable[..., None], *arguments: bytes) -> None:
         try:
-            super().data_received(data)
+            function(*arguments)
         except Exception:  # what the client sends may not fit the state of its connection
             LOGGER.debug("HTTP: the connection of %s failed", self.client, exc_info=True)
             self.transport.abort()
         self._watch_head()
+
+    def handle_events(self) -> None:
+        """Act on some of what has come, and on the rest in the next turn of the event loop."""
+        self.conn.events_left = _EVENTS_AT_ONCE
+        super().handle_events()
+        if not self.conn.events_left:
+            self.transport.pause_reading()
+            self._rest = self._rest or self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._rest = None
+        if self.transport.is_closing():
+            return
+        if not self.flow.read_paused:
+            self.transport.resume_reading()
+        self._parse(self.handle_events)
 
     def on_response_complete(self) -> None:
         """Wait for the next request; a part of it may have come."""
@@ -224,14 +256,19 @@ class BoundedServer(uvicorn.Server):
         return await super().on_tick(counter) or self._stopping.is_set() or self._accepting.done()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nothing more, and finish what is in progress, for as long as the configuration says.
+        """Accept what waits, and nothing more; finish it for as long as the configuration says.
 
         Raises:
             Exception: It has stopped because it could not accept connections.
         """
+        for listening in sockets or ():
+            asyncio.get_running_loop().remove_reader(listening)  # which accepts even if nobody awaits that
         self._accepting.cancel()
         await asyncio.wait((self._accepting,))
         for listening in sockets or ():
+            with suppress(OSError):  # there is no other one, or no descriptor for it
+                for _ in range(self._limit - len(self._open)):
+                    self._open_connection(_Connection(listening.accept()[0]))
             listening.close()
         await asyncio.sleep(_LAST_REQUESTS_SECONDS)
         for connection in [one for one in self._open if one.protocol is None]:
@@ -262,8 +299,11 @@ class BoundedServer(uvicorn.Server):
             except BaseException:
                 connection.end()
                 raise
-            self._open[connection] = None
-            connection.opening = loop.create_task(self._begin(connection))
+            self._open_connection(connection)
+
+    def _open_connection(self, connection: _Connection) -> None:
+        self._open[connection] = None
+        connection.opening = asyncio.get_running_loop().create_task(self._begin(connection))
 
     def _make_room(self, now: float) -> bool:
         """End the first connection that is idle; return whether there was one."""

@@ -11,9 +11,10 @@ MAX_JSON_BYTES = 8 * 2**20
 """Numbers as text take some ten bytes each, and as Python's objects several times that. This does not limit
 binary tensors."""
 
-_MOST_BRACKETS = 2**18
-"""Arrays and objects, and brackets in strings: eight for each token of the largest request by default. While
-json makes them and the garbage collector visits them, no other thread runs: for millions, a second."""
+_MOST_MARKS = 2**18
+"""Arrays, objects, their keys, and such marks in strings: eight for each token of the largest request by
+default. While json makes them and the garbage collector visits them, no other thread runs: for millions, a
+second."""
 
 _MOST_KEYS = 4096
 
@@ -32,7 +33,7 @@ def read_json(text: bytes | memoryview) -> Any:
 
     Raises:
         InvalidRequestError: It is not JSON (RFC 8259) in UTF-8, is nested too deep, or has a key twice.
-        TooLargeError: It is too long, or has too many arrays and objects.
+        TooLargeError: It is too long, or has too many arrays, objects and keys.
     """
     if len(text) > MAX_JSON_BYTES:
         raise TooLargeError(
@@ -41,14 +42,14 @@ def read_json(text: bytes | memoryview) -> Any:
         )
     try:
         document = str(text, "utf-8")
-        if (brackets := document.count("[") + document.count("{")) > _MOST_BRACKETS:
-            raise TooLargeError(f"JSON must have at most {_MOST_BRACKETS} brackets [ and {{, had {brackets}")
+        if (marks := sum(map(document.count, "[{:"))) > _MOST_MARKS:
+            raise TooLargeError(f"JSON must have at most {_MOST_MARKS} of [, {{ and :, had {marks}")
         return _DECODER.decode(document)
     except RecursionError:
         raise InvalidRequestError("the JSON must not be nested so deep") from None
     except json.JSONDecodeError as error:
         raise InvalidRequestError(
-            f"the body must be JSON, was not: {error.msg} at line {error.lineno}, column {error.colno}"
+            f"the body must be JSON, was not: {error.msg} (line {error.lineno}, column {error.colno})"
         ) from error
     except UnicodeDecodeError as error:
         raise InvalidRequestError(

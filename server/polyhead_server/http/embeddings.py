@@ -4,7 +4,7 @@ A call becomes one inference request for pooled vectors. Shape letters: B batch,
 """
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from polyhead_proto.names import LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRU
 from polyhead_proto.wire import read_reply
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields, read_json, shown
-from polyhead_server.http.tensors import pack, write_parameters, write_request
+from polyhead_server.http.tensors import Parameters, pack, write_parameters, write_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
@@ -59,19 +59,20 @@ class EmbeddingsCall:
     model: str
     inputs: Sequence[str] | Sequence[Sequence[int]]
     """B texts, or B lists of token ids."""
-    parameters: Mapping[str, bool | str | int]
+    parameters: Parameters
     dimensions: int | None
     base64: bool = False
     normalise: bool = False
 
 
-def read_call(body: bytes, form: Fields, models: Sequence[str]) -> EmbeddingsCall:
+def read_call(body: bytes, form: Fields, models: Sequence[str], given: Parameters) -> EmbeddingsCall:
     """Read the body of a call.
 
     Args:
         body: JSON.
         form: Which call it is: `OPENAI` or `TEI`.
         models: Those that embed. If there is one, `TEI` need not name it.
+        given: Parameters beside those of the body.
 
     Raises:
         InvalidRequestError: Something is wrong, or cannot be done.
@@ -92,7 +93,7 @@ def read_call(body: bytes, form: Fields, models: Sequence[str]) -> EmbeddingsCal
     return EmbeddingsCall(
         model=fields["model"],
         inputs=_read_inputs(fields[name], name),
-        parameters={name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields},
+        parameters={**given, **{name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields}},
         dimensions=fields.get("dimensions"),
         base64=encoding == "base64",
         normalise=fields.get("normalize", form is TEI),

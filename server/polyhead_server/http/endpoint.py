@@ -52,7 +52,8 @@ class Header(Generic[N]):
         Raises:
             InvalidRequestError: It is not what it must be.
         """
-        text = request.headers.get(self.name)
+        given = request.headers.getlist(self.name)
+        text = ", ".join(given) if given else None  # twice means a list, which is no number
         if text is not None and re.fullmatch(self.pattern, text) is None:
             raise InvalidRequestError(f"{self.name} must be {self.must}, was {quoted(text)}")
         return None if text is None else self.number(text)
@@ -79,13 +80,13 @@ JSON_BYTES = Header(
     must="a number of bytes",
     meaning="How many bytes of JSON precede binary tensors; without it, the whole body is JSON",
 )
-HEADERS = (TIMEOUT, PRIORITY, JSON_BYTES)
 
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
 _LOCAL = re.compile(
-    r"(([\w.-]+\.)?localhost\.?|[\w.-]+\.internal\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
+    r"((([\w.-]+\.)?localhost(\.localdomain)?|[\w.-]+\.internal)\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
 )
-"""A `Host` that is an IP address, or a name that the public DNS cannot have."""
+"""A `Host` that is an IP address, or a name that the public DNS cannot have. A name without a dot is none of
+these: which address it has is up to the network that the machine is in."""
 
 
 class Caller:
@@ -171,6 +172,9 @@ class Endpoint:
                 await send_reply(reply, scope, send, self.bodies)
         except asyncio.CancelledError:
             LOGGER.debug("HTTP: the caller of %s has left", caller.id)
+        except Exception:  # uvicorn ends the connection
+            LOGGER.exception("the reply to request %s failed", caller.id, extra={"request_id": caller.id})
+            raise
 
     @property
     def guarded(self) -> bool:

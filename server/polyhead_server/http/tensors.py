@@ -68,7 +68,7 @@ _MOST = 2**63
 _MOST_SIZES = 8
 _MOST_TENSORS = 4096
 Raw = bytes | memoryview
-
+Parameters = Mapping[str, bool | str | int]
 
 IsBinary = Callable[[str], bool]
 """Whether an output is to be written in binary."""
@@ -77,7 +77,9 @@ IsBinary = Callable[[str], bool]
 # ---- Requests ----------------------------------------------------------------------------------
 
 
-def read_request(body: bytes, json_size: int | None, *, model: str, version: str) -> tuple[bytes, IsBinary]:
+def read_request(
+    body: bytes, json_size: int | None, *, model: str, version: str, given: Parameters
+) -> tuple[bytes, IsBinary]:
     """Read a request; takes long where the body is large.
 
     Args:
@@ -85,6 +87,7 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
         json_size: The bytes of JSON; None: all are.
         model: The model that the path names.
         version: Likewise; empty for the newest.
+        given: Parameters that the request has unless the body has them.
 
     Returns:
         A `ModelInferRequest`, and which outputs to write in binary.
@@ -103,7 +106,7 @@ def read_request(body: bytes, json_size: int | None, *, model: str, version: str
     for name, of_path in (("model_name", model), ("model_version", version)):
         if fields.get(name, of_path) not in {of_path, ""} and (name == "model_name" or version):
             raise InvalidRequestError(f"{name} must be that of the path, was {quoted(fields[name])}")
-    parameters = fields.get("parameters", {})
+    parameters = {**given, **fields.get("parameters", {})}
     binary = _flag(parameters, "binary_data_output", "the request")
     message = pb.ModelInferRequest(
         model_name=model,

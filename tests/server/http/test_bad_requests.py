@@ -120,8 +120,9 @@ def test_a_number_beyond_all_is_no_value(web: OverHttp) -> None:
     ("body", "named"),
     [
         (b" " * (MAX_JSON_BYTES + 1), "in binary"),
-        (b"[" + b"[]," * 300_000 + b"[]]", "at most 262144 brackets [ and {, had 300002"),
-        (b'{"input": [' + b"{}," * 300_000 + b"{}]}", "brackets"),
+        (b"[" + b"[]," * 300_000 + b"[]]", "at most 262144 of [, { and :, had 300002"),
+        (b'{"input": [' + b"{}," * 300_000 + b"{}]}", "of [, { and :"),
+        (b"{" + b'"":"",' * 300_000 + b'"":""}', "of [, { and :, had 300002"),
     ],
 )
 def test_too_much_json_is_refused(web: OverHttp, body: bytes, named: str) -> None:
@@ -235,16 +236,31 @@ def test_headers_are_checked(web: OverHttp, headers: dict[str, str], status: int
     assert web.post(INFER, GOOD, headers).status == status
 
 
+def test_a_header_that_is_a_number_comes_once(web: OverHttp) -> None:
+    twice = b"x-request-timeout: 30\r\nConnection: close\r\nx-request-timeout: 0\r\n"
+
+    reply = web.say(HEAD + twice + LENGTH + b"\r\n" + BODY)
+
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"was '30, 0'" in reply
+
+
 def test_a_body_needs_no_type(web: OverHttp) -> None:
     assert web.ask("POST", INFER, GOOD).status == 200
 
 
-@pytest.mark.parametrize("priority", ["0", "6", "high", ""])
-def test_the_priority_of_an_embeddings_call_is_checked(web: OverHttp, priority: str) -> None:
-    request = {"model": "tiny-tokens", "input": "a cat"}
+CALLS = {
+    "/v1/embeddings": {"model": "tiny-tokens", "input": "a cat"},
+    "/embed": {"inputs": "a cat"},
+    INFER: GOOD,
+}
 
-    assert web.post("/v1/embeddings", request, {"x-request-priority": "1"}).status == 200
-    assert web.post("/v1/embeddings", request, {"x-request-priority": priority}).status == 400
+
+@pytest.mark.parametrize("priority", ["0", "6", "high", ""])
+@pytest.mark.parametrize("path", CALLS)
+def test_priorities_are_checked(web: OverHttp, path: str, priority: str) -> None:
+    assert web.post(path, CALLS[path], {"x-request-priority": "1"}).status == 200
+    assert web.post(path, CALLS[path], {"x-request-priority": priority}).status == 400
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Slow and many clients of the HTTP port."""
 
+import asyncio
 import http.client
 import json
 import resource
@@ -9,7 +10,9 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+import uvicorn
 from tests.server.http.conftest import OverHttp, StartHttp, read_all
 from tests.servers import ServerProcess
 
@@ -334,6 +338,76 @@ def test_http_takes_half_of_the_descriptors_at_most(
 
         for oldest in slow[: 2 * FEW + 1]:
             assert read_all(oldest) == b""
+
+
+@asynccontextmanager
+async def bounded(answer: Any) -> AsyncIterator[tuple[connections.BoundedServer, socket.socket]]:
+    """A server on this event loop, and what it listens on."""
+    protocol: Any = partial(connections.HttpProtocol, stall_seconds=30.0)
+    config = uvicorn.Config(answer, http=protocol, lifespan="off", log_config=None)
+    config.load()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = connections.BoundedServer(config, limit=FEW, context=None, stopping=threading.Event())
+        server.lifespan = config.lifespan_class(config)
+        await server.startup([listening])
+        await asyncio.sleep(0)  # it waits for connections
+        yield server, listening
+        await server.shutdown([listening])
+
+
+async def reply_with_nothing(send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+def test_connections_that_wait_when_the_server_stops_are_answered() -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await reply_with_nothing(send)
+
+    async def test() -> list[bytes]:
+        with ExitStack() as stack:
+            async with bounded(answer) as (_, listening):
+                port = listening.getsockname()[1]
+                waiting = [stack.enter_context(connect(port, HEALTH)) for _ in range(3)]
+                await asyncio.sleep(0)  # it is about to accept the first
+            return [read_all(one) for one in waiting]
+
+    for reply in asyncio.run(test()):
+        assert reply.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", ["/read", "/rejected"])
+def test_a_body_of_many_tiny_chunks_holds_up_no_others(path: str) -> None:
+    sent, received = 20_000, []
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        more = scope["path"] == "/read"
+        while more:
+            message = await receive()
+            received.append(len(message["body"]))
+            more = message["more_body"]
+        if scope["path"] == "/healthz":
+            received.append(-1)
+        await reply_with_nothing(send)
+
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    said = head + b"1\r\nx\r\n" * sent + b"0\r\n\r\n" + HEALTH
+
+    async def test() -> None:
+        async with bounded(answer) as (_, listening):
+            port = listening.getsockname()[1]
+            with connect(port, said) as slow, connect(port, HEALTH) as other:
+                loop = asyncio.get_running_loop()
+                for one in (slow, other):
+                    one.setblocking(False)
+                assert (await loop.sock_recv(other, 100)).startswith(b"HTTP/1.1 200 ")
+                assert received.count(-1) == 1  # not the one behind the body
+                while received.count(-1) == 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+
+    asyncio.run(test())
+
+    assert sum(received) == (sent if path == "/read" else 0) - 2
 
 
 def test_a_stop_under_load_answers_or_closes(repository: Path) -> None:

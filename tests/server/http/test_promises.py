@@ -7,6 +7,7 @@ import secrets
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
+from polyhead_server.http.tensors import Written
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.scheduling import Scheduler, Work
 
 INFER = "/v2/models/tiny/infer"
 GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}]}
@@ -110,15 +113,22 @@ def test_pages_of_named_origins_may_call(serve_over_http: StartHttp) -> None:
     answered = web.post(INFER, GOOD, {"Origin": ours})
     assert answered.headers["access-control-allow-origin"] == ours
     asks = {"Origin": ours, "Access-Control-Request-Method": "POST"}
-    asks["Access-Control-Request-Headers"] = "content-type,authorization,x-request-timeout"
-    assert web.ask("OPTIONS", INFER, headers=asks).status == 200
+    asks["Access-Control-Request-Headers"] = "content-type,authorization,x-request-timeout,x-stainless-lang"
+    allowed = web.ask("OPTIONS", INFER, headers=asks)
+    assert (allowed.status, allowed.headers["access-control-allow-headers"]) == (
+        200,
+        asks["Access-Control-Request-Headers"],
+    )
+    assert answered.headers["access-control-expose-headers"] == "*"
     assert web.ask("OPTIONS", INFER, headers={**asks, "Origin": other}).status == 403
 
 
 LOCAL = ["localhost", "LocalHost:80", "127.0.0.1:8002", "10.1.2.3", "[::1]:8002", "a.localhost", "a.internal"]
 LOCAL += ["localhost.:8002", "a.internal.", "localhost:"]  # the same names, as RFC 3986 also writes them
+LOCAL += ["localhost.localdomain", "a.localhost.localdomain"]
 FOREIGN = ["example.org", "example.org:8002", "localhost.example.org", "127.0.0.1.example.org", "localhosts"]
 FOREIGN += ["localhost.example.org.", "example.org:", "xlocalhost", "example.internalx"]
+FOREIGN += ["encoders", "example.localdomain", "localhost.localdomain.example.org"]
 
 
 def statuses(web: OverHttp, hosts: list[str]) -> set[int]:
@@ -290,6 +300,29 @@ def test_a_deadline_that_passes_on_the_way_is_counted_as_one(web: OverHttp) -> N
     assert counts() == [late + 20, cancelled]
 
 
+def test_a_header_gives_the_priority_unless_the_body_does(
+    web: OverHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = Scheduler.submit, []
+
+    def submit(scheduler: Scheduler, work: Work) -> Any:
+        seen.append(work.priority)
+        return real(scheduler, work)
+
+    monkeypatch.setattr(Scheduler, "submit", submit)
+    headers = {"x-request-priority": "5"}
+
+    for path, body in {
+        INFER: GOOD,
+        f"{INFER}?own": {**GOOD, "parameters": {"priority": 1}},
+        "/v1/embeddings": {"model": "tiny-tokens", "input": "a cat"},
+        "/embed": {"inputs": "a cat"},
+    }.items():
+        assert web.post(path, body, headers).status == 200
+
+    assert seen == [5, 1, 5, 5]
+
+
 def test_a_client_that_leaves_cancels_its_request(web: OverHttp, gate: Gate) -> None:
     before = web.counted("tiny", 1)[at.CODE[at.HTTP]["CANCELLED"]]
     body, headers = large()
@@ -390,6 +423,22 @@ def test_our_own_failure_has_an_id_that_is_in_the_log(
     assert "abc-7" in answered.error
     assert "secret" not in answered.error
     assert "request abc-7 failed" in caplog.text
+
+
+def test_a_reply_that_fails_on_the_way_is_cut_short_and_logged(
+    web: OverHttp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"{"
+        raise ZeroDivisionError("a fault")
+
+    failing = Written(json=pieces(), elements=10**6, raw=())
+    monkeypatch.setattr("polyhead_server.http.application.write_reply", lambda *_: failing)
+
+    with pytest.raises(http.client.IncompleteRead):
+        web.post(INFER, GOOD, {"x-request-id": "abc-8"})
+
+    assert "the reply to request abc-8 failed" in caplog.text
 
 
 def test_every_answer_has_a_request_id(web: OverHttp) -> None:
