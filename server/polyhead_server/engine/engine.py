@@ -97,10 +97,11 @@ class Engine:
         with self._lock:
             if self._stopped:
                 raise EngineError(f"{self._signature.name} is stopped")
-            if self._arena.begin(taken) and self._arena_name:
-                options.add_run_config_entry(_SHRINK, self._arena_name)
+            shrinks = self._arena.begin(taken)
             self._running.add(options)
         try:
+            if shrinks and self._arena_name:
+                options.add_run_config_entry(_SHRINK, self._arena_name)
             values = self._session.run(list(outputs), dict(feeds), options)
             return dict(zip(outputs, values, strict=True))
         except Exception as error:

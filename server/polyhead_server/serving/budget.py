@@ -5,7 +5,6 @@ reply. Readers decide how long that is, so one limit bounds all of them together
 """
 
 import random
-from collections.abc import Callable
 
 from polyhead_server.errors import UnavailableError
 from polyhead_server.observability.counter_layout import MEMORY
@@ -49,10 +48,9 @@ class Reservation:
         budget.bytes += size
         self._bytes += size
 
-    def keep(self) -> Callable[..., None]:
-        """Keep the bytes beyond the block; return the function that releases them."""
+    def keep(self) -> None:
+        """Keep the bytes beyond the block, until `release`."""
         self._kept = True
-        return self.release
 
     def release(self, *_: object) -> None:
         """Release the bytes, once."""

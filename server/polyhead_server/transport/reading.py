@@ -117,6 +117,9 @@ class BoundedReader:
     def _check(self) -> None:
         """End the reads that take too long, or are too many."""
         self._checks += 1
+        self._checking = False
+        if self._reads:  # one that begins from here on starts the checks itself
+            self._start_checking()
         for end, excused in self._excused.items():
             if excused():
                 del self._reads[end]
@@ -134,9 +137,6 @@ class BoundedReader:
                 self._end(end, self._crowded())
             else:
                 slow += 1
-        self._checking = False
-        if self._reads:  # one that begins from here on starts the checks itself
-            self._start_checking()
 
     def _end(self, end: End, reason: RequestError) -> None:
         self.finish(end)
@@ -264,7 +264,7 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
                 async with aclosing(replies):
                     async for reply in replies:
                         await context.write(reply)
-            except RequestError as error:
+            except Exception as error:
                 await abort(context, error)
 
         return grpc.stream_stream_rpc_method_handler(stream, *serialisers)
