@@ -248,7 +248,10 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
             answer = handler.unary_unary
 
             async def unary(_: object, context: Context) -> Any:
-                return await answer(await self._read(method, context), context)
+                try:
+                    return await answer(await self._read(method, context), context)
+                except Exception as error:  # gRPC would send its text
+                    await abort(context, error)
 
             return grpc.stream_unary_rpc_method_handler(unary, *serialisers)
 
