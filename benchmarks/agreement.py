@@ -6,26 +6,34 @@ one in flight reaches. The other generator is `load_generator.py`: asyncio, and 
 order; each round gives a ratio. The check fails unless the ratio of the p50s is within 5 % of 1.
 """
 
-import argparse
 import asyncio
-import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from encoders import ENCODERS, export_missing, request_bytes
 from load_generator import closed_loop, open_loop
 from polyhead_load import LoadPlan
 from polyhead_load.schedule import schedule
-from polyhead_load.sweep.intervals import paired_ratio
-from report import console, with_fingerprint
+from polyhead_load.sweep.intervals import Interval, paired_ratio
+from report import (
+    SERVE_FLAGS,
+    Condition,
+    conclude,
+    conditions_rows,
+    heading,
+    markdown_table,
+    options,
+    with_fingerprint,
+)
 from servers import serve
+from turns import in_turn
 
 _TOLERANCE = 0.05
 _SHARE = 0.5
@@ -34,15 +42,13 @@ Pairs = list[tuple[float, float]]
 """The p50 in ms by polyhead's generator and by the other, of each round."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
-    parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/agreement.json"))
+def main() -> int:
+    """Run the comparison, report, and return 0 if the generators agree."""
+    parser = options(__doc__, "agreement", models="bench", epilog=SERVE_FLAGS)
     parser.add_argument("--encoder", choices=[one.name for one in ENCODERS], default="bench-384")
     parser.add_argument("--seconds", type=float, default=5.0, help="per sample")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each generator; 3 or more")
-    chosen, flags = parser.parse_known_args(arguments)
+    chosen, flags = parser.parse_known_args()
     encoder = next(one for one in ENCODERS if one.name == chosen.encoder)
     export_missing([encoder], chosen.models)
     requests = request_bytes(encoder, [encoder.tokens] * 16)
@@ -63,36 +69,51 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ),
         }
     ratios = {name: paired_ratio(*zip(*pairs, strict=True)) for name, pairs in cells.items()}
-    table = Table("load", "rounds", "generator, p50 ms", "the other, p50 ms", "ratio (95 %)")
-    for name, pairs in cells.items():
-        ours, other = np.median(pairs, axis=0)
-        ratio = ratios[name]
-        spelled = "" if ratio is None else f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
-        table.add_row(name, str(len(pairs)), f"{ours:.2f}", f"{other:.2f}", spelled)
-    console.print(table)
-    facts = {
-        name: {"p50_ms": pairs, "ratio": None if (ratio := ratios[name]) is None else ratio.facts()}
-        for name, pairs in cells.items()
-    }
-    result = with_fingerprint({"encoder": encoder.name, "seconds": chosen.seconds, "cells": facts})
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps(result, indent=1) + "\n")
-    console.print(str(chosen.out))
-    if not all(ratio is not None and abs(ratio.value - 1) <= _TOLERANCE for ratio in ratios.values()):
-        raise SystemExit(f"each ratio must be within {_TOLERANCE:.0%} of 1, on a quiet machine; one is not")
+    conditions = [
+        Condition(
+            name=f"{name}: the ratio is within {_TOLERANCE:.0%} of 1, on a quiet machine",
+            holds=ratio is not None and abs(ratio.value - 1) <= _TOLERANCE,
+            seen=_spell(ratio),
+        )
+        for name, ratio in ratios.items()
+    ]
+    facts = {name: {"p50_ms": pairs, "ratio": ratios[name]} for name, pairs in cells.items()}
+    result = with_fingerprint(
+        {
+            "encoder": encoder.name,
+            "seconds": chosen.seconds,
+            "conditions": conditions,
+            "cells": facts,
+        }
+    )
+    medians = {name: np.median(pairs, axis=0) for name, pairs in cells.items()}
+    page = [
+        *heading("polyhead's load generator beside an independent one", "agreement", result),
+        *conditions_rows(conditions),
+        *markdown_table(
+            {"load": name, "polyhead's, p50 ms": f"{ours:.2f}", "the other, p50 ms": f"{other:.2f}"}
+            for name, (ours, other) in medians.items()
+        ),
+    ]
+    return conclude(chosen.out, result, "\n".join(page), conditions)
+
+
+def _spell(ratio: Interval | None) -> str:
+    return "too few rounds" if ratio is None else f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
 
 
 def _compare(plan: LoadPlan, requests: Sequence[bytes], rounds: int) -> Pairs:
     """Measure with both generators in turn."""
+    p50_ms: dict[str, Callable[[LoadPlan], float]] = {
+        "polyhead": _polyhead_p50_ms,
+        "other": partial(_other_p50_ms, requests),
+    }
     pairs: Pairs = []
-    for number in range(rounds):
+    for number, order in enumerate(in_turn(p50_ms, rounds)):
         # Both get the same arrivals, and every round gets different ones.
         turn = replace(plan, seed=number)
-        if number % 2:
-            other, ours = _other_p50_ms(turn, requests), _polyhead_p50_ms(turn)
-        else:
-            ours, other = _polyhead_p50_ms(turn), _other_p50_ms(turn, requests)
-        pairs.append((ours, other))
+        found = {name: p50_ms[name](turn) for name in order}
+        pairs.append((found["polyhead"], found["other"]))
     return pairs
 
 
@@ -109,7 +130,7 @@ def _polyhead_p50_ms(plan: LoadPlan) -> float:
             return float(1e3 * np.median(records["done"] - records["planned"]))
 
 
-def _other_p50_ms(plan: LoadPlan, requests: Sequence[bytes]) -> float:
+def _other_p50_ms(requests: Sequence[bytes], plan: LoadPlan) -> float:
     """Run a plan with the independent generator."""
     if plan.rate is None:
         run = closed_loop(plan.address, requests, in_flight=1, seconds=plan.seconds)
@@ -123,4 +144,4 @@ def _other_p50_ms(plan: LoadPlan, requests: Sequence[bytes]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

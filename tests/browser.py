@@ -25,4 +25,5 @@ def open_browser() -> Iterator[webdriver.Chrome]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     options.binary_location = str(CHROMIUM)
     with webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER)) as opened:
+        opened.set_script_timeout(240)
         yield opened

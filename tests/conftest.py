@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
@@ -25,6 +26,12 @@ from polyhead_model import Encoder, EncoderConfig
 # Before transformers is imported anywhere: tests stay off the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
+
+# The same examples in each run, however long each takes.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 POLYHEAD = Path(sys.executable).with_name("polyhead")
 

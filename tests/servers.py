@@ -30,7 +30,7 @@ class InThread:
 
     def drain(self, seconds: float) -> bool:
         """Drains the server."""
-        return asyncio.run_coroutine_threadsafe(self.server.drain(seconds), self.loop).result(90)
+        return asyncio.run_coroutine_threadsafe(self.server.drain(seconds), self.loop).result(240)
 
 
 def quick_settings(models: Path | RemoteFolder, **overrides: Any) -> Settings:
@@ -63,7 +63,7 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
         return server, port
 
     try:
-        server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+        server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(240)
         one = InThread(server, loop, f"127.0.0.1:{port}")
         try:
             yield one
@@ -101,7 +101,7 @@ class ServerProcess:
         """What it has logged so far."""
         return "".join(self.lines)
 
-    def until(self, pattern: str, times: int = 1, seconds: float = 90) -> re.Match[str]:
+    def until(self, pattern: str, times: int = 1, seconds: float = 240) -> re.Match[str]:
         """Waits until so many lines of the log match; the last match."""
 
         def matches() -> list[re.Match[str]]:
@@ -114,15 +114,15 @@ class ServerProcess:
 
     def end(self) -> int:
         """Waits for the exit code, and for the end of the log."""
-        code = self.process.wait(60)
-        self._reader.join(60)
+        code = self.process.wait(240)
+        self._reader.join(240)
         return code
 
     def close(self) -> None:
         """Ends it, however it stands."""
         self.process.kill()
         self.process.wait()
-        self._reader.join(60)
+        self._reader.join(240)
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -162,10 +162,10 @@ class Callers:
     def wait_for_answers(self, count: int) -> None:
         """Returns after so many more answers."""
         for _ in range(count):
-            assert self._answered.acquire(timeout=60)
+            assert self._answered.acquire(timeout=240)
 
     def wait_until_ended(self) -> None:
         """Returns when every one of them has failed."""
         for thread in self._threads:
-            thread.join(60)
+            thread.join(240)
             assert not thread.is_alive()

@@ -273,6 +273,26 @@ def test_messages_are_those_of_the_code(sentence: str) -> None:
     assert any(re.search(pattern, message, re.DOTALL) for message in messages())
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", ENCODERS + OWN))
-def test_links_lead_somewhere(link: str) -> None:
-    assert (ROOT / "docs" / link).exists()
+# ---- Links ---------------------------------------------------------------------------------------------
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks" / "results").glob("*.md")]
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"

@@ -98,11 +98,6 @@ def test_pip_installs_what_there_is() -> None:
     assert (Path(found.strip()) / "model" / "config.json").is_file()
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
-def test_links_lead_somewhere(link: str) -> None:
-    assert (ROOT / link.partition("#")[0]).exists()
-
-
 @pytest.mark.parametrize("target", re.findall(r"`?make ([a-z-]+)`?", README))
 def test_targets_exist(target: str) -> None:
     assert f"\n{target}:" in (ROOT / "Makefile").read_text()

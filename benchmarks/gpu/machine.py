@@ -9,7 +9,7 @@ import onnxruntime as ort
 import torch
 
 from gpu.plan import Check
-from report import with_fingerprint
+from polyhead_load.sweep.fingerprint import fingerprint
 
 _PACKAGES = re.compile(r"torch|triton|onnx.*|nvidia-(cudnn|cublas|cuda-runtime).*")
 _LIBRARIES = re.compile(r"/\S*lib(?:cuda|cudart|cublas|cublasLt|cudnn|nvrtc)\.so[.\d]*$", re.MULTILINE)
@@ -18,8 +18,7 @@ _PRODUCT = 8192
 
 def run(check: Check) -> None:
     """Store the facts, and time the product."""
-    facts = {"device": check.device.name, **with_fingerprint({})["fingerprint"]}
-    del facts["command"]  # this process's, not the user's
+    facts = {"device": check.device.name, **fingerprint(())}
     facts["onnxruntime built for CUDA"] = getattr(ort, "cuda_version", "")
     facts["torch built for CUDA"] = torch.version.cuda or ""
     versions = {one.metadata["Name"]: one.version for one in metadata.distributions()}

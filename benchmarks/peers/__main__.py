@@ -4,14 +4,11 @@ Each peer runs in an environment of its own, with the same onnxruntime and the s
 with polyhead, onnxruntime in process and, where requests are tiny, a `grpc.aio` server that only echoes.
 """
 
-import argparse
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 from rich.progress import Progress
@@ -19,12 +16,13 @@ from rich.progress import Progress
 from echo_server import echo_server
 from encoders import ENCODERS, BenchEncoder, export_missing, reply_bytes, sequences
 from in_process import CORES, InProcess, RunConfig, in_process
-from load_generator import LoadResult, closed_loop, encode_loop
+from load_generator import Send, closed_loop, encode_loop
 from peers.comparison import ECHO, ENCODE, IN_PROCESS, POLYHEAD, PeerComparison, PeerSample, page, targets
 from peers.contenders import Contender, PeerError
 from peers.launch import TritonVariant, kserve, onnxruntime_version, triton
-from report import conditions_table, console, with_fingerprint, write
+from report import SERVE_FLAGS, conclude, console, options, with_fingerprint
 from servers import serve
+from turns import in_turn
 
 _TINY = ENCODERS[0]
 _IN_FLIGHT = (1, 8, 32)
@@ -36,9 +34,6 @@ _VARIANTS = (
         instances=CORES, threads=1, max_batch={each.name: 8 if each == _TINY else 4 for each in ENCODERS}
     ),
 )
-
-Load = Callable[..., Coroutine[Any, Any, LoadResult]]
-"""A loop of `load_generator` that lacks `seconds`."""
 
 
 def _compare(
@@ -55,7 +50,7 @@ def _compare(
     inputs = sequences(encoder, [encoder.tokens] * _REQUESTS)
     comparisons = []
     for in_flight in _IN_FLIGHT:
-        loads: dict[str, Load] = {
+        loads: dict[str, Send] = {
             each.name: partial(
                 closed_loop,
                 each.address,
@@ -83,17 +78,17 @@ def _compare(
         }
         samples: dict[str, list[PeerSample]] = {name: [] for name in measures}
         task = progress.add_task(f"{encoder.name}: {in_flight} in flight", total=rounds * len(measures))
-        for number in range(rounds):
-            for name in reversed(measures) if number % 2 else measures:
+        for order in in_turn(measures, rounds):
+            for name in order:
                 samples[name].append(measures[name]())
                 progress.advance(task)
         comparisons.append(PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples))
     return comparisons
 
 
-def _load(load: Load, seconds: float) -> PeerSample:
-    asyncio.run(load(seconds=seconds / 5))  # unmeasured: caches and clocks come up to speed
-    result = asyncio.run(load(seconds=seconds))
+def _load(send: Send, seconds: float) -> PeerSample:
+    asyncio.run(send(seconds=seconds / 5))  # unmeasured: caches and clocks come up to speed
+    result = asyncio.run(send(seconds=seconds))
     return PeerSample(
         rate=result.rate,
         p50_ms=result.percentile_ms(50),
@@ -108,18 +103,16 @@ def _run(graph: InProcess, config: RunConfig, seconds: float) -> PeerSample:
     return PeerSample(rate=speed.rate, p50_ms=speed.p50_ms, batch=config.batch)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Compare, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are `polyhead serve`'s.")
-    parser.add_argument("--models", type=Path, default=Path("build/bench-models"))
-    parser.add_argument("--out", type=Path, default=Path("build/bench/peers"), help="without its ending")
+    parser = options(__doc__, "peers", models="bench", epilog=SERVE_FLAGS)
     parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
     parser.add_argument("--rounds", type=int, default=3, help="samples of each contender")
     names = [encoder.name for encoder in ENCODERS]
     parser.add_argument("--encoders", nargs="+", choices=names, default=names)
     parser.add_argument("--triton-venv", type=Path, default=Path(".venv-peer-triton"))
     parser.add_argument("--kserve-venv", type=Path, default=Path(".venv-peer-kserve"))
-    chosen, flags = parser.parse_known_args(arguments)
+    chosen, flags = parser.parse_known_args()
     encoders = [encoder for encoder in ENCODERS if encoder.name in chosen.encoders]
     triton_python, kserve_python = (
         venv.absolute() / "bin" / "python" for venv in (chosen.triton_venv, chosen.kserve_venv)
@@ -154,17 +147,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     encoder, taking_part, graph, progress, seconds=chosen.seconds, rounds=chosen.rounds
                 )
     judged = targets(comparisons)
-    console.print(conditions_table(judged))
     result = with_fingerprint(
         {
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
             "versions": versions,
-            "targets": [asdict(target) for target in judged],
-            "comparisons": [asdict(comparison) for comparison in comparisons],
+            "targets": judged,
+            "comparisons": comparisons,
         }
     )
-    write(chosen.out, result, page(comparisons, encoders, versions, result))
+    conclude(chosen.out, result, page(result), judged)
 
 
 if __name__ == "__main__":

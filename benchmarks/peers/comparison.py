@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from encoders import BenchEncoder
-from report import Condition, conditions_rows, made_with, markdown_table, spell_number
+from encoders import ENCODERS
+from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
 from serving_report import strongest
+from turns import paired_ratios
 
 POLYHEAD = "polyhead"
 ENCODE = "polyhead, `AsyncClient.encode`"
@@ -55,8 +56,8 @@ class PeerComparison:
 
     def ratios(self, name: str) -> list[float]:
         """Return a contender's rates divided by Triton's in the same round, ascending."""
-        pairs = zip(self.samples[name], self.samples[self.triton], strict=True)
-        return sorted(sample.rate / triton.rate for sample, triton in pairs)
+        own, triton = ([sample.rate for sample in self.samples[each]] for each in (name, self.triton))
+        return paired_ratios(own, triton)
 
 
 def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
@@ -83,25 +84,11 @@ def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
     return found
 
 
-def page(
-    comparisons: Sequence[PeerComparison],
-    encoders: Sequence[BenchEncoder],
-    versions: Mapping[str, str],
-    result: Mapping[str, Any],
-) -> str:
-    """Return the comparison as a page in Markdown.
-
-    Args:
-        comparisons: All of them.
-        encoders: Their encoders.
-        versions: Of each server.
-        result: With the fingerprint, the conditions, the number of rounds and their seconds.
-    """
+def page(result: Mapping[str, Any]) -> str:
+    """Return the comparison as a page in Markdown."""
+    comparisons: Sequence[PeerComparison] = result["comparisons"]
     lines = [
-        "# polyhead and its peers",
-        "",
-        f"Made by `make peers`: {made_with(result['fingerprint'])}.",
-        "",
+        *heading("polyhead and its peers", "peers", result),
         f"Medians of {result['rounds']} rounds, in each of which every server is loaded for "
         f"{result['seconds']:g} s or more.",
         "The same encoders behind other servers, under the same load on the same machine, in turn, and in",
@@ -110,11 +97,13 @@ def page(
         "",
         *conditions_rows(result["targets"]),
     ]
-    for encoder in encoders:
+    for encoder in ENCODERS:
+        mine = [each for each in comparisons if each.encoder == encoder.name]
+        if not mine:
+            continue
         config = encoder.config
         layers = f"{config.layers} layer{'s' * (config.layers > 1)}"
         feed_forward = " with feed-forward" if config.feed_forward else " of attention"
-        mine = [each for each in comparisons if each.encoder == encoder.name]
         names = dict.fromkeys(name for each in mine for name in each.samples)
         lines += [
             f"## {encoder.name}: D = {config.d_model}, H = {config.heads}, {layers}{feed_forward}, "
@@ -138,7 +127,7 @@ def page(
         "  all threads, and for one-thread runs on each core. A server can at most reach the better of",
         "  the two.",
         "",
-        *markdown_table({"server": name, "version": version} for name, version in versions.items()),
+        *markdown_table({"server": name, "version": version} for name, version in result["versions"].items()),
     ]
     return "\n".join(lines)
 
@@ -149,12 +138,11 @@ def _row(name: str, comparisons: Sequence[PeerComparison]) -> dict[str, str]:
     for each in comparisons:
         cells = ["", "", ""]
         if name in each.samples:
-            rate, ratios = each.median(name, "rate"), each.ratios(name)
             batch = each.samples[name][0].batch
             cells = [
-                spell_number(rate),
+                spell_number(each.median(name, "rate")),
                 f"B = {batch}" if batch > 1 else spell_number(each.median(name, "p50_ms")),
-                f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})",
+                spell_ratios(each.ratios(name)),
             ]
         heads = (
             f"{each.in_flight} in flight: seq/s",

@@ -8,14 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
-
 from encoders import BenchEncoder
 from peers.contenders import Contender, PeerError
-from polyhead_load.sweep.server import free_port
+from polyhead_load.sweep.server import free_port, running
 
 _BENCHMARKS = Path(__file__).parent.parent
-_STOP_SECONDS = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +99,7 @@ def triton(
         "LD_LIBRARY_PATH": f"{libraries}{os.pathsep}{site / 'nvidia_pytriton.libs'}",
     }
     log = folder / "log"
-    with _started(command, environment, log) as process:
+    with running(command, log=log, environment=environment) as process:
         every = Contender(name="", address=f"127.0.0.1:{port}", process=process, log=log)
         yield [replace(every, name=str(variant), suffix=variant.suffix) for variant in variants]
 
@@ -125,25 +122,8 @@ def kserve(
     command += ["--http-port", str(free_port()), "--threads", str(threads)]
     command += [f"{encoder.name}={graph}" for encoder, graph in encoders.items()]
     log = folder / "log"
-    with _started(command, {"PYTHONPATH": str(_BENCHMARKS)}, log) as process:
+    with running(command, log=log, environment={"PYTHONPATH": str(_BENCHMARKS)}) as process:
         yield Contender(name="KServe", address=f"127.0.0.1:{port}", process=process, log=log)
-
-
-@contextmanager
-def _started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[psutil.Process]:
-    """Run a command until the block ends; its children end with it."""
-    with log.open("wb") as output:
-        process = psutil.Popen(
-            command, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
-    try:
-        yield process
-    finally:
-        every = [process, *process.children(recursive=True)] if process.is_running() else [process]
-        process.terminate()
-        _, left = psutil.wait_procs(every, timeout=_STOP_SECONDS)
-        for each in left:
-            each.kill()
 
 
 def _printed(python: Path, code: str) -> str:

@@ -19,6 +19,8 @@ DEFAULT_TIMEOUT_S = 30.0
 # The schemes that gRPC knows; it takes everything else for host:port.
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):.")
 _HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,\[\]]+):(?P<port>[0-9]{1,5})")
+_DNS = re.compile(r"dns:(//[^/]*/|/)?")
+"""What precedes the name: the scheme, and a DNS server if one is given."""
 _URL = re.compile(r"(?P<scheme>\w+)://(?P<authority>[^/?#\s]*)")
 
 
@@ -36,6 +38,8 @@ def check_target(target: object) -> str:
     if (scheme := _SCHEME.match(target)) is not None:
         if scheme[1] in {"ipv4", "ipv6"}:
             _check_list(target, scheme[1])
+        elif scheme[1] == "dns":
+            _check_dns(target)
         return target
     if (url := _URL.match(target)) is not None:
         secure = "; for TLS, give credentials (in commands --tls)" if url["scheme"].lower() == "https" else ""
@@ -79,6 +83,17 @@ def _check_list(target: str, scheme: str) -> None:
         if address in seen:
             raise InvalidRequest(f"{why}is given twice")
         seen.add(address)
+
+
+def _check_dns(target: str) -> None:
+    """Check a DNS name. gRPC itself takes port 443 if there is none, and a list for one name."""
+    match = _HOST_AND_PORT.fullmatch(_DNS.sub("", target))
+    if match is None or not _is_port(match["port"]):
+        why = "a list is one of IP addresses, as in ipv4:10.0.0.1:8001,10.0.0.2:8001"
+        raise InvalidRequest(
+            "target must be a DNS name with a port, such as dns:///encoders:8001, "
+            f"was {target!r}{': ' + why if ',' in target else ''}"
+        )
 
 
 def _is_port(port: str) -> bool:

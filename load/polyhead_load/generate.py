@@ -32,7 +32,7 @@ def generate(*, plan: Path, out: Path) -> int:
     The exit status: 0 where the load was put on, however it was answered.
     """
     try:
-        run(LoadPlan.read(plan), out)
+        run(LoadPlan.from_json(plan.read_bytes()), out)
     except (LoadError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -5,7 +5,6 @@ Shape letters: B batch, T tokens.
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -133,16 +132,6 @@ class LoadPlan:
             first = max(error.errors(), key=lambda one: len(one["loc"]))
             where = "".join(f"{part}: " for part in first["loc"])
             raise LoadError(f"no plan: {where}{first['msg']}") from None
-
-    @classmethod
-    def read(cls, path: Path) -> "LoadPlan":
-        """Return a plan from a file.
-
-        Raises:
-            LoadError: It holds no plan; the message names the field.
-            OSError: It cannot be read.
-        """
-        return cls.from_json(path.read_bytes())
 
 
 def _require(name: str, rule: str, value: object, holds: bool) -> None:

@@ -1,6 +1,7 @@
 """`polyhead serve`: settings from flags, the environment and a file; then the server."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -88,7 +89,7 @@ def _serve_on_ray(settings: Settings) -> int:
     try:
         from polyhead_server.ray.local import run
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ray":
+        if "ray.serve" in sys.modules:  # what is missing is not Ray, nor anything that Serve needs
             raise
         raise StartError("--engine ray needs Ray Serve: pip install 'polyhead[ray]'") from error
     return run(settings)

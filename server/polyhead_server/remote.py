@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _CHUNK = 2**20
+
+_SECRETS = re.compile(r"""(?<=\?)[^\s'"<>)]+|(?<=://)[^\s/@]+(?=@)""")
+"""What may be secret of the URLs in a driver's message: queries, and names with passwords."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def _reason(error: Exception) -> str:
 
     if isinstance(error, FileNotFoundError):
         return os.strerror(errno.ENOENT)
-    LOGGER.warning("the storage of --models failed: %s: %s", type(error).__name__, error)
+    said = _SECRETS.sub("…", str(error))
+    LOGGER.warning("the storage of --models failed: %s: %s", type(error).__name__, said)
     return f"its storage did not answer as expected ({type(error).__name__}); the server's log says more"
 
 

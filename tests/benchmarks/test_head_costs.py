@@ -1,13 +1,12 @@
 """Implementations of attention give the same numbers before they are timed; ratios are of the same turn."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from head_costs import BASE, BY_HEADS, HEADS, INT8, LOOP, HeadLayer, checked, compared, take_turns, vectors
+from head_costs import BASE, BY_HEADS, HEADS, INT8, LOOP, HeadLayer, checked, compared, vectors
 from head_costs_report import draw, page
 from polyhead_model import Encoder, EncoderConfig
 
@@ -30,16 +29,6 @@ def test_one_that_is_off_is_not_timed() -> None:
     for name, output in ((BASE, near), (INT8, wrong)):
         with pytest.raises(ValueError, match=f"{name} must agree with {LOOP}, is off by 0"):
             checked({LOOP: right.copy, name: output.copy})
-
-
-def test_calls_take_turns_in_both_directions() -> None:
-    order: list[str] = []
-    calls: dict[str, Any] = {name: lambda name=name: order.append(name) for name in "ab"}
-
-    taken = take_turns(calls, seconds=0, rounds=4)
-
-    assert "".join(order) == "abbaabba"
-    assert [len(times) for times in taken.values()] == [4, 4]
 
 
 def test_a_ratio_is_the_median_over_turns() -> None:

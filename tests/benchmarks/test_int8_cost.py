@@ -1,6 +1,6 @@
-"""What must hold of the gain of int8, and the sentences that it is judged on."""
+"""What must hold of the gain of int8."""
 
-from int8_cost import SIZES, judge, split_sentences
+from int8_cost import SIZES, judge
 
 FAST = {"fp32": [2.0, 2.4, 9.0], "int8": [1.0, 1.0, 4.0]}
 
@@ -16,10 +16,3 @@ def test_the_median_of_the_turns_counts() -> None:
     assert [one.holds for one in conditions] == [True] * 4 + [False] * 3 + [True]
     assert conditions[0].name == "minilm, B × T = 1 × 16, 1 thread: ≥ 2.2 × fp32"
     assert {one.seen for one in conditions} == {"2.25 ×", "2.00 ×"}
-
-
-def test_sentences_of_a_page() -> None:
-    prose = "A first [sentence](there.md) of\nprose. Short."
-    page = f"# Title that is long enough\n\n{prose}\n\n```sh\nnot this one\n```\n| nor | this |"
-
-    assert split_sentences(page) == ["A first sentence of prose."]

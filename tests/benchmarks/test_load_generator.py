@@ -3,8 +3,10 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import grpc
@@ -54,11 +56,27 @@ def test_what_fails_otherwise_or_for_too_long_is_raised(code: grpc.StatusCode, s
         warmed(Answers(code), seconds=seconds)
 
 
+@pytest.fixture
+def until(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """Has the seconds of a load pass when something holds, and not before."""
+
+    def end(holds: Callable[[], bool]) -> None:
+        clock = SimpleNamespace(
+            perf_counter=lambda: 3600.0 if holds() else 0.0,
+            process_time=time.process_time,
+            monotonic=time.monotonic,
+        )
+        monkeypatch.setattr(load_generator, "time", clock)
+
+    return end
+
+
+Until: TypeAlias = Callable[[Callable[[], bool]], None]
 Stream: TypeAlias = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 ANSWER = pb.ModelStreamInferResponse(infer_response=pb.ModelInferResponse(id="1")).SerializeToString()
 
 
-def streamed(stream: Stream, *, streams: int, in_flight: int, seconds: float = 0.2) -> LoadResult:
+def streamed(stream: Stream, *, streams: int, in_flight: int) -> LoadResult:
     """What a load over streams measures of a server that does this."""
 
     async def call(_request: bytes, _context: object) -> bytes:
@@ -75,7 +93,7 @@ def streamed(stream: Stream, *, streams: int, in_flight: int, seconds: float = 0
         await server.start()
         try:
             return await stream_loop(
-                address, [b"1", b"2", b"3"], streams=streams, in_flight=in_flight, seconds=seconds
+                address, [b"1", b"2", b"3"], streams=streams, in_flight=in_flight, seconds=1.0
             )
         finally:
             await server.stop(0)
@@ -83,8 +101,9 @@ def streamed(stream: Stream, *, streams: int, in_flight: int, seconds: float = 0
     return asyncio.run(run())
 
 
-def test_streams_keep_their_share_in_flight_and_every_answer_counts() -> None:
+def test_streams_keep_their_share_in_flight_and_every_answer_counts(until: Until) -> None:
     received: list[int] = []
+    until(lambda: len(received) == 3 and min(received) > 9)
 
     async def answer(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
         number = len(received)
@@ -96,19 +115,21 @@ def test_streams_keep_their_share_in_flight_and_every_answer_counts() -> None:
             if received[number] > 1:
                 yield ANSWER
 
-    load = streamed(answer, streams=3, in_flight=6, seconds=2.0)
+    load = streamed(answer, streams=3, in_flight=6)
 
     assert len(received) == 3
-    assert min(received) > 1
     assert len(load.latencies_ms) == sum(received)
     assert load.errors == 0
 
 
-def test_an_error_in_a_stream_is_no_measurement() -> None:
+def test_an_error_in_a_stream_is_no_measurement(until: Until) -> None:
+    received: list[bytes] = []
+    until(lambda: len(received) > 9)
     failed = pb.ModelStreamInferResponse(error_message="no such model").SerializeToString()
 
     async def fail(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
-        async for _ in requests:
+        async for request in requests:
+            received.append(request)
             yield failed
 
     async def end(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
@@ -147,8 +168,9 @@ class FakeClient:
             raise Unavailable("full")
 
 
-def test_the_clients_own_calls_are_kept_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_own_calls_are_kept_in_flight(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
     client = FakeClient("a")
+    until(lambda: client.calls > 50)
     monkeypatch.setattr(load_generator, "AsyncClient", lambda _address: client)
     used = iter([1.0, 1.5])
     inputs = [np.zeros((8, 4), np.float32)]
@@ -169,8 +191,9 @@ def test_it_is_independent_of_the_generator_that_it_is_held_against() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=BENCHMARKS)
 
 
-def test_http_is_loaded_on_a_connection_for_each_request_in_flight() -> None:
+def test_http_is_loaded_on_a_connection_for_each_request_in_flight(until: Until) -> None:
     connections: list[int] = []
+    until(lambda: len(connections) == 3 and min(connections) > 9)
 
     answering: list[Any] = []
 
@@ -196,6 +219,5 @@ def test_http_is_loaded_on_a_connection_for_each_request_in_flight() -> None:
     load = asyncio.run(run())
 
     assert len(connections) == 3
-    assert min(connections) > 3
     assert load.errors == sum(count // 4 for count in connections)
     assert len(load.latencies_ms) + load.errors == sum(connections) - 3  # the first of each warms up

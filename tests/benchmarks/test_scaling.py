@@ -1,7 +1,5 @@
 """What several servers are compared with, and which targets that meets."""
 
-from typing import Any
-
 import pytest
 
 from scaling import IN_FLIGHT, ONE_REPLICA, PLAIN, TWO_NODES, Compared, ScalingSample, Standing, page, targets
@@ -56,11 +54,10 @@ def test_targets_are_met_by_the_better_path(
 
 def test_the_page_has_a_row_for_each_setup() -> None:
     facts = {"began": "now", "cores": 2, "processor": "x", "Python": "3", "grpcio": "1", "polyhead": "0"}
-    result: dict[str, Any] = {"fingerprint": facts, "rounds": 1, "seconds": 1.5, "targets": []}
-
     name = next(iter(TWO_NODES))
+    setups = [compared(PLAIN, sample(100)), compared(name, sample(90, 12))]
 
-    text = page([compared(PLAIN, sample(100)), compared(name, sample(90, 12))], result)
+    text = page({"fingerprint": facts, "rounds": 1, "seconds": 1.5, "targets": [], "setups": setups})
 
     assert text.count(f"| **{PLAIN}** | 100 |  | 10 |  | 4.0 |") == len(IN_FLIGHT)
     assert text.count(f"| {name} | 90 | 0.90 (0.90–0.90) | 12 | 1.20 (1.20–1.20) | 4.0 |") == len(IN_FLIGHT)

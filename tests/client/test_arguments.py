@@ -81,6 +81,26 @@ def test_a_list_of_servers_is_checked(target: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("dns:///encoders", "was 'dns:///encoders'"),
+        ("dns:encoders", "was 'dns:encoders'"),
+        ("dns:///encoders:0", "was 'dns:///encoders:0'"),
+        ("dns:///encoders:8001/v2", "was 'dns:///encoders:8001/v2'"),
+        ("dns://encoders:8001", "was 'dns://encoders:8001'"),
+        ("dns:///a:8001,b:8001", ": a list is one of IP addresses, as in ipv4:10.0.0.1:8001,10.0.0.2:8001"),
+    ],
+)
+def test_a_name_of_several_servers_is_checked(target: str, message: str) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"^target must be a DNS name with a port, such as dns:///encoders:8001, was "
+    ) as caught:
+        check_target(target)
+
+    assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize(
     "target",
     [
         "127.0.0.1:8001",
@@ -93,7 +113,9 @@ def test_a_list_of_servers_is_checked(target: str, message: str) -> None:
         "unix:///tmp/socket",
         "unix:relative",
         "unix-abstract:name",
+        "dns:localhost:8001",
         "dns:///localhost:8001",
+        "dns:///[::1]:8001",
         "dns://1.1.1.1/localhost:8001",
         "ipv4:127.0.0.1:8001,127.0.0.1:8002",
         "ipv4:///127.0.0.1:8001",

@@ -25,14 +25,14 @@ X = np.random.default_rng(8).normal(size=(2, 40, 16)).astype(np.float32)
 @pytest.fixture
 def client(connect: "Connect", small_server: str) -> Client:
     client = connect(small_server)
-    client.wait_until_ready(timeout=60)
+    client.wait_until_ready(timeout=240)
     return client
 
 
 @pytest.fixture
 def large(connect: "Connect", real_server: str) -> Client:
     client = connect(real_server)
-    client.wait_until_ready(timeout=60)
+    client.wait_until_ready(timeout=240)
     return client
 
 
@@ -97,7 +97,7 @@ def test_a_reply_of_some_mebibytes_comes_in_parts_though_it_fits_into_a_message(
     with grpc.insecure_channel(real_server, options) as channel:
         recorder = Recorder(channel)
         with Client(real_server, channel=cast(Any, recorder)) as client:
-            client.wait_until_ready(timeout=60)
+            client.wait_until_ready(timeout=240)
             small = client.encode(x[:, :100], model="tiny", attention=True)
             assert RPCS["ModelStreamInfer"].path not in recorder.called
             large = client.encode(x, model="tiny", attention=True)
@@ -299,12 +299,12 @@ def test_the_stream_is_closed_when_the_reply_is_there(play: Any) -> None:
         context.add_callback(closed.set)
         yield OUTPUT
         yield ATTENTION
-        closed.wait(30)
+        closed.wait(120)
 
     client, _ = play(script)
     client.encode(SMALL, model="a", attention=True)
 
-    assert closed.wait(30)
+    assert closed.wait(120)
 
 
 def test_an_event_loop_goes_on_while_a_large_reply_is_read(
@@ -316,7 +316,7 @@ def test_an_event_loop_goes_on_while_a_large_reply_is_read(
 
     async def run() -> None:
         async with AsyncClient(medium_server) as client:
-            await client.wait_until_ready(timeout=60)
+            await client.wait_until_ready(timeout=240)
             x = np.zeros((1, 600, 16), np.float32)
             await client.encode(x, model="tiny", attention=True, timeout=60)
 

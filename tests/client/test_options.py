@@ -94,7 +94,7 @@ def test_waiting_for_a_server_that_speaks_tls_ends_with_that(
     secure: "FakeServer", connect: "Connect"
 ) -> None:
     with pytest.raises(DeadlineExceeded, match=TLS):
-        connect(secure.target).wait_until_ready(timeout=60)
+        connect(secure.target).wait_until_ready(timeout=240)
 
 
 def test_a_server_that_speaks_no_tls_is_named_as_such(fake: "FakeServer", connect: "Connect") -> None:

@@ -22,7 +22,7 @@ TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterda
 @pytest.fixture
 def client(connect: "Connect", real_server: str) -> Client:
     client = connect(real_server)
-    client.wait_until_ready(timeout=60)
+    client.wait_until_ready(timeout=240)
     return client
 
 

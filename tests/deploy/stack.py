@@ -48,8 +48,8 @@ def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: 
 def engine_answers() -> bool:
     """There is a container engine, with Compose."""
     with suppress(OSError, AssertionError, subprocess.TimeoutExpired):
-        run("docker", "compose", "version", timeout=30)
-        run("docker", "info", timeout=30)
+        run("docker", "compose", "version", timeout=120)
+        run("docker", "info", timeout=120)
         return True
     return False
 
@@ -126,7 +126,7 @@ class Stack:
         state = self.container(service)["State"]
         return str(state["Health"]["Status"] if state["Running"] else state["Status"])
 
-    def until_healthy(self, service: str = "server", *, seconds: float = 180) -> float:
+    def until_healthy(self, service: str = "server", *, seconds: float = 600) -> float:
         """Waits until a service is healthy; how long that took."""
         started = time.monotonic()
         while (health := self.health(service)) != "healthy":
@@ -147,7 +147,7 @@ class Stack:
     def _http(self, service: str, path: str, body: str | None, headers: dict[str, str]) -> str:
         url = f"http://127.0.0.1:{self.ports[f'{service.upper()}_PORT']}{path}"
         data = None if body is None else body.encode()
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as reply:
             return str(reply.read().decode())
 
     def ask(self, query: str, **parameters: str) -> list[dict[str, Any]]:

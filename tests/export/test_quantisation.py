@@ -215,7 +215,7 @@ def test_products_of_zeros_and_of_huge_numbers(sessions: Mapping[int, ort.Infere
     np.testing.assert_array_equal(output[1], alone[0])
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     place=st.integers(0, 6),

@@ -48,7 +48,7 @@ def embed(client: openai.OpenAI, texts: list[str], ids: list[list[int]]) -> dict
         "one by one": [vectors(ask(text))[0] for text in texts],
         "ids": vectors(ask(ids)),
         "ids one by one": [vectors(ask(row))[0] for row in ids],
-        "timed": vectors(ask(texts, timeout=30, extra_headers={"x-request-timeout": "30"})),
+        "timed": vectors(ask(texts, timeout=120, extra_headers={"x-request-timeout": "120"})),
         "asynchronous": asyncio.run(embed_asynchronously(texts)),
     }
 

@@ -34,7 +34,7 @@ def test_its_clients_work_on_every_path(address: str, locked: OverHttp, given: P
         check=False,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
     assert done.returncode == 0, done.stderr

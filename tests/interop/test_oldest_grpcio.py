@@ -24,7 +24,7 @@ def test_the_accept_queue_works_with_it() -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=120,
+        timeout=800,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

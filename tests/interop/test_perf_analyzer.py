@@ -60,7 +60,7 @@ def test_it_measures_every_kind_of_model(
     arguments = ["-i", "grpc", "-u", address, "-m", model, "--request-count", str(REQUESTS), *options]
 
     done = subprocess.run(
-        [PERF_ANALYZER, *arguments], check=False, capture_output=True, text=True, timeout=120
+        [PERF_ANALYZER, *arguments], check=False, capture_output=True, text=True, timeout=600
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,7 @@ def test_every_call_works_whichever_client_is_imported_first(address: str, first
     script = Path(__file__).with_name("tritonclient_calls.py")
 
     done = subprocess.run(
-        [PYTHON, script, address, first, TOKEN], check=False, capture_output=True, text=True, timeout=120
+        [PYTHON, script, address, first, TOKEN], check=False, capture_output=True, text=True, timeout=600
     )
 
     assert done.returncode == 0, done.stderr
@@ -55,7 +55,7 @@ def test_every_call_works_over_http(locked: OverHttp, given: Path, tmp_path: Pat
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
     assert done.returncode == 0, done.stderr

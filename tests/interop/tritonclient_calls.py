@@ -74,7 +74,7 @@ def infer(client: Any, expected: Any) -> None:
     assert every.get_response().id == "mine"
     assert [output.name for output in every.get_response().outputs] == ["output"]
     np.testing.assert_allclose(every.as_numpy("output"), expected.output, atol=1e-6)
-    named = client.infer("tiny", inputs(), outputs=outputs("output"), client_timeout=30)
+    named = client.infer("tiny", inputs(), outputs=outputs("output"), client_timeout=120)
     np.testing.assert_allclose(named.as_numpy("output"), expected.output, atol=1e-6)
     assert count() == before + 2
 
@@ -119,7 +119,7 @@ def infer_text(client: Any, polyhead: Client) -> None:
 def infer_in_other_ways(client: Any, expected: Any) -> None:
     answers: queue.Queue[Any] = queue.Queue()
     client.async_infer("tiny", inputs(), lambda result, error: answers.put((result, error)))
-    result, error = answers.get(timeout=30)
+    result, error = answers.get(timeout=120)
     assert error is None, error
     np.testing.assert_allclose(result.as_numpy("output"), expected.output, atol=1e-6)
 
@@ -127,7 +127,7 @@ def infer_in_other_ways(client: Any, expected: Any) -> None:
     for request_id in ("one", "two"):
         client.async_stream_infer("tiny", inputs(), request_id=request_id)
     for request_id in ("one", "two"):
-        result, error = answers.get(timeout=30)
+        result, error = answers.get(timeout=120)
         assert error is None, error
         assert result.get_response().id == request_id
     client.stop_stream()
@@ -156,7 +156,7 @@ def infer_in_parts(client: Any, expected: Any, answers: "queue.Queue[Any]") -> N
         parts = {}
         final = False
         while not final:
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=120)
             assert error is None, error
             reply = result.get_response()
             assert reply.id == request_id

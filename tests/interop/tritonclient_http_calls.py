@@ -111,7 +111,7 @@ def infer(client: Any, got: dict[str, Any]) -> None:
 def infer_at_once(client: Any, got: dict[str, Any]) -> None:
     asked = [client.async_infer("tiny", vectors(), headers=bearer()) for _ in range(8)]
     for index, one in enumerate(asked):
-        got[f"vectors at once {index}"] = one.get_result(timeout=30).as_numpy("output")
+        got[f"vectors at once {index}"] = one.get_result(timeout=120).as_numpy("output")
 
     async def run() -> None:
         async with triton_aio.InferenceServerClient(ADDRESS) as aio:

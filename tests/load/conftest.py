@@ -72,7 +72,7 @@ class Generator:
 
     def end(self) -> Generated:
         """Waits for it."""
-        out, error = self.process.communicate(timeout=120)
+        out, error = self.process.communicate(timeout=240)
         assert self.process.returncode == 0, error
         assert out == ""
         return Generated.read(self.folder)

@@ -75,7 +75,7 @@ def test_without_a_token_the_load_does_not_begin(
     given = replace(access, token_file=None if token_file is None else Path(token_file))
     process = begin(plan_for(locked.address, "tiny", access=given)).process
 
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=240)
     assert process.returncode != 0
     assert ("bearer" if token_file is None else "nothing") in error.lower()
     assert "Traceback" not in error

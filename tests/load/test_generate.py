@@ -26,7 +26,7 @@ Begin = Callable[[LoadPlan], Generator]
 
 OK, DEADLINE_EXCEEDED, UNAVAILABLE, SHED, MALFORMED = 0, 4, 14, -1, -3
 
-_TURNS = 6
+_TURNS = 20
 
 
 def test_an_open_loop_sends_what_the_seed_says(fake: Fake, generate: Generate) -> None:
@@ -80,7 +80,7 @@ def test_a_known_service_time_is_measured_within_a_millisecond(
     """What a latency has on top of the service time is what another client has on top of it.
 
     That is the way there and back, the floor: on a busy machine it is longer, for both. So they take turns,
-    as often as it takes until each had a quiet moment; a generator that adds something adds it in each.
+    as often as it takes until each had a quiet moment; a generator that adds something adds it to each call.
     """
     server = fake()
     least = 0.019 if model == "known-20" else 0.0
@@ -100,8 +100,7 @@ def _beside(latency: NDArray[np.float64], served: NDArray[np.float64], least: fl
     """What the quick calls took on top of their service time, of those that were served for so long."""
     assert (latency > served).all()
     long = served >= least
-    assert long.sum() > 10
-    return float(np.quantile((latency - served)[long], 0.1))
+    return float(np.quantile((latency - served)[long], 0.1)) if long.sum() > 10 else np.inf
 
 
 def _other_client(server: FakeServer, model: str, *, pause: float) -> NDArray[np.float64]:
@@ -110,7 +109,7 @@ def _other_client(server: FakeServer, model: str, *, pause: float) -> NDArray[np
         [sys.executable, OTHER_CLIENT, server.address, model, "60", str(pause)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     return np.array(json.loads(done.stdout)).T
@@ -123,27 +122,27 @@ def test_fast_calls_are_recorded_as_fast_beside_slow_ones(fake: Fake, generate: 
     slow = np.argsort(seen["compute_ns"])[-10:]
     order = np.argsort(seen["done"])
     assert len(order) > 40
-    # By what the server has answered first: thirty others, and only then the ten.
+    # By what the server has answered first: thirty others, and only then, a while later, the ten.
     assert not set(order[:30]) & set(slow)
     assert seen["done"][order[:30]].max() < seen["done"][slow].min() - 0.1
 
 
 def test_a_stopped_server_shows_in_an_open_loop_and_hides_in_a_closed_one(fake: Fake, begin: Begin) -> None:
-    server = fake(tell_at=150)
     ways: list[dict[str, Any]] = [{"mode": "open", "rate": 100.0}, {"mode": "closed", "users": 1}]
-    generators = [begin(plan_for(server, "sleep-5", seconds=5.0, **way)) for way in ways]
-    server.wait_until_reached()
-    server.process.send_signal(signal.SIGSTOP)
-    time.sleep(2)  # how long it is stopped, not a wait for anything
-    server.process.send_signal(signal.SIGCONT)
-    seen = [generator.end() for generator in generators]
+    slow = []
+    for way in ways:
+        server = fake(tell_at=20)
+        generator = begin(plan_for(server, "sleep-5", seconds=5.0, **way))
+        server.wait_until_reached()
+        server.process.send_signal(signal.SIGSTOP)
+        time.sleep(2)  # how long it is stopped, not a wait for anything
+        server.process.send_signal(signal.SIGCONT)
+        slow.append(int((generator.end().latency > 1).sum()))
 
     # Both have seen the stop. The open loop has more of it: requests were due all the while.
-    stalls = [one.latency.max() for one in seen]
-    open_p99, closed_p99 = (float(np.quantile(one.latency, 0.99)) for one in seen)
-    assert all(stall > 1.9 for stall in stalls)
-    assert open_p99 > 1.5
-    assert closed_p99 < open_p99 / 2
+    in_open, in_closed = slow
+    assert in_open > 50
+    assert 1 <= in_closed < in_open / 5
 
 
 def test_replies_in_parts_are_taken_to_the_last(fake: Fake, generate: Generate) -> None:
@@ -161,7 +160,7 @@ def test_replies_in_parts_are_taken_to_the_last(fake: Fake, generate: Generate) 
 def test_a_server_that_answers_ok_with_rubbish_fails_the_run(fake: Fake, begin: Begin, kind: str) -> None:
     generator = begin(plan_for(fake(), f"rubbish-{kind}"))
 
-    _, error = generator.process.communicate(timeout=60)
+    _, error = generator.process.communicate(timeout=240)
 
     assert generator.process.returncode == 1
     assert error.splitlines()[-1].startswith(f"rubbish-{kind} T=4 was answered with something else: ")
@@ -173,7 +172,7 @@ def test_a_server_that_answers_ok_with_rubbish_fails_the_run(fake: Fake, begin: 
 def test_a_first_reply_that_the_client_cannot_read_is_said_before_the_load(fake: Fake, begin: Begin) -> None:
     generator = begin(plan_for(fake(), "early"))
 
-    _, error = generator.process.communicate(timeout=60)
+    _, error = generator.process.communicate(timeout=240)
     assert generator.process.returncode == 1
     assert error.startswith("early T=4 is answered with something else: malformed reply: output must have ")
     assert not (generator.folder / "records.npz").exists()
@@ -206,26 +205,29 @@ def test_what_is_over_the_limit_is_counted_and_not_sent(fake: Fake, generate: Ge
     seen = generate(plan)
 
     shed = seen["code"] == SHED
-    assert (~shed).sum() == 5
-    assert (seen["code"][:5] == DEADLINE_EXCEEDED).all()
+    assert shed.any()
+    assert not shed[:5].any()
+    assert (seen["code"][~shed] == DEADLINE_EXCEEDED).all()
+    # Where the generator stands still until deadlines have passed, there is room again.
+    assert (seen["sent"][~shed][5:] >= np.sort(seen["done"][~shed])[:-5]).all()
     assert np.isnan(seen["sent"][shed]).all()
     assert np.isnan(seen["done"][shed]).all()
     assert not np.isnan(seen["planned"]).any()
-    assert (seen.summary["shed"], seen.summary["errors"]) == (shed.sum(), 5)
+    assert (seen.summary["shed"], seen.summary["errors"]) == (shed.sum(), (~shed).sum())
     np.testing.assert_array_equal(seen["planned"][:5], list(islice(poisson(100.0, 7, seconds=1.0), 5)))
 
 
 def test_what_cannot_be_asked_for_is_said_before_the_load(fake: Fake, begin: Begin) -> None:
     process = begin(plan_for(fake(), "absent")).process
 
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=240)
     assert (process.returncode, error) == (1, "there is no model absent\n")
 
 
 def test_no_server_is_said(begin: Begin) -> None:
-    process = begin(plan_for("127.0.0.1:1", "identity", timeout_seconds=1.0)).process
+    process = begin(plan_for("127.0.0.1:1", "identity")).process
 
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=240)
     assert process.returncode == 1
     assert error.startswith("127.0.0.1:1 is unavailable: ")
 
@@ -241,7 +243,7 @@ def test_a_wrong_plan_is_said(tmp_path: Path, rest: str, message: str) -> None:
     (tmp_path / "plan.json").write_text('{"address": "a", "model": "b", ' + rest + "}")
     command = [sys.executable, "-m", "polyhead_load.generate", "--plan", str(tmp_path / "plan.json")]
     done = subprocess.run(
-        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
     )
 
     assert done.returncode == 1

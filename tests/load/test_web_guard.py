@@ -53,7 +53,7 @@ def start(locust: Locust, host: str) -> Callable[..., Post]:
             except urllib.error.HTTPError as error:
                 return error.code, error.read().decode()
 
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 240
         while True:
             try:
                 post("/stats/requests")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polyhead_model import MultiHeadAttention, masks, scaled_dot_product_attention
 
-examples = settings(max_examples=40, deadline=None, derandomize=True)
+examples = settings(max_examples=40)
 
 
 def loop_head(

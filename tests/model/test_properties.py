@@ -14,7 +14,7 @@ from polyhead_model.config import Activation, Norm, Pooling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-examples = settings(max_examples=40, deadline=None, derandomize=True)
+examples = settings(max_examples=40)
 
 D, VOCABULARY, POSITIONS = 12, 6, 16
 

@@ -65,7 +65,7 @@ class Running:
             request_serializer=None if isinstance(payload, bytes) else rpc.request.SerializeToString,
             response_deserializer=rpc.response.FromString,
         )
-        return method(payload, **({"timeout": 30} | options))
+        return method(payload, **({"timeout": 120} | options))
 
     def infer(self, model: str, inputs: Mapping[str, Value], **options: Any) -> "Result":
         """Infers; see `request` for the options."""
@@ -215,11 +215,11 @@ class Gate:
     def wait(self) -> None:
         """Returns once it is open."""
         self._held.set()
-        assert self._open.wait(60)
+        assert self._open.wait(240)
 
     def until_held(self) -> None:
         """Returns once a run stands before it, since it was closed."""
-        assert self._held.wait(30)
+        assert self._held.wait(120)
 
     @contextmanager
     def closed(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -218,12 +219,18 @@ def test_the_command_is_light_to_import() -> None:
     assert not heavy & set(modules.split())
 
 
+@pytest.mark.parametrize("alone", [False, True])
 def test_ray_that_is_not_installed_is_named(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, alone: bool
 ) -> None:
+    """Or is installed without what Serve needs: `pip install ray`."""
     for name in [name for name in sys.modules if name.startswith("polyhead_server.ray.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ray", None)
+    ray: Any = ModuleType("ray")
+    ray.__path__ = [str(tmp_path)]
+    (tmp_path / "serve.py").write_text("import a_web_framework_that_is_missing")
+    monkeypatch.delitem(sys.modules, "ray.serve", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", ray if alone else None)
     monkeypatch.setattr("os.environ", {**os.environ})
 
     assert run("--models", "m", "--engine", "ray") == 1

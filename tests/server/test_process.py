@@ -44,7 +44,7 @@ def infer(channel: grpc.Channel) -> bytes:
         raw_input_contents=[X.tobytes()],
     )
     method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-    return bytes(method(request.SerializeToString(), timeout=30))
+    return bytes(method(request.SerializeToString(), timeout=120))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -162,12 +162,12 @@ def test_a_log_that_is_not_read_holds_up_neither_answers_nor_the_end(repository:
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 method: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
-                while not method(b"", wait_for_ready=True, timeout=60):
+                while not method(b"", wait_for_ready=True, timeout=240):
                     time.sleep(0.1)
                 for _ in range(200):  # each has a line
                     infer(channel)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(240) == 0
         finally:
             process.kill()
 

@@ -116,7 +116,7 @@ class Load:
             def all_of_it() -> bool:
                 return bool(self.problems) or (len(self.seen) >= count and set(self.seen[-count:]) == {which})
 
-            assert self._lock.wait_for(all_of_it, 60), f"no {which}: {self.seen[-count:]}"
+            assert self._lock.wait_for(all_of_it, 240), f"no {which}: {self.seen[-count:]}"
         assert self.problems == []
 
     def _call(self, model: str) -> None:

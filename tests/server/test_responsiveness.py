@@ -37,7 +37,7 @@ def test_health_checks_do_not_wait_for_large_messages(
     def held(*arguments: Any, **options: Any) -> Any:
         if loaded.is_set():
             begun.set()
-            assert checked.wait(60)
+            assert checked.wait(240)
         return real(*arguments, **options)
 
     monkeypatch.setattr(where, stage, held)
@@ -52,8 +52,8 @@ def test_health_checks_do_not_wait_for_large_messages(
     with channel, ThreadPoolExecutor(1) as caller:
         reply = caller.submit(running.call, "ModelInfer", request)
         try:
-            assert begun.wait(60)
-            check(b"", timeout=30)
+            assert begun.wait(240)
+            check(b"", timeout=120)
             assert not reply.done()
         finally:
             checked.set()

@@ -101,8 +101,6 @@ class Outcome:
     wait: Seconds
     """In the queue."""
     run: Seconds
-    utilisation: float
-    """Share of the lanes' time that is taken."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,13 +140,12 @@ class Simulation:
     def open_loop(self, rate: float, requests: int) -> Outcome:
         """Send requests at Poisson times, `rate` a second on average."""
         gaps = [self._chance.expovariate(rate) for _ in range(requests)]
-        arrived, started, ended, done, busy = self._simulate(np.cumsum(gaps).tolist(), requests)
+        arrived, started, ended, done = self._simulate(np.cumsum(gaps).tolist(), requests)
         counted = slice(round(_SETTLING * requests), None)
         return Outcome(
             latency=(done - arrived)[counted],
             wait=(started - arrived)[counted],
             run=(ended - started)[counted],
-            utilisation=busy / (self._machine.lanes * float(ended.max())),
         )
 
     def capacity(self, callers: int, requests: int) -> float:
@@ -159,8 +156,8 @@ class Simulation:
 
     def _simulate(
         self, arrivals: list[float], requests: int, *, again: bool = False
-    ) -> tuple[Seconds, Seconds, Seconds, Seconds, float]:
-        """Return when requests arrived, their runs started and ended, they were answered; and lane seconds.
+    ) -> tuple[Seconds, Seconds, Seconds, Seconds]:
+        """Return when requests arrived, their runs started and ended, and they were answered.
 
         Args:
             arrivals: The first arrivals, ascending.
@@ -172,7 +169,7 @@ class Simulation:
         arrived, started, ended, done = (np.zeros(requests) for _ in range(4))
         waiting: list[int] = []
         running: list[_Run] = []
-        now, came, busy = 0.0, 0, 0.0
+        now, came = 0.0, 0
         while came < requests or running:
             slower = max(1.0, sum([run.cores for run in running]) / machine.lanes)
             next_run = min(running, key=lambda run: run.left, default=None)
@@ -181,7 +178,6 @@ class Simulation:
             before, now = now, min(ends, comes)
             for run in running:
                 run.left -= (now - before) / slower
-            busy += (now - before) * min(machine.lanes, sum([run.cores for run in running]))
             ended_run = next_run if ends <= comes else None
             if ended_run is not None:
                 running.remove(ended_run)
@@ -204,7 +200,7 @@ class Simulation:
                     done[each] = now - gap + chance.choice(times.rests)
                     if again:
                         heapq.heappush(arrivals, float(done[each]))
-        return arrived, started, ended, done, busy
+        return arrived, started, ended, done
 
     def _next(
         self, waiting: list[int], sizes: Sequence[Size], running: Sequence[_Run], now: float

@@ -142,10 +142,14 @@ def read_measured(
         if missing := [load for load, measurements in found.items() if not measurements]:
             left_out.append(f"T = {tokens}: no valid run of {' and '.join(missing)}")
             continue
-        shared[tokens], alone[tokens] = (
+        beside, lone = (
             [Runs.of(folder.load_records(one.records), rows) for one in measurements if one.records]
             for measurements in found.values()
         )
+        if not all(any(len(runs.rows) for runs in each) for each in (beside, lone)):
+            left_out.append(f"T = {tokens}: the server's replies did not say how long runs took")
+            continue
+        shared[tokens], alone[tokens] = beside, lone
         capacities[tokens] = median(one.achieved for one in found[CAPACITY] if one.achieved)
     if not capacities:
         raise SweepError(
@@ -240,7 +244,10 @@ def _way(runs: Mapping[int, Sequence[Runs]], doubling_tokens: float) -> Way:
         for one in each:
             for rows, seconds in zip(one.rows.tolist(), one.seconds.tolist(), strict=True):
                 times[rows, tokens].append(seconds)
-    often = {size: seconds for size, seconds in times.items() if len(seconds) >= _FEWEST_RUNS} or times
+    often: dict[Size, list[float]] = {}
+    for tokens in runs:
+        here = {size: seconds for size, seconds in times.items() if size[1] == tokens}
+        often |= {size: seconds for size, seconds in here.items() if len(seconds) >= _FEWEST_RUNS} or here
     costs = CostModel(
         {size: median(seconds) for size, seconds in sorted(often.items())}, doubling_tokens=doubling_tokens
     )

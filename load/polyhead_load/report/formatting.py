@@ -34,10 +34,10 @@ def milliseconds(interval: Interval | None) -> str:
     return TOO_FEW if interval is None else f"{number(interval.value)} ({spread(interval)})"
 
 
-def factor(interval: Interval | None, missing: str = TOO_FEW) -> str:
-    """Return such as `1.07 (1.02–1.12)`, NO_DIFFERENCE with the interval, or why there is no ratio."""
+def factor(interval: Interval | None) -> str:
+    """Return such as `1.07 (1.02–1.12)`, NO_DIFFERENCE with the interval, or TOO_FEW."""
     if interval is None:
-        return missing
+        return TOO_FEW
     ends = f"({interval.low:#.3g}–{interval.high:#.3g})"
     return f"{NO_DIFFERENCE if 1.0 in interval else f'{interval.value:#.3g}'} {ends}"
 

@@ -80,19 +80,23 @@ class SkipError(Exception):
     """A family cannot be measured; the message says why."""
 
 
+def available_bytes(groups: ControlGroups = THIS_PROCESS) -> int:
+    """Return how much memory is free without swapping, and within a container's limit."""
+    return min(int(psutil.virtual_memory().available), groups.memory_left())
+
+
 def provide(
     sweep: Sweep,
     models: Path,
     *,
     on_step: Callable[[str], None] = lambda _: None,
     export: Export = polyhead,
-    available: Callable[[], int] | None = None,
+    available: Callable[[], int] = available_bytes,
 ) -> Provided:
     """Find the families of a sweep in the repository, and export those that are missing.
 
     `on_step` is called with a few words before each export; `available` returns the bytes of free memory.
     """
-    available = available or available_bytes
     families: dict[str, SweepFamily] = {}
     skipped: dict[str, str] = {}
     for name in sweep.families:
@@ -134,11 +138,6 @@ def find_family(models: Path, name: str) -> SweepFamily | None:
 def weight_bytes(encoder: EncoderConfig) -> int:
     """Return the size of an encoder's weights in fp32."""
     return 4 * parameters(encoder)
-
-
-def available_bytes(groups: ControlGroups = THIS_PROCESS) -> int:
-    """Return how much memory is free without swapping, and within a container's limit."""
-    return min(int(psutil.virtual_memory().available), groups.memory_left())
 
 
 def _described(wanted: Mapping[str, Any], models: Path) -> EncoderConfig:

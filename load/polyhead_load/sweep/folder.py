@@ -175,11 +175,8 @@ class RunFolder:
         finally:
             os.close(folder)
 
-    def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> None:
         """Start a run, or resume the one in the folder; the facts of its first session stay.
-
-        Returns:
-            The facts that the folder holds now.
 
         Raises:
             SweepError: It holds another sweep or one of another server or machine, or cannot be written.
@@ -205,7 +202,6 @@ class RunFolder:
         except OSError as error:
             raise cannot_write(file, error) from error
         self.write(file.name, json.dumps(described, indent=2) + "\n")
-        return described
 
     def require(self, facts: Mapping[str, Any]) -> None:
         """Check that machine, server, versions and weights are those of the first session.
@@ -259,7 +255,7 @@ class RunFolder:
             return Sweep.model_validate(held.pop("sweep")), held
         except FileNotFoundError as error:
             raise SweepError(f"{self.path} must be the folder of a sweep, it has no sweep.json") from error
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SweepError(
                 f"{file} must describe a sweep, is damaged, or of another version of polyhead than "
                 f"{version('polyhead')}"

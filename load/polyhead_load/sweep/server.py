@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -80,19 +80,14 @@ class RunningServer(MeasuredServer):
 class OwnServer(MeasuredServer):
     """A `polyhead serve` process on a free port of the loopback interface."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", address: str) -> None:
+    def __init__(self, process: psutil.Popen, address: str) -> None:
         super().__init__(address)
-        self._process = process
-        self._watched = psutil.Process(process.pid)
-
-    @property
-    def pid(self) -> int:
-        """Return its process."""
-        return self._process.pid
+        self.process = process
+        """Workers are its children."""
 
     def alive(self) -> bool:
         """Return whether the process runs."""
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def cpu_seconds(self) -> float | None:
         """Add up the server and its workers."""
@@ -110,7 +105,7 @@ class OwnServer(MeasuredServer):
             return None
 
     def _processes(self) -> list[psutil.Process]:
-        return [self._watched, *self._watched.children(recursive=True)]
+        return [self.process, *self.process.children(recursive=True)]
 
 
 @contextmanager
@@ -152,24 +147,47 @@ def started_server(
     Raises:
         SweepError: It does not start.
     """
-    with ExitStack() as stack:
-        output = None if log is None else stack.enter_context(log.open("ab"))
-        begin = 0 if output is None else output.tell()
-        port = free_port()
-        process = stack.enter_context(
-            subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-c", _SERVE, str(os.getpid()), *serve_command(models, port, flags)],
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                env=os.environ | (environment or {}),
-            )
-        )
-        stack.callback(_stop, process)
+    begin = log.stat().st_size if log is not None and log.exists() else 0
+    port = free_port()
+    command = [sys.executable, "-c", _SERVE, str(os.getpid()), *serve_command(models, port, flags)]
+    with running(command, log=log, environment=environment) as process:
         address = f"127.0.0.1:{port}"
         for _ in range(connections):
             _wait(process, address, log, begin)
         yield OwnServer(process, address)
+
+
+@contextmanager
+def running(
+    command: Sequence[str], *, log: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[psutil.Popen]:
+    """Run a command until the block ends, and its children no longer.
+
+    Args:
+        command: It ends when it is told to (SIGTERM); it is killed where that takes too long.
+        log: File to append its output to; None leaves it on this process's own.
+        environment: Variables beyond this process's own.
+    """
+    with nullcontext() if log is None else log.open("ab") as output:
+        process = psutil.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | (environment or {}),
+        )
+    try:
+        yield process
+    finally:
+        every: list[psutil.Process] = [process]
+        with suppress(psutil.Error):  # it has ended
+            every += process.children(recursive=True)
+            process.terminate()
+        _, left = psutil.wait_procs(every, timeout=_STOP_SECONDS)
+        for one in left:
+            with suppress(psutil.Error):
+                one.kill()
+        psutil.wait_procs(left)
 
 
 def free_port() -> int:
@@ -188,7 +206,7 @@ def serve_command(models: Path | str, port: int | str, flags: Sequence[str]) -> 
     return ["serve", "--models", str(models), "--port", str(port), *flags]
 
 
-def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path | None, begin: int) -> None:
+def _wait(process: psutil.Popen, address: str, log: Path | None, begin: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
     with Client(address, timeout=5, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
         while not client.ready():
@@ -201,12 +219,3 @@ def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path | None, be
                 where = "" if log is None else f", see {log}"
                 raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{where}")
             time.sleep(0.05)
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -1,7 +1,7 @@
 """Run a sweep from end to end: families, server, cells."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,14 +147,11 @@ def _reported(properties: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-@contextmanager
 def _own(
     families: Mapping[str, SweepFamily], folder: RunFolder, flags: Sequence[str], group: Group
-) -> Iterator[MeasuredServer]:
-    with own_server([families[name] for name in group], folder.log, flags) as server:
-        yield server
+) -> AbstractContextManager[MeasuredServer]:
+    return own_server([families[name] for name in group], folder.log, flags)
 
 
-@contextmanager
-def _running(address: str, access: Access, _: Group) -> Iterator[MeasuredServer]:
-    yield RunningServer(address, access)
+def _running(address: str, access: Access, _: Group) -> AbstractContextManager[MeasuredServer]:
+    return nullcontext(RunningServer(address, access))

@@ -143,6 +143,8 @@ def check(settings: Settings, *, taken: Collection[str] = ()) -> None:
 
 def _settings(models: str, others: Mapping[str, Any]) -> Settings:
     """Read settings as `polyhead serve` reads its flags."""
+    if "models" in others:
+        raise StartError("settings must not hold models: it is an argument of its own, beside settings")
     reader = App(result_action="return_value")
 
     @reader.default

@@ -198,12 +198,11 @@ class Ingress:
 
     async def _repository_index(self, request: bytes, context: Any) -> Answer:
         ready_only = parse(pb.RepositoryIndexRequest, request).ready
+        # All at once: where a node has vanished, each family takes as long as replicas may take.
+        asked = (self._ask_all("RepositoryIndex", request, context, [family]) for family in self._families)
         indexes = {
-            family: [
-                pb.RepositoryIndexResponse.FromString(reply)
-                for reply in await self._ask_all("RepositoryIndex", request, context, [family])
-            ]
-            for family in self._families
+            family: list(map(pb.RepositoryIndexResponse.FromString, replies))
+            for family, replies in zip(self._families, await asyncio.gather(*asked), strict=True)
         }
         return merge_indexes(indexes, ready_only=ready_only).SerializeToString()
 

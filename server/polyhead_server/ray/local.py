@@ -31,7 +31,7 @@ def run(settings: Settings) -> int:
         The exit code.
 
     Raises:
-        StartError: A setting has no effect on Ray, the port is taken, or the application cannot start.
+        StartError: A setting has no effect on Ray, the port is taken, or Ray or the application cannot start.
     """
     check(settings, taken=("host", "port", "workers"))
     if settings.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared with
@@ -42,9 +42,11 @@ def run(settings: Settings) -> int:
     families = list_families(settings.models)
     cpus = settings.threads or max(1, available_cpus() // settings.workers)
     port = _free_port(settings.port)
-    ray.init(
-        address="local", num_cpus=cpus * settings.workers * max(1, len(families)), include_dashboard=False
-    )
+    enough = cpus * settings.workers * max(1, len(families))
+    try:
+        ray.init(address="local", num_cpus=enough, include_dashboard=False)
+    except Exception as error:  # Ray has no type of its own for it
+        raise StartError(f"Ray could not start on this machine: {error}") from error
     stopping = False
 
     def stop(_number: int, _frame: FrameType | None) -> None:

@@ -47,7 +47,7 @@ def test_every_server_has_a_row_with_its_ratio() -> None:
     limit = {alone: [PeerSample(rate=120.0, p50_ms=60.0, batch=8)] * 3}
     comparison = PeerComparison(encoder=limited.encoder, in_flight=8, samples={**limited.samples, **limit})
 
-    shown = page([compared(1), comparison], ENCODERS[:1], {"KServe": "kserve 1"}, RESULT)
+    shown = page({**RESULT, "comparisons": [compared(1), comparison], "versions": {"KServe": "kserve 1"}})
 
     assert "| KServe |  |  |  | 50 | 8 | 0.50 (0.50–0.50) |" in shown
     assert f"| {alone} |  |  |  | 120 | B = 8 | 1.20 (1.20–1.20) |" in shown

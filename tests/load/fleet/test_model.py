@@ -16,6 +16,7 @@ from polyhead_load.fleet.measured import Measured, Runs, read_measured
 from polyhead_load.fleet.model import MachineModel
 from polyhead_load.fleet.report import Plan
 from polyhead_load.fleet.sizing import largest_rate, size_fleet
+from polyhead_load.records import Records
 from polyhead_load.sweep.folder import RunFolder
 
 WITHIN = 0.15
@@ -240,6 +241,30 @@ def test_failed_and_void_runs_are_not_used(tmp_path: Path) -> None:
     assert model.predict(100).p99.value > 0
 
 
+def test_few_runs_of_a_length_are_better_than_none(tmp_path: Path) -> None:
+    """Where requests are long, a cell may have no size of runs five times."""
+    run = swept(tmp_path / "run", tokens=[32, 128], loads=["single", "50%"], requests=400)
+    for load, callers in (("capacity-0", CALLERS), ("single-1", 1), ("single-2", 1)):
+        measure(128, 2 * callers, callers=callers).write(run.path / "records" / f"128-{load}.npz")
+
+    measured = read_measured(run)
+
+    for way in (measured.machine.shared, measured.machine.alone):
+        assert way.times[128].factors
+    assert MachineModel.fit(measured, 64).predict(50).p99.value > 0
+
+
+def test_replies_that_do_not_say_how_long_runs_took_are_said(tmp_path: Path) -> None:
+    """Such as those of other servers with this protocol."""
+    run = swept(tmp_path / "run", tokens=[32], loads=["single", "50%"], requests=20)
+    for file in (run.path / "records").iterdir():
+        records = Records.read(file)
+        replace(records, compute_ns=np.full_like(records.compute_ns, -1)).write(file)
+
+    with pytest.raises(SweepError, match=r"T = 32: the server's replies did not say how long runs took$"):
+        read_measured(run)
+
+
 def test_runs_of_changing_speed_are_used(tmp_path: Path) -> None:
     unstable = {(32, "50%"): {"overloaded": ["not stable: the median computing time was 2 ms and 3 ms"]}}
     run = swept(tmp_path / "run", tokens=[32], loads=["single", "50%"], requests=400, changes=unstable)
@@ -304,6 +329,7 @@ def test_a_folder_of_another_version(folder: RunFolder, tmp_path: Path) -> None:
         read_measured(RunFolder(tmp_path))
     held = json.loads((folder.path / "sweep.json").read_text())
     held["sweep"]["from_the_future"] = 1
-    (tmp_path / "sweep.json").write_text(json.dumps(held))
-    with pytest.raises(SweepError, match="is damaged, or of another version of polyhead"):
-        read_measured(RunFolder(tmp_path))
+    for text in (json.dumps(held), "[]", "1", "no JSON"):
+        (tmp_path / "sweep.json").write_text(text)
+        with pytest.raises(SweepError, match="is damaged, or of another version of polyhead"):
+            read_measured(RunFolder(tmp_path))

@@ -21,8 +21,9 @@ def test_the_beginnings_facts_stay_and_each_session_is_noted(tmp_path: Path) -> 
     folder = new_folder(tmp_path)
     folder.begin(small_sweep(), {**facts(), "skipped": {"a": "why"}})
 
-    held = folder.begin(small_sweep(), facts(command="second", began="2"))
+    folder.begin(small_sweep(), facts(command="second", began="2"))
 
+    _, held = folder.read()
     assert held["fingerprint"] == facts()["fingerprint"]
     assert held["sessions"] == [{"command": "first", "began": "1"}, {"command": "second", "began": "2"}]
     assert held["skipped"] == {}

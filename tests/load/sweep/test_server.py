@@ -43,8 +43,8 @@ def test_a_server_that_is_killed_is_not_alive(repository: Path, tmp_path: Path) 
     provided = provide(small_sweep(), repository)
 
     with own_server([provided.families["tiny"]], tmp_path / "server.log", FLAGS) as server:
-        os.kill(server.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        os.kill(server.process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, server.process.pid, os.WEXITED | os.WNOWAIT)
 
         assert not server.alive()
 
@@ -56,7 +56,7 @@ from polyhead_load.sweep.families import find_family
 from polyhead_load.sweep.server import own_server
 repository, log, *flags = sys.argv[1:]
 with own_server([find_family(Path(repository), "tiny")], Path(log), flags) as server:
-    print(server.pid, flush=True)
+    print(server.process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -64,10 +64,10 @@ with own_server([find_family(Path(repository), "tiny")], Path(log), flags) as se
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
 def test_no_server_outlives_a_sweep_that_is_killed(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _SWEEP, str(repository), str(tmp_path / "server.log"), *FLAGS]
-    output = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=120).stdout
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=240).stdout
 
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(output)).wait(60)
+        psutil.Process(int(output)).wait(240)
     assert not psutil.pid_exists(int(output))
 
 

@@ -57,7 +57,7 @@ async def wait():
     while full - resident() < 20 and not os.environ.get("MALLOC_TRIM_THRESHOLD_"):
         await asyncio.sleep(0.01)
     trimming.cancel()
-asyncio.run(asyncio.wait_for(wait(), 30))
+asyncio.run(asyncio.wait_for(wait(), 120))
 print("done")
 """
 

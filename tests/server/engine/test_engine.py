@@ -134,7 +134,7 @@ def test_a_long_run_can_be_stopped(repository: Path) -> None:
     thread = threading.Thread(target=run)
     thread.start()
     one.stop()
-    thread.join(30)
+    thread.join(120)
 
     assert failed.is_set()
 

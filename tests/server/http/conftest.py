@@ -54,7 +54,7 @@ class OverHttp:
         headers: Mapping[str, str] | None = None,
     ) -> Answered:
         """Sends a request on a connection of its own. What is not bytes is sent as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         try:
             connection.request(method, path, raw, dict(headers or {}))
@@ -74,7 +74,7 @@ class OverHttp:
 
     def connect(self, say: bytes = b"") -> socket.socket:
         """A connection, on which something has been said."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=120)
         connection.sendall(say)
         return connection
 

@@ -480,9 +480,7 @@ FIELDS = st.dictionaries(st.sampled_from([*X, "parameters", "other"]), JSON, max
 
 @settings(
     max_examples=150,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(FIELDS, st.dictionaries(st.sampled_from(["id", "parameters", "outputs", "inputs"]), JSON, max_size=2))
 def test_any_json_is_answered(web: OverHttp, fields: dict[str, Any], others: dict[str, Any]) -> None:

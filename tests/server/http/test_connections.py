@@ -41,12 +41,12 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def ask(port: int, path: str = "/healthz") -> tuple[int, bytes]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as reply:
         return reply.status, reply.read()
 
 
 def connect(port: int, say: bytes = b"") -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
     connection.sendall(say)
     return connection
 
@@ -114,7 +114,7 @@ def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
     try:
         with (
             serve_http(settings, SharedCounters.create()) as port,
-            urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=30) as reply,
+            urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=120) as reply,
         ):
             assert reply.status == 200
     except OSError:
@@ -149,7 +149,7 @@ def test_slow_clients_leave_grpc_its_descriptors(repository: Path) -> None:
             assert ask(port, "/readyz") == (200, b"ok\n")
             with grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
                 live: Any = channel.unary_unary(RPCS["ServerLive"].path)
-                assert live(b"", timeout=30) == RPCS["ServerLive"].response(live=True).SerializeToString()
+                assert live(b"", timeout=120) == RPCS["ServerLive"].response(live=True).SerializeToString()
     finally:
         server.close()
 
@@ -200,14 +200,14 @@ def attention(connection: socket.socket, *, batch: int = 64) -> None:
 def reader_of(web: OverHttp) -> socket.socket:
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    reader.settimeout(30)
+    reader.settimeout(120)
     reader.connect(("127.0.0.1", web.port))
     return reader
 
 
 def nothing_held(web: OverHttp) -> None:
     """Returns when the server holds nothing for a reply, and answers no request."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 240
     while web.running.runtime.budget.bytes or web.counted()[at.IN_FLIGHT]:
         assert time.monotonic() < end
 
@@ -259,7 +259,7 @@ def test_a_drain_waits_for_the_readers_of_large_replies(serve_over_http: StartHt
             part = reader.recv(2**16)
             assert part
             received += len(part)
-        draining.join(60)
+        draining.join(240)
 
     assert not draining.is_alive()
     assert web.running.runtime.budget.bytes == 0
@@ -296,7 +296,7 @@ def test_slow_clients_by_the_thousand_hold_up_no_others(
     monkeypatch.setattr("polyhead_server.http.connections._PROMPT_SECONDS", -1.0)  # all are late at once
     web = serve_over_http()
     x = np.ones((1, 1, 16), np.float32)
-    ours = http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)
+    ours = http.client.HTTPConnection("127.0.0.1", web.port, timeout=120)
     before = psutil.Process().num_fds()
     slow: deque[socket.socket] = deque()
     try:
@@ -360,10 +360,10 @@ def test_a_stop_under_load_answers_or_closes(repository: Path) -> None:
         for caller in callers:
             caller.start()
         for _ in range(40):
-            assert seen.acquire(timeout=60)
+            assert seen.acquire(timeout=240)
         server.process.terminate()
         for caller in callers:
-            caller.join(60)
+            caller.join(240)
             assert not caller.is_alive()
 
         assert server.end() == 0

@@ -29,7 +29,7 @@ COUNT = int(os.environ.get("POLYHEAD_TEST_FUZZ", "400"))
 AT_ONCE = 200
 """A request that lacks its end takes as long as the server waits for it."""
 
-SECONDS = 30
+SECONDS = 120
 GROWTH = 96 * 2**20
 
 RAW = np.ones((1, 2, 16), np.float32).tobytes()
@@ -185,7 +185,7 @@ def statuses(received: bytes) -> Iterator[int]:
 @pytest.fixture
 def impatient(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverHttp]:
     """A server that soon closes connections on which nothing happens."""
-    monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.1)
+    monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 1.0)
     monkeypatch.setattr("polyhead_server.http.server._KEEP_ALIVE_SECONDS", 0.1)
     with over_http(repository, max_request_seconds=3.0, max_request_bytes=2**20) as web:
         yield web

@@ -69,7 +69,7 @@ def test_a_later_failure_drains_the_process(
         monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", fail)
         served.connect().close()  # it is accepted by the call that waits already; the next one fails
 
-        assert await asyncio.wait_for(served.process, 60) == 1
+        assert await asyncio.wait_for(served.process, 240) == 1
         assert served.server.runtime.serving() is False
 
     asyncio.run(test())
@@ -100,7 +100,7 @@ def test_a_request_in_progress_is_answered_while_http_stops(
             assert (await asyncio.to_thread(connection.recv, 100)).startswith(b"HTTP/1.1 100 ")
             asking = asyncio.create_task(asyncio.to_thread(ask, served, connection))
             served.server.runtime.lifecycle.lose_device()
-            assert await asyncio.wait_for(served.process, 90) == LOST
+            assert await asyncio.wait_for(served.process, 240) == LOST
             return await asking
 
     assert asyncio.run(test()).startswith(b"HTTP/1.1 503 ")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyhead_proto import messages as pb
@@ -97,7 +97,6 @@ def test_an_output_that_does_not_is_cut_along_the_first_axis_that_lets_it(
     assert [part.last for part in parts] == [False] * (len(shapes) - 1) + [True]
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
     room=st.integers(4, 600),

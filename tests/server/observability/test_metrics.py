@@ -37,7 +37,7 @@ class Metrics:
         counters.start(restarts=2)
         with (
             serve_http(settings(), counters) as port,
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply,
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as reply,
         ):
             text = reply.read().decode()
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -167,7 +167,7 @@ def ask(serve: Any) -> Iterator[tuple[Any, Ask]]:
 
     def status(path: str) -> int:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as reply:
                 return int(reply.status)
         except urllib.error.HTTPError as error:
             return error.code

@@ -9,6 +9,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import polyhead_server.observability.tracing
+import polyhead_server.transport.server
 from polyhead_proto.names import WANTS_STATUS
 from polyhead_server.errors import StartError
 from polyhead_server.observability.tracing import open_tracer
@@ -23,6 +24,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Keeps the spans that a server would send to an endpoint, which the environment names."""
     one = InMemorySpanExporter()
     monkeypatch.setattr(polyhead_server.observability.tracing, "_exporter", lambda: one)
+    monkeypatch.setattr(polyhead_server.transport.server, "_LAST_TRACES_SECONDS", 240.0)
     monkeypatch.setenv(ENDPOINT, "http://collector:4317")
     return one
 
@@ -76,7 +78,7 @@ def test_every_request_of_a_stream_has_a_span(serve: Any, exporter: InMemorySpan
     stream = server.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
     payload = server.request("tiny", {"x": X}).SerializeToString()
 
-    assert len(list(stream(iter([payload, payload]), timeout=30))) == 2
+    assert len(list(stream(iter([payload, payload]), timeout=120))) == 2
 
     assert [span.name for span in spans(server, exporter)].count("ModelInfer") == 2
 
@@ -87,7 +89,7 @@ def test_a_request_that_ends_its_stream_says_how(serve: Any, exporter: InMemoryS
     payload = server.request("tiny", {"y": X}).SerializeToString()
 
     with pytest.raises(grpc.RpcError):
-        list(stream(iter([payload]), metadata=(WANTS_STATUS,), timeout=30))
+        list(stream(iter([payload]), metadata=(WANTS_STATUS,), timeout=120))
 
     (request,) = spans(server, exporter)
     assert request.attributes["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]

@@ -19,6 +19,11 @@ QUICK = {
     # By default Ray takes 10 to 20 s to notice that a node is gone.
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "2",
+    # On a busy machine, what is slow is not gone, and who needs its memory may be somebody else.
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 
 

@@ -62,7 +62,7 @@ class RayCluster:
     def wait_for(self, word: str) -> bool:
         """Waits for a line; whether it came before the process ended, and in time."""
         try:
-            while line := self._said.get(timeout=300):
+            while line := self._said.get(timeout=600):
                 if line == f"{word}\n":
                     return True
         except Empty:
@@ -102,7 +102,7 @@ class RayCluster:
         left = psutil.Process(self._process.pid).children(recursive=True)
         self._process.stdin.close()
         try:
-            self._process.wait(60)
+            self._process.wait(240)
         except subprocess.TimeoutExpired:
             self._process.kill()
         for process in left:

@@ -55,6 +55,7 @@ def test_settings_are_read_as_flags_are(repository: Path) -> None:
         ({"repository_mode": "explicit"}, "--repository-mode must be none or poll on Ray"),
         ({"device": "cuda:1"}, "--device must be auto, cpu or cuda on Ray, was cuda:1"),
         ({"device": "cuda"}, "gpus must be more than 0 with device cuda"),
+        ({"models": "others"}, "settings must not hold models: it is an argument of its own"),
         ({"max_queued_tokens": 0}, "settings cannot be used: .*--max-queued-tokens"),
         ({"nonsense": 1}, "settings cannot be used: .*--nonsense"),
     ],
@@ -86,6 +87,16 @@ def test_what_the_caller_sees_to_is_not_refused(repository: Path) -> None:
 def test_the_try_out_requires_a_word_that_it_is_open(repository: Path) -> None:
     with pytest.raises(StartError, match=r"--host must be 0\.0\.0\.0 with --engine ray, was 127\.0\.0\.1"):
         local.run(quick_settings(repository))
+
+
+def test_a_ray_that_cannot_start_is_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", fail)
+
+    with pytest.raises(StartError, match=r"^Ray could not start on this machine: The current node timed out"):
+        local.run(quick_settings(repository, host="0.0.0.0", port=0))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

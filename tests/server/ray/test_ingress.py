@@ -76,6 +76,30 @@ def test_statistics_of_what_replicas_do_not_serve_are_an_error() -> None:
     assert (context.code, context.details) == (missing.code, missing.message)
 
 
+def test_the_index_asks_all_families_at_once() -> None:
+    """Else a node that has vanished would hold it up for each family in turn."""
+
+    class Waiting(Handle):
+        async def results_async(self, **_: object) -> list[bytes | ErrorReply]:
+            await both.wait()
+            return [self._answer]
+
+    def handle(name: str) -> Waiting:
+        models = [{"name": name, "version": "1", "state": "READY"}]
+        return Waiting(pb.RepositoryIndexResponse(models=models).SerializeToString())
+
+    both = asyncio.Barrier(2)
+    one = Ingress(quick_settings(Path("models")), {name: handle(name) for name in ("tiny", "other")})
+
+    async def index() -> Message:
+        async with asyncio.timeout(30):
+            return await one.answer("RepositoryIndex", b"", Context())
+
+    reply = pb.RepositoryIndexResponse.FromString(asyncio.run(index()).content)
+
+    assert [model.name for model in reply.models] == ["tiny", "other"]
+
+
 class BrokenOff:
     """The requests of a stream whose proxy has ended."""
 
@@ -88,7 +112,7 @@ class BrokenOff:
 
 def test_a_stream_ends_with_the_proxy_that_it_came_through() -> None:
     async def replies() -> list[Message]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return [reply async for reply in ingress(b"").stream(BrokenOff(), Context())]
 
     assert asyncio.run(replies()) == []

@@ -135,7 +135,7 @@ def test_a_copy_is_removed_once_its_process_has_been_killed_and_not_before(
             assert (copy / "weights.bin").exists()
             assert (mine / "weights.bin").exists()
         loading.stdin.close()
-        assert loading.wait(60) == -signal.SIGKILL
+        assert loading.wait(240) == -signal.SIGKILL
 
     assert (copy / "weights.bin").exists()
     remove_abandoned_copies()

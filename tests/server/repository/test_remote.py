@@ -13,6 +13,7 @@ from tests.servers import quick_settings
 
 from polyhead_server import Runtime
 from polyhead_server.errors import StartError
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder, location
 from polyhead_server.repository import Broken, VersionFolder, list_families, scan_family
 
@@ -131,7 +132,7 @@ def test_what_is_not_what_the_manifest_says_is_not_served(
 
 async def until(holds: Callable[[], Any]) -> None:
     """Return when something holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not holds():  # noqa: ASYNC110 - threads change it
             await asyncio.sleep(0.01)
 
@@ -182,6 +183,22 @@ def test_storage_that_is_away_at_the_start_is_an_error(remote: RemoteFolder) -> 
 
     with pytest.raises(StartError, match="--models must be a folder that can be read"):
         asyncio.run(host())
+
+
+def test_what_a_driver_says_is_logged_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("403, url='https://me:secret@host/models?token=secret' of https://host/models")
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), "ls", fail)
+    monkeypatch.setattr(LOGGER, "propagate", True)
+
+    with pytest.raises(OSError, match=r"did not answer as expected \(RuntimeError\)"):
+        RemoteFolder("memory://models").names()
+
+    assert "403, url='https://…@host/models?…' of https://host/models" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_a_manifest_that_cannot_be_read_is_shown(models: Path, remote: RemoteFolder) -> None:

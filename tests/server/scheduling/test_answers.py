@@ -52,9 +52,7 @@ callers = st.builds(
 
 @settings(
     max_examples=200,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     schedule=st.lists(callers, max_size=40),

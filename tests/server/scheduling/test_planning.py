@@ -149,7 +149,7 @@ requests_of_several = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     requests_of_several,
     st.sampled_from([1e-3, 1.0, 10.0, 30.0, 100.0, 1e5]),
@@ -191,7 +191,7 @@ def every_partition(requests: Sequence[Size]) -> list[list[list[Size]]]:
     return partitions
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.just(1), st.integers(1, 40)), min_size=1, max_size=6), st.integers(1, 9))
 def test_neighbours_are_enough_for_single_sequences(requests: list[Size], fixed: int) -> None:
     """Where batches may grow, no cut at all is cheaper than the best of neighbours."""

@@ -87,7 +87,7 @@ def test_sessions_are_opened_side_by_side_but_no_more_than_there_are_threads(
     class Counted(Engine):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             assert inside.acquire(blocking=False)
-            together.wait(30)
+            together.wait(120)
             super().__init__(*arguments, **options)
             inside.release()
 
@@ -96,7 +96,7 @@ def test_sessions_are_opened_side_by_side_but_no_more_than_there_are_threads(
     families = [one for one in scan(models) if isinstance(one, VersionFolder)]
     loading = [start(partial(list[Loaded | Failed], loader.load(one))) for one in families]
 
-    assert all(isinstance(graph, Loaded) for one in loading for graph in one.result(60))
+    assert all(isinstance(graph, Loaded) for one in loading for graph in one.result(240))
 
 
 def test_a_session_that_fails_takes_the_other_of_its_graph_along(

@@ -149,7 +149,7 @@ class DeadFileSystem:
     def _look(self, dead: Path, real: Callable[..., Any], path: Any = ".") -> Any:
         if Path(path) == dead:
             self.looks += 1
-            assert self._mended.wait(60)
+            assert self._mended.wait(240)
         return real(path)
 
     def mend(self) -> None:

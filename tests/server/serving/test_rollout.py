@@ -120,7 +120,7 @@ async def test_a_new_version_takes_over_when_it_is_loaded_and_the_old_one_leaves
     assert cast(Any, old.scheduler).closed
     assert old in world.retired
     assert not cast(Any, new.scheduler).closed
-    assert await asyncio.to_thread(world.engines["a 1"].closed.wait, 30)
+    assert await asyncio.to_thread(world.engines["a 1"].closed.wait, 120)
     assert not world.engines["a 2"].closed.is_set()
 
 

@@ -122,14 +122,14 @@ class World:
 
     def _load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         self.begun.release()
-        assert self.hold.wait(60)
+        assert self.hold.wait(240)
         if version.family == self.bug:
             raise RuntimeError("a bug")
         self.loads.append(version.version)
         for graph in version.manifest.graphs:
             signature = signature_of(version.manifest, graph)
             if held := self.held.get(signature.name):
-                assert held.wait(60)
+                assert held.wait(240)
             if reason := self.broken.get(f"{signature.name} {version.version}"):
                 may_pass = "No space" in reason
                 yield Failed(name=signature.name, version=version.version, reason=reason, may_pass=may_pass)

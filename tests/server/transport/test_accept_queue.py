@@ -32,7 +32,7 @@ MIB = 2**20
 
 async def reached(condition: Callable[[], object]) -> None:
     """Waits for something that happens in another thread, or on this event loop."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not condition():  # noqa: ASYNC110 - there is no event of it
             await asyncio.sleep(0.005)
 
@@ -142,11 +142,11 @@ def test_every_call_has_one_end_and_leaves_nothing() -> None:
 
     async def use(echo: Echo) -> None:
         for _ in range(50):
-            calls = [echo.call(b"%d" % number, timeout=30) for number in range(200)]
+            calls = [echo.call(b"%d" % number, timeout=120) for number in range(200)]
             assert [await call for call in calls] == [b"%d" % number for number in range(200)]
         await reached(lambda: not echo.queue.calls and len(echo.ended) == 10_000)
         assert len(echo.ended) == 10_000
-        assert calls_in_memory() <= before
+        await reached(lambda: calls_in_memory() <= before)  # the accepting thread lets go of the last ones
 
     asyncio.run(run(use))
 
@@ -154,7 +154,7 @@ def test_every_call_has_one_end_and_leaves_nothing() -> None:
 def test_a_handler_knows_how_long_its_caller_waits() -> None:
     async def use(echo: Echo) -> None:
         assert await echo.call(b"time") == b"None"
-        assert 50 < float(await echo.call(b"time", timeout=60)) < 61
+        assert 300 < float(await echo.call(b"time", timeout=600)) < 601
 
     asyncio.run(run(use))
 
@@ -168,16 +168,18 @@ def test_calls_that_are_never_answered_are_a_reason(monkeypatch: pytest.MonkeyPa
 
 def test_who_leaves_ends_the_work_for_them() -> None:
     async def use(echo: Echo) -> None:
-        leaving = [echo.call(b"wait", timeout=30) for _ in range(20)]
+        leaving = [echo.call(b"wait", timeout=120) for _ in range(20)]
         await reached(lambda: len(echo.queue.running) == 20)
         for call in leaving:
             call.cancel()
         await reached(lambda: echo.cancelled == 20)
-        # On a busy machine, some of these end before the server has them.
-        late = [echo.call(b"wait", timeout=1) for _ in range(20)]
-        for call in late:
-            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await reached(lambda: not echo.queue.calls and not echo.queue.running)
+        for seconds in (1, 10, 100):  # on a busy machine, calls may end before the server has them
+            late = [echo.call(b"wait", timeout=seconds) for _ in range(20)]
+            for call in late:
+                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await reached(lambda: not echo.queue.calls and not echo.queue.running)
+            if echo.cancelled > 20:
+                break
         assert 20 < echo.cancelled == len(echo.ended) <= 40
 
     asyncio.run(run(use))
@@ -195,11 +197,11 @@ def test_a_handler_that_fails_answers_once(request_: bytes, code: Any, details: 
     async def use(echo: Echo) -> None:
         for _ in range(3):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await echo.call(request_, timeout=30)
+                await echo.call(request_, timeout=120)
             assert caught.value.code() is code
             assert details in str(caught.value.details())
             assert "secret" not in str(caught.value.details())
-        assert await echo.call(b"good", timeout=30) == b"good"
+        assert await echo.call(b"good", timeout=120) == b"good"
         await reached(lambda: not echo.queue.calls and len(echo.ended) == 4)
         assert echo.ended == [request_] * 3 + [b"good"]
 
@@ -300,7 +302,7 @@ def test_a_stream_is_answered_in_its_order_and_leaves_nothing() -> None:
             streams = [echo.stream(iter(numbers(count)), timeout=60) for count in (0, 1, 200)]
             assert [await all_of(stream) for stream in streams] == [numbers(0), numbers(1), numbers(200)]
         await reached(lambda: not echo.queue.calls)
-        assert calls_in_memory() <= before
+        await reached(lambda: calls_in_memory() <= before)
 
     asyncio.run(run(use))
 
@@ -334,7 +336,7 @@ def test_no_more_requests_are_read_ahead_than_may_be_in_progress(monkeypatch: py
         stream = asyncio.ensure_future(all_of(echo.stream(iter(numbers(500)), timeout=60)))
         await reached(lambda: read == echo.taken == MAX_IN_PROGRESS)
         for _ in range(50):  # time in which it would go on
-            await echo.call(b"other", timeout=30)
+            await echo.call(b"other", timeout=120)
         assert read == echo.taken == MAX_IN_PROGRESS
         echo.go_on.set()
         assert await stream == numbers(500)
@@ -431,16 +433,18 @@ def test_who_leaves_a_stream_ends_the_work_for_it() -> None:
         await asyncio.Event().wait()
 
     async def use(echo: Echo) -> None:
-        leaving = [echo.stream(requests(), timeout=30) for _ in range(20)]
+        leaving = [echo.stream(requests(), timeout=120) for _ in range(20)]
         await reached(lambda: echo.taken == 20)
         for stream in leaving:
             stream.cancel()
         await reached(lambda: echo.cancelled == 20)
-        # On a busy machine, some of these end before the server has their requests.
-        late = [echo.stream(requests(), timeout=1) for _ in range(20)]
-        for stream in late:
-            assert await stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await reached(lambda: not echo.queue.calls and not echo.queue.running)
+        for seconds in (1, 10, 100):  # on a busy machine, they may end before the server has their requests
+            late = [echo.stream(requests(), timeout=seconds) for _ in range(20)]
+            for stream in late:
+                assert await stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await reached(lambda: not echo.queue.calls and not echo.queue.running)
+            if echo.cancelled > 20:
+                break
         assert 20 < echo.cancelled == len(echo.ended) <= 40
 
     asyncio.run(run(use))

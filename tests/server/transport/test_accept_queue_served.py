@@ -39,7 +39,7 @@ def queue_of(server: Any) -> AcceptQueue:
 
 def until(condition: Callable[[], object]) -> None:
     """Waits for something that happens in another thread."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -59,7 +59,7 @@ def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch:
     server.infer("tiny", X)
     server.call("ServerLive")
     stream: Any = server.channel.stream_stream(STREAM)
-    assert len(list(stream(iter([server.request("tiny", X).SerializeToString()]), timeout=30))) == 1
+    assert len(list(stream(iter([server.request("tiny", X).SerializeToString()]), timeout=120))) == 1
 
     assert seen == [INFER, STREAM]
 
@@ -107,7 +107,7 @@ def test_more_than_one_message_is_a_call_with_the_first(serve: Any, accept_queue
     request = server.request("tiny", X).SerializeToString()
     method = server.channel.stream_unary(INFER, response_deserializer=RPCS["ModelInfer"].response.FromString)
 
-    assert method(iter([request, b"", request]), timeout=30).outputs[0].shape == [1, 3, 16]
+    assert method(iter([request, b"", request]), timeout=120).outputs[0].shape == [1, 3, 16]
 
 
 def test_messages_may_be_compressed_both_ways(serve: Any) -> None:
@@ -135,7 +135,7 @@ def test_however_many_calls_have_come_others_get_their_turn(serve: Any) -> None:
     method: Any = server.channel.unary_unary(INFER)
     check: Any = server.channel.unary_unary("/grpc.health.v1.Health/Check")
     request = server.request("tiny", X).SerializeToString()
-    server.loop.call_soon_threadsafe(go_on.wait, 60)
+    server.loop.call_soon_threadsafe(go_on.wait, 240)
     calls = [method.future(request, timeout=60) for _ in range(1500)]
     until(lambda: queue_of(server).calls)
     probe = check.future(b"", timeout=60)

@@ -84,10 +84,10 @@ def test_one_connection_too_many_is_closed(serve: Any) -> None:
         grpc.insecure_channel(server.address, ALONE) as third,
     ):
         live: Any = second.unary_unary(LIVE)
-        live(b"", timeout=30)
+        live(b"", timeout=120)
         method: Any = third.unary_unary(LIVE)
         with pytest.raises(grpc.RpcError) as caught:
-            method(b"", timeout=30)
+            method(b"", timeout=120)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert server.call("ServerLive").live
 
@@ -99,7 +99,7 @@ def test_connections_that_stay_silent_make_room_again(
         grpc_option=["grpc.max_allowed_incoming_connections=2", "grpc.server_handshake_timeout_ms=500"]
     )
     host, port = server.address.split(":")
-    silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
+    silent = [socket.create_connection((host, int(port)), timeout=120) for _ in range(2)]
 
     for connection in silent:
         while connection.recv(1024):  # until the server closes it
@@ -150,17 +150,17 @@ def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
         live: Any = full.unary_unary(LIVE)
         elsewhere: Any = other.unary_unary(LIVE)
         infer: Any = full.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        live(b"", timeout=30)
+        live(b"", timeout=120)
         with gate.closed():
             held = [infer.future(request.SerializeToString(), timeout=60) for _ in range(2)]
             while server.runtime.lifecycle.accepted < 2:
-                elsewhere(b"", timeout=30)
+                elsewhere(b"", timeout=120)
             third = live.future(b"", timeout=60)
             if streams > 2:
                 third.result()
             else:
                 for _ in range(50):
-                    elsewhere(b"", timeout=30)
+                    elsewhere(b"", timeout=120)
                 assert not third.done()
             assert not any(call.done() for call in held)
 
@@ -178,7 +178,7 @@ def test_who_pings_too_often_is_cut_off_and_no_others(
     server = serve(grpc_option=[f"grpc.http2.min_ping_interval_without_data_ms={min_ping_ms}"])
     server.infer("tiny", {"x": X})
     host, port = server.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + h2.frame(h2.SETTINGS))
         coming = h2.frames(connection)
         acknowledged, farewell = 0, b""

@@ -107,7 +107,7 @@ def held_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     real = Loader.load
 
     def load(*arguments: Any) -> Iterator[Any]:
-        event.wait(60)
+        event.wait(240)
         yield from real(*arguments)
 
     monkeypatch.setattr(Loader, "load", load)
@@ -116,7 +116,7 @@ def held_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def loaded(server: Any) -> None:
-    asyncio.run_coroutine_threadsafe(server.server.loaded(), server.loop).result(60)
+    asyncio.run_coroutine_threadsafe(server.server.loaded(), server.loop).result(240)
 
 
 def test_it_listens_before_it_has_loaded(serve: Any, held_loading: threading.Event) -> None:
@@ -281,8 +281,11 @@ def test_a_timeout_bounds_the_wait_and_priorities_order_it(serve: Any, gate: Gat
     gate.held = True
     running = start(server)
     gate.begun.acquire()
+    impatient = start(server, request=server.request("tiny", {"x": X}, parameters={"timeout": 10_000_000}))
+    wait_until_queued(server, 3)
+    server.loop.call_soon_threadsafe(server.loop.skip, 10)
     with pytest.raises(grpc.RpcError) as caught:
-        server.infer("tiny", {"x": X}, parameters={"timeout": 20_000})
+        impatient.result()
     error: Any = caught.value
     waiting = []
     for count, priority in enumerate((5, 0, 1), 2):
@@ -350,7 +353,7 @@ def test_a_drain_finishes_what_was_accepted_and_refuses_what_is_new(serve: Any, 
         assert not draining.done()
         gate.open()
 
-        assert draining.result(30)
+        assert draining.result(120)
     assert all(one.result().outputs for one in accepted)
 
 
@@ -369,7 +372,7 @@ def test_a_drain_ends_with_its_grace_and_everyone_is_answered(serve: Any, gate: 
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         gate.open()
 
-        assert not draining.result(30)
+        assert not draining.result(120)
     with pytest.raises(grpc.RpcError) as caught:
         running.result()
     assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}

@@ -27,7 +27,7 @@ def stream(server: Any, requests: Iterator[Any], **options: Any) -> Any:
         request_serializer=lambda one: one if isinstance(one, bytes) else one.SerializeToString(),
         response_deserializer=rpc.response.FromString,
     )
-    return method(requests, **({"timeout": 30} | options))
+    return method(requests, **({"timeout": 120} | options))
 
 
 def test_each_request_is_answered_in_its_order(server: Any) -> None:

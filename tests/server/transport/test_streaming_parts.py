@@ -268,7 +268,7 @@ def test_what_a_cancelled_reader_has_not_taken_is_dropped(serve: Any, produced: 
     while server.runtime.lifecycle.accepted:
         server.call("ServerLive")
     assert produced.parts < math.ceil(LONG_BYTES / PART)
-    assert produced.alive() == 0
+    until(lambda: produced.alive() == 0)
     statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny.attention"))
     assert statistics.model_stats[0].inference_stats.fail.count == 1
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
@@ -347,7 +347,7 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(
 
     until(lambda: server.runtime.lifecycle.accepted == 0 and held(server) == 0)
 
-    assert produced.alive() == 0
+    until(lambda: produced.alive() == 0)
     totals = server.runtime.registry.counters.total("tiny.attention", 1)
     assert totals[at.CODE[at.GRPC]["DEADLINE_EXCEEDED"]] == 1
     assert totals[at.CODE[at.GRPC]["CANCELLED"]] == 0

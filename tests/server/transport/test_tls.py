@@ -57,7 +57,7 @@ def call(address: str, credentials: grpc.ChannelCredentials | None) -> Any:
     with channel:
         try:
             method: Any = channel.unary_unary(LIVE)
-            method(b"", timeout=30)
+            method(b"", timeout=120)
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK

@@ -30,7 +30,7 @@ class Workers(ServerProcess):
     def metric(self, name: str, **labels: str) -> float:
         """A sample of the metrics."""
         url = self.until(r"metrics on (\S+)")[1]
-        with urllib.request.urlopen(url, timeout=30) as reply:
+        with urllib.request.urlopen(url, timeout=120) as reply:
             families = text_string_to_metric_families(reply.read().decode())
         return sum(
             sample.value

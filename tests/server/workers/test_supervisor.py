@@ -48,7 +48,7 @@ def infer(channel: grpc.Channel, **options: Any) -> bytes:
         raw_input_contents=[X.tobytes()],
     )
     method: Any = channel.unary_unary(INFER)
-    return bytes(method(request.SerializeToString(), **({"timeout": 30} | options)))
+    return bytes(method(request.SerializeToString(), **({"timeout": 120} | options)))
 
 
 def use_both(workers: "Workers") -> int:
@@ -58,7 +58,7 @@ def use_both(workers: "Workers") -> int:
         with grpc.insecure_channel(workers.address, ALONE) as channel:
             infer(channel)
         calls += 1
-        assert calls < 200
+        assert calls < 5000
     return calls
 
 
@@ -75,7 +75,7 @@ def infer_over_http(workers: "Workers") -> None:
     root = workers.until(r"metrics on (\S+)/metrics")[1]
     body, headers = json.dumps({"inputs": [tensor]}).encode(), {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{root}/v2/models/tiny/infer", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=120) as reply:
         assert reply.status == 200
 
 
@@ -137,12 +137,12 @@ def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(sta
     wait_for(lambda: outcomes["right"] >= goal)
     stop.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
 
     assert set(outcomes) == {"right"}
     # What the killed worker had counted and could not send any more was counted again by another.
     assert 0 <= counted(workers) - before - outcomes["right"] <= len(threads)
-    assert workers.metric("polyhead_requests_in_flight") == 0
+    wait_for(lambda: workers.metric("polyhead_requests_in_flight") == 0)
 
 
 def channel_to(workers: "Workers", worker: int) -> grpc.Channel:
@@ -204,7 +204,7 @@ def test_a_worker_that_is_stopped_for_a_moment_answers_afterwards_and_the_other_
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Returns when it is so."""
-    end = time.monotonic() + 90
+    end = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -240,7 +240,7 @@ def test_workers_do_not_outlive_the_process_above(start: "Start") -> None:
     processes = [psutil.Process(workers.pids(worker)[0]) for worker in (0, 1)]
     workers.process.kill()
 
-    gone, alive = psutil.wait_procs(processes, timeout=60)
+    gone, alive = psutil.wait_procs(processes, timeout=240)
 
     assert len(gone) == 2
     assert not alive
@@ -334,7 +334,7 @@ def test_when_the_system_gives_no_process_it_is_asked_again(
 
 def wait_until_ready(address: str) -> None:
     with Client(address) as client:
-        client.wait_until_ready(timeout=60)
+        client.wait_until_ready(timeout=240)
 
 
 # ---- Workers spread over GPUs ----------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Window:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, condition: Callable[[], Any]) -> None:
-        waiting = WebDriverWait(self.driver, 30, 0.05, ignored_exceptions=[StaleElementReferenceException])
+        waiting = WebDriverWait(self.driver, 240, 0.05, ignored_exceptions=[StaleElementReferenceException])
         waiting.until(lambda _: condition())
 
     def until_idle(self) -> None:

@@ -35,7 +35,7 @@ def test_the_page_is_served_until_it_is_stopped() -> None:
                 assert b"<title>polyhead explorer" in answer.read()
         finally:
             process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
     assert errors == ""
 
 

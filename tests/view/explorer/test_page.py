@@ -190,7 +190,7 @@ def test_what_the_browser_no_longer_waits_for_is_cancelled(words: FakeClient, pa
         await messages.put({"type": "http.disconnect"})
         await running
 
-    asyncio.run(asyncio.wait_for(ask_and_leave(), 30))
+    asyncio.run(asyncio.wait_for(ask_and_leave(), 120))
 
     assert words.waiting == 0
     assert sent[0]["status"] == 499
