@@ -5,6 +5,7 @@ library's message; those go to the log.
 """
 
 import errno
+import random
 from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from polyhead_proto.names import LIMIT, PUSHBACK, Property
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _MAX_MESSAGE = 1500
 _SLOW_RETRY_MS = 10_000
+_SCATTERED_RETRY_MS = (500, 1500)
 # By then the port is closed, or another server has it.
 _DRAINING_RETRY_MS = 1000
 _EXHAUSTED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
@@ -86,6 +88,14 @@ class UnavailableError(RequestError):
     def __init__(self, message: str, *, retry_after_ms: int | None) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
+
+
+def scattered_retry_ms() -> int:
+    """Return when to try again where nobody knows when there will be room.
+
+    It is random, so that the callers that were rejected at once do not all come back at once.
+    """
+    return random.randint(*_SCATTERED_RETRY_MS)  # noqa: S311  # no secret
 
 
 class DrainingError(UnavailableError):

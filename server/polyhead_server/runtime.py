@@ -168,7 +168,8 @@ class Runtime:
         with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
             reply = await self._inference.answer(request, self.deadline(deadline), held)
             if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
-                until_sent(held.keep())
+                until_sent(held.release)
+                held.keep()
             return reply
 
     async def stream(self, request: bytes, send: Send, *, deadline: float = math.inf) -> None:

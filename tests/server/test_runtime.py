@@ -190,6 +190,9 @@ def test_a_large_reply_counts_as_held_until_it_is_sent(repository: Path) -> None
         releases.pop()()
         assert runtime.budget.bytes == 0
         await runtime.infer(request)
+        with pytest.raises(ZeroDivisionError):
+            await runtime.infer(request, until_sent=lambda _release: 1 / 0)
+        assert runtime.budget.bytes == 0
         await runtime.infer(infer_request(), until_sent=releases.append)  # small
         assert not releases
         assert runtime.budget.bytes == 0

@@ -1,8 +1,6 @@
 """The CPUs that this process may use. Light: the supervisor imports it."""
 
 import os
-import platform
-from pathlib import Path
 
 from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
 
@@ -19,15 +17,3 @@ def available_cpus(*, affinity: int | None = None, groups: ControlGroups = THIS_
     if affinity is None:
         affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([affinity, *groups.cpu_quotas()])))
-
-
-def cpu_name() -> str:
-    """Return the CPU's model."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            field, _, value = line.partition(":")
-            if field.strip() in {"model name", "Model"}:
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

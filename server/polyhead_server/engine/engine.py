@@ -6,11 +6,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from polyhead_proto.datatypes import DTYPES
 from polyhead_server.engine.arena import Arena
 from polyhead_server.engine.devices import Device
 from polyhead_server.engine.failures import ask_device, translate
@@ -97,10 +95,11 @@ class Engine:
         with self._lock:
             if self._stopped:
                 raise EngineError(f"{self._signature.name} is stopped")
-            if self._arena.begin(taken) and self._arena_name:
-                options.add_run_config_entry(_SHRINK, self._arena_name)
+            shrinks = self._arena.begin(taken)
             self._running.add(options)
         try:
+            if shrinks and self._arena_name:
+                options.add_run_config_entry(_SHRINK, self._arena_name)
             values = self._session.run(list(outputs), dict(feeds), options)
             return dict(zip(outputs, values, strict=True))
         except Exception as error:
@@ -119,11 +118,7 @@ class Engine:
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
         """Return inputs of (B, T): zeros, nothing masked, no padding."""
         sizes = self._signature.example_sizes(batch, tokens)
-        feeds: dict[str, NDArray[Any]] = {}
-        for spec in self._signature.feeds:
-            fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill or 0
-            feeds[spec.name] = np.full(spec.left_out_at(sizes), fill, DTYPES[spec.datatype])
-        return feeds
+        return {spec.name: spec.filled_at(sizes) for spec in self._signature.feeds}
 
     def shrink(self) -> None:
         """Have the next run return the memory that earlier runs took."""
@@ -183,7 +178,7 @@ class Engine:
         for spec in self._signature.results:
             value = values[spec.name]
             shape = spec.at(self._signature.example_sizes(batch, tokens))
-            if value.shape != shape or value.dtype != DTYPES[spec.datatype]:
+            if value.shape != shape or value.dtype != spec.dtype:
                 raise RepositoryError(
                     f"{file}: {spec.name} must be {spec.datatype} {list(shape)} "
                     f"at B={batch}, T={tokens}, was {value.dtype} {list(value.shape)}"

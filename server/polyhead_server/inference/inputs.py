@@ -56,11 +56,6 @@ class RequestInput:
         return DTYPES[self.datatype]
 
     @cached_property
-    def graph_dtype(self) -> np.dtype[Any]:
-        """The NumPy type that the graph takes."""
-        return DTYPES[self.spec.datatype]
-
-    @cached_property
     def bytes(self) -> int:
         """The bytes of its data."""
         return math.prod(self.shape) * self.dtype.itemsize
@@ -143,7 +138,8 @@ def read_inputs(
         array = _read_array(given, content)
         if given.limit is not None or given.spec.range is not None:
             check_values(given, array)
-        arrays[given.name] = array if given.dtype is given.graph_dtype else array.astype(given.graph_dtype)
+        dtype = given.spec.dtype
+        arrays[given.name] = array if given.dtype is dtype else array.astype(dtype)
     return arrays, texts
 
 

@@ -94,7 +94,7 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
     """
     spec = output.spec
     shape = list(spec.at(sizes))
-    computed = 0 if spec.name in EXTRAS else math.prod(shape) * DTYPES[spec.datatype].itemsize
+    computed = 0 if spec.name in EXTRAS else math.prod(shape) * spec.dtype.itemsize
     selection: dict[int, Sequence[int]] = {}
     for axis, selector in output.selectors.items():
         numbers = {LAYERS: spec.layers, HEADS: spec.heads}.get(selector.name)

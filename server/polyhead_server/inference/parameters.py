@@ -287,9 +287,11 @@ def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request"
     return parameter.bool_param
 
 
-def _string(name: str, parameter: pb.InferParameter, whose: str = "the request") -> str:
+def _string(name: str, parameter: pb.InferParameter) -> str:
     if parameter.WhichOneof("parameter_choice") != "string_param":
-        raise InvalidRequestError(f"parameter {name} of {whose} must be a string, was {_shown(parameter)}")
+        raise InvalidRequestError(
+            f"parameter {name} of the request must be a string, was {_shown(parameter)}"
+        )
     return parameter.string_param
 
 

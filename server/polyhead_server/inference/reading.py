@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES, pack_strings
+from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import LENGTHS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.account import RequestAccount
@@ -85,8 +84,7 @@ def read(
         check_work(sizes, signature, settings)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
-            fill = sizes[spec.fill] if isinstance(spec.fill, str) else spec.fill
-            feeds[spec.name] = np.full(spec.left_out_at(sizes), fill, DTYPES[spec.datatype])
+            feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, tokens, template) if template.extras else {}
     extent = template.extent or plan_extent(
         template.outputs, sizes, signature, settings, tokens_bytes=len(extras.get(TOKENS, b""))
@@ -144,7 +142,7 @@ def _tokenise(
         arrays["types"] = made.token_type_ids
     for spec in model.signature.feeds:
         if spec.role in arrays:
-            feeds[spec.name] = arrays[spec.role].astype(DTYPES[spec.datatype], copy=False)
+            feeds[spec.name] = arrays[spec.role].astype(spec.dtype, copy=False)
     return made.tokens
 
 

@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import (
@@ -70,6 +74,11 @@ class TensorSpec:
         is_bounded = isinstance(self.fill, str) or self.below is not None
         return ("INT64",) if self.datatype == "INT32" and is_bounded else ()
 
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of its datatype, which is not BYTES."""
+        return DTYPES[self.datatype]
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The size on each axis; -1 where that varies."""
@@ -84,6 +93,11 @@ class TensorSpec:
         if not self.broadcasts:
             return self.at(sizes)
         return tuple(sizes["B"] if letter == "B" else self.sizes.get(letter, 1) for letter in self.axes)
+
+    def filled_at(self, sizes: Mapping[str, int]) -> NDArray[Any]:
+        """Return the fill of an input that a request leaves out, or zeros where requests must give it."""
+        fill = sizes[self.fill] if isinstance(self.fill, str) else self.fill or 0
+        return np.full(self.left_out_at(sizes), fill, self.dtype)
 
     @property
     def is_attention(self) -> bool:
@@ -202,7 +216,7 @@ class Signature:
         found: Counter[tuple[str, ...]] = Counter()
         for spec in self.results:
             fixed = [spec.sizes[letter] for letter in spec.axes if letter in spec.sizes]
-            item_bytes = max(4, DTYPES[spec.datatype].itemsize)  # runs compute in FP32 at least
+            item_bytes = max(4, spec.dtype.itemsize)  # runs compute in FP32 at least
             varying = tuple(letter for letter in spec.axes[1:] if letter not in spec.sizes)
             found[varying] += item_bytes * math.prod(fixed)
         return found

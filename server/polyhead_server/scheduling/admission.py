@@ -1,13 +1,13 @@
 """Decide which work is accepted, and when rejected callers are to try again."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.queue import Queue
+from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.work import PRIORITIES, Work
 
 SHORTEST_RETRY_SECONDS = 0.02
@@ -26,13 +26,15 @@ class Limits:
     """The largest B of a batch of several requests, by T and how many such batches run at once."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class RunningBatch:
     """A batch that runs."""
 
     session: Lanes
     ends: float
     """The estimated end, in the event loop's time."""
+    entries: list[Entry]
+    """Its requests."""
 
 
 def free_in(running: Iterable[RunningBatch], now: float) -> float:
@@ -93,7 +95,7 @@ class Admission:
         *,
         dispatch: Dispatch,
         queue: Queue,
-        running: Mapping[int, RunningBatch],
+        running: Collection[RunningBatch],
         observer: Observer,
         clock: Callable[[], float],
     ) -> None:
@@ -158,7 +160,7 @@ class Admission:
 
     def _until_free(self, work: Work, now: float) -> float:
         """Estimate the seconds until work can start if nothing else waits."""
-        running = list(self._running.values())
+        running = list(self._running)
         if not running or self._dispatch.starts(work.size, len(running), free_in(running, now)):
             return 0.0
         return max(0.0, min(batch.ends for batch in running) - now)

@@ -122,7 +122,7 @@ def answer_broken(items: Sequence[Item], name: str) -> None:
         items: The requests that it may have left.
         name: The model's name.
     """
-    LOGGER.exception("a batch of %s failed outside its engine", name)
     for item in items:
         if not item.answer.done():
             item.answer.set_exception(admission.broken(name))
+    LOGGER.exception("a batch of %s failed outside its engine", name)

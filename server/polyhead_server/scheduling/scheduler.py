@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 
@@ -11,7 +11,6 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import Layout
-from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
@@ -70,7 +69,7 @@ class Scheduler:
         self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", lanes.count)
         self._planning = Lock()
         self._batches = 0
-        self._running: dict[int, RunningBatch] = {}  # by the id of the batch's list
+        self._running: set[RunningBatch] = set()
         self._taken = 0  # requests, counted in the engine's threads
         self._answered = 0  # of these, counted on the event loop
         self._started = False
@@ -176,7 +175,7 @@ class Scheduler:
         # A batch counts as running until its thread is back, which is after its callers have their answers.
         if self._taken == self._answered:
             return True
-        running = list(self._running.values())
+        running = list(self._running)
         return self._dispatch.starts(work.size, max(1, len(running)), free_in(running, now))
 
     def _time_out(self, entry: Entry) -> None:
@@ -228,61 +227,70 @@ class Scheduler:
         return entry.work.deadline is not None and self._loop.time() >= entry.work.deadline
 
     def _end(self) -> None:
+        """Finish. If a bug has ended the threads, answer everyone, and accept no more work."""
         self._ended.set_result(None)
-        if self._closed:
-            return
-        # A bug has ended the threads: answer everyone, and accept no more work.
-        self._broken = True
-        for entry in self._queue.clear():
+        left = self._queue.clear()
+        for batch in self._running:
+            left += batch.entries
+        for entry in left:
             if not entry.answer.done():
                 entry.answer.set_exception(admission.broken(self._name))
-        self._on_broken()
+        if not self._closed:
+            self._broken = True
+            self._on_broken()
 
     # ---- In the engine's threads ---------------------------------------------------------------
 
-    def take(self) -> list[Entry]:
+    # Until the answer of a request is on its way, it is in the queue or in a running batch. So whatever fails
+    # here, `_end` finds everyone who waits.
+
+    def take(self) -> RunningBatch | None:
         """Choose the next batch from all that waits now."""
         with self._planning:
-            now = self._loop.time()
-            entries: list[Entry] = []
-            while not entries:
-                self._batches += 1
-                window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
-                if not window:
-                    return []
-                running = list(self._running.values())  # other threads change it
-                sizes = [entry.size for entry in window]
-                decision = self._dispatch.next(sizes, len(running), free_in(running, now))
-                if decision is None:
-                    self._queue.mark_idle()
-                    return []
-                batch, session = decision
-                taken = self._queue.take([window[position] for position in batch])
+            while (batch := self._choose()) is not None:
+                self._running.add(batch)
+                taken = self._queue.take(batch.entries)
                 self._taken += len(taken)
-                entries = self._wanted(taken, starting=True)
-            ends = now + session.costs.price(*_size(entries))
-            self._running[id(entries)] = RunningBatch(session=session, ends=ends)
-        if self._queue.needs_wake():
+                batch.entries = self._wanted(taken, starting=True)
+                if batch.entries:
+                    break
+                self._running.discard(batch)
+        if batch is not None and self._queue.needs_wake():
             self._batch_runner.wake()
-        return entries
+        return batch
 
-    def run(self, entries: list[Entry]) -> None:
+    def _choose(self) -> RunningBatch | None:
+        """Choose a batch without taking it; None if nothing can run, and this thread is idle."""
+        self._batches += 1
+        window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
+        if not window:
+            return None
+        now = self._loop.time()
+        running = list(self._running)  # other threads change it
+        sizes = [entry.size for entry in window]
+        decision = self._dispatch.next(sizes, len(running), free_in(running, now))
+        if decision is None:
+            self._queue.mark_idle()
+            return None
+        positions, session = decision
+        seconds = session.costs.price(*joint([sizes[position] for position in positions]))
+        entries = [window[position] for position in positions]
+        return RunningBatch(session=session, ends=now + seconds, entries=entries)
+
+    def run(self, batch: RunningBatch) -> None:
         """Run a batch."""
-        session = self._running[id(entries)].session
-        unanswered = dict.fromkeys(entries)
+        session = batch.session
         try:
-            for some, result in run_batch(session.engine, entries, self._layout, self._wanted):
+            for some, result in run_batch(session.engine, batch.entries, self._layout, self._wanted):
                 if isinstance(result, Result):
-                    session.costs.observe(*_size(some), result.execution.compute_ns / 1e9)
-                for entry in some:
-                    del unanswered[entry]
-                self._post(self._deliver, some, result)
+                    size = joint([entry.size for entry in some])
+                    session.costs.observe(*size, result.execution.compute_ns / 1e9)
+                self._send(some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)
-            left = [entry for entry in unanswered if entry.state is not EntryState.GONE]
-            self._post(self._deliver, left, admission.broken(self._name))
-        finally:
-            del self._running[id(entries)]
+            left = [entry for entry in batch.entries if entry.state is not EntryState.GONE]
+            self._send(left, admission.broken(self._name))
+        self._running.discard(batch)
 
     def ended(self) -> None:
         """Finish once no thread runs any more."""
@@ -301,18 +309,17 @@ class Scheduler:
         for entry in entries:
             missed = (starting and now >= entry.start_by) or self._has_expired(entry)
             (late if missed or entry.answer.done() else wanted).append(entry)
-        for entry in late:
-            entry.state = EntryState.GONE
         if late:
-            self._post(self._deliver, late, None)
+            self._send(late, None)
         return wanted
+
+    def _send(self, entries: list[Entry], result: Result | Exception | None) -> None:
+        """Have the event loop answer work of a batch."""
+        self._post(self._deliver, entries, result)
+        for entry in entries:
+            entry.state = EntryState.GONE
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         """Call a function on the event loop, if that still runs."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
-
-
-def _size(entries: Sequence[Entry]) -> Size:
-    """Return (B, T) of a batch."""
-    return joint([entry.size for entry in entries])

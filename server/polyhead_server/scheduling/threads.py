@@ -4,16 +4,16 @@ from threading import Lock, Semaphore, Thread
 from typing import Protocol
 
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.scheduling.queue import Entry
+from polyhead_server.scheduling.admission import RunningBatch
 
 
 class BatchSource(Protocol):
     """What has batches to run: a scheduler. Called by several threads at once."""
 
-    def take(self) -> list[Entry]:
-        """Return the next batch, chosen now; empty if nothing can run."""
+    def take(self) -> RunningBatch | None:
+        """Return the next batch, chosen now; None if nothing can run."""
 
-    def run(self, entries: list[Entry]) -> None:
+    def run(self, batch: RunningBatch) -> None:
         """Run a batch and send its answers."""
 
     def ended(self) -> None:
@@ -39,6 +39,8 @@ class EngineThreads:
     A batch is chosen then and not before (late binding): planning takes microseconds, and until then more
     requests may have come. Nothing between two batches waits for the event loop.
 
+    If the source raises, which is a bug, every thread ends with the batch that it runs.
+
     Args:
         name: The prefix of the threads' names.
         count: How many batches may run at once.
@@ -51,6 +53,7 @@ class EngineThreads:
         self._lock = Lock()
         self._wakes = Semaphore(0)  # a `SimpleQueue` would wake a second thread for every item, for nothing
         self._stopping = False
+        self._failed = False
 
     def start(self, source: BatchSource) -> None:
         """Start the threads. They are daemons: a run that cannot be stopped does not hold up the exit.
@@ -82,17 +85,20 @@ class EngineThreads:
 
     def _loop(self, source: BatchSource) -> None:
         try:
-            while True:
-                entries = source.take()
-                if entries:
-                    source.run(entries)
-                    del entries  # free the answered requests before waiting
+            while not self._failed:
+                batch = source.take()
+                if batch is not None:
+                    source.run(batch)
+                    del batch  # free the answered requests before waiting
                 elif self._stopping:
-                    return
+                    break
                 else:
                     self._wakes.acquire()
+        except Exception:
+            self._failed = True
+            LOGGER.exception("%s ends: its scheduler failed", self._name)
         finally:
-            self.stop()  # after a bug, the other threads end, too
+            self.stop()  # wakes the other threads
             with self._lock:
                 self._alive -= 1
                 last = not self._alive

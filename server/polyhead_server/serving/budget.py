@@ -4,15 +4,9 @@ A request is in memory from its arrival, its outputs from their computation, unt
 reply. Readers decide how long that is, so one limit bounds all of them together.
 """
 
-import random
-from collections.abc import Callable
-
-from polyhead_server.errors import UnavailableError
+from polyhead_server.errors import UnavailableError, scattered_retry_ms
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
-
-# When memory will be free is not known; rejected callers should not all come back at once.
-_RETRY_MS = (500, 1500)
 
 
 class Reservation:
@@ -49,10 +43,9 @@ class Reservation:
         budget.bytes += size
         self._bytes += size
 
-    def keep(self) -> Callable[..., None]:
-        """Keep the bytes beyond the block; return the function that releases them."""
+    def keep(self) -> None:
+        """Keep the bytes beyond the block, until `release`."""
         self._kept = True
-        return self.release
 
     def release(self, *_: object) -> None:
         """Release the bytes, once."""
@@ -94,5 +87,5 @@ class Budget:
         return UnavailableError(
             f"requests and replies hold {self.bytes} bytes, {size} more would pass "
             f"the limit of {self.limit}: try again later, ask for less, or read replies as they come",
-            retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
+            retry_after_ms=scattered_retry_ms(),
         )

@@ -146,6 +146,7 @@ class AcceptQueue:
                 lost = True
             except Exception:
                 LOGGER.exception("accepting a call failed")
+                lost = not lost  # if recovering fails, calls still count for more
             if self._stopping:
                 self._tell_if_idle()
 
@@ -156,7 +157,12 @@ class AcceptQueue:
         if none_left and not self._arrived:
             return False
         if not none_left:
-            event.tag(event)
+            try:
+                event.tag(event)
+            except Exception as error:
+                if (call := _call_of(event.tag)) is not None:
+                    call.lose(error)
+                raise
         del event  # it may hold a large request, and the next may be long in coming
         if none_left or len(self._arrived) >= _STEPS_PER_TURN:
             self._wake_loop()
@@ -164,17 +170,17 @@ class AcceptQueue:
 
     def _wake_loop(self) -> None:
         """Let the event loop take all steps. Wait until it has answered the small calls among them."""
-        steps, self._arrived = self._arrived, []
-        waits, self._waits = self._waits, False
+        waits = self._waits
         try:
-            self.loop.call_soon_threadsafe(self._take_steps, steps, waits)
+            self.loop.call_soon_threadsafe(self._take_steps, self._arrived, waits)
         except RuntimeError:  # it has been closed
-            return
+            waits = False
+        self._arrived, self._waits = [], False
         if waits and not self.closed:
             self._go_on.acquire()
 
     def _recover(self) -> None:
-        """Find out whose event is lost: one that does not fit into memory takes its tag along."""
+        """Find out what is lost with an event. One that does not fit into memory takes its tag along."""
         for call in self.calls.copy():
             call.end_if_lost()
         self._outstanding = len(self._tags) - len(self._withheld)
@@ -238,13 +244,16 @@ class AcceptQueue:
     # ---- On the event loop -------------------------------------------------------------------------
 
     def _take_steps(self, steps: Sequence[Callable[[], None]], waits: bool) -> None:
-        for step in steps:
-            try:
-                step()
-            except Exception:
-                LOGGER.exception("a call failed")
-        if waits:
-            self._let_go_on(_TURNS_TO_ANSWER)
+        try:
+            for step in steps:
+                try:
+                    step()
+                except Exception as error:
+                    if (call := _call_of(step)) is not None:
+                        call.fail(error)
+        finally:
+            if waits:
+                self._let_go_on(_TURNS_TO_ANSWER)
 
     def _let_go_on(self, turns: int) -> None:
         """Let the polling thread go on after some turns of the event loop."""
@@ -252,6 +261,12 @@ class AcceptQueue:
             self.loop.call_soon(self._let_go_on, turns - 1)
         else:
             self._go_on.release()
+
+
+def _call_of(function: Any) -> AcceptedCall | None:
+    """Return the call whose method a tag or a step is, with or without arguments."""
+    owner = getattr(getattr(function, "func", function), "__self__", None)
+    return owner if isinstance(owner, AcceptedCall) else None
 
 
 async def unusable_reason() -> str | None:

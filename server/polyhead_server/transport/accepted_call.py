@@ -136,9 +136,9 @@ class AcceptedCall:
         """Answer the call if its request was read, and is lost."""
         if self._reading is not None and self._reading() is None:
             self._reading = None
-            self._lose(MemoryError())
+            self.lose(MemoryError())
 
-    def _lose(self, error: Exception) -> None:
+    def lose(self, error: Exception) -> None:
         """Let the handler know that a request cannot be read."""
         raise NotImplementedError
 
@@ -159,8 +159,8 @@ class AcceptedCall:
 
     def _start(self) -> None:
         """Let the handler answer."""
-        self._queue.running.add(self)
         self._task = self._queue.loop.create_task(self._run())
+        self._queue.running.add(self)
 
     async def _run(self) -> None:
         self._started = True
@@ -182,6 +182,17 @@ class AcceptedCall:
 
     def _cancel(self) -> None:
         if self._started and not self._ended and self._task is not None:
+            self._task.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Answer a call of which a step has failed, if it has no answer yet, and end its handler."""
+        try:
+            self._fail(error)
+        except Exception:
+            LOGGER.exception("a call cannot be answered")
+            self._end()
+        self._left = True  # as far as a handler goes that has not started
+        if self._started and self._task is not None:
             self._task.cancel()
 
     def _fail(self, error: Exception) -> None:
@@ -263,9 +274,10 @@ class UnaryCall(AcceptedCall):
         self._request = event.batch_operations[0].message()
         self._queue.hand_over(self._start, waits=True)
 
-    def _lose(self, error: Exception) -> None:
-        self._reader.finish(self._fail_read)
+    def lose(self, error: Exception) -> None:
+        """Answer the call with the error: its handler has not started."""
         self._queue.hand_over(partial(self._fail_read, error))
+        self._reader.finish(self._fail_read)
 
     # ---- On the event loop -------------------------------------------------------------------------
 
@@ -273,8 +285,10 @@ class UnaryCall(AcceptedCall):
         """Answer a call whose request cannot be read, unless it has come or its caller has left."""
         if self._ended or self._left or self._request is not None:
             return
-        self._reader.count(error, self._began_ns)
-        self._fail(error)
+        try:
+            self._reader.count(error, self._began_ns)
+        finally:
+            self._fail(error)
 
     def _start(self) -> None:
         if self._ended or self._left:
@@ -418,7 +432,8 @@ class StreamCall(AcceptedCall):
         # Last, since the event loop then waits for the interpreter's lock.
         self._queue.hand_over(partial(self._arrive, grpc.aio.EOF if message is None else message))
 
-    def _lose(self, error: Exception) -> None:
+    def lose(self, error: Exception) -> None:
+        """Let the handler get the error where it reads."""
         self._queue.hand_over(partial(self._arrive, error))
 
     def end_if_lost(self) -> None:

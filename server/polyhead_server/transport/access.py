@@ -11,26 +11,26 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from polyhead_proto import SERVICE
+from polyhead_proto import RPCS
 from polyhead_server.errors import StartError, shorten
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
+from polyhead_server.transport.call import INFER, STREAM_INFER, Handler
 from polyhead_server.transport.health import HEALTH
 from polyhead_server.transport.tls import read_file
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
 """Procedures that need no token. `List` names every model, so it needs one."""
 
-MANAGEMENT = frozenset({f"/{SERVICE}/RepositoryModelLoad", f"/{SERVICE}/RepositoryModelUnload"})
+MANAGEMENT = frozenset({RPCS["RepositoryModelLoad"].path, RPCS["RepositoryModelUnload"].path})
 """Procedures that need a management token."""
 
-_INFERENCE = frozenset({f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"})
+_INFERENCE = frozenset({INFER, STREAM_INFER})
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Rejection: TypeAlias = tuple[grpc.StatusCode, str]
 
 

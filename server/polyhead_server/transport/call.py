@@ -3,7 +3,7 @@
 import asyncio
 import math
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 
@@ -17,6 +17,7 @@ from polyhead_server.observability.request_log import Context as RecordedContext
 INFER, STREAM_INFER = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class CallContext(Protocol):

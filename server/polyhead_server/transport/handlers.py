@@ -37,11 +37,8 @@ class InferenceService:
         handlers["ModelStreamInfer"] = stream(self.stream_infer)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    async def _call(self, procedure: str, payload: bytes, context: CallContext) -> bytes:
-        try:
-            return await self._runtime.call(procedure, payload)
-        except Exception as error:
-            await abort(context, error)
+    async def _call(self, procedure: str, payload: bytes, _context: CallContext) -> bytes:
+        return await self._runtime.call(procedure, payload)
 
     async def _infer(self, payload: bytes, context: CallContext) -> bytes:
         try:

@@ -7,7 +7,6 @@ within `PROMPT_SECONDS` is rejected: within that time, the network bounds how mu
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -16,13 +15,18 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from polyhead_server.errors import ExpiredError, InvalidRequestError, RequestError, UnavailableError
+from polyhead_server.errors import (
+    ExpiredError,
+    InvalidRequestError,
+    RequestError,
+    UnavailableError,
+    scattered_retry_ms,
+)
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFER, Context, StreamContext, abort
+from polyhead_server.transport.call import INFER, Context, Handler, StreamContext, abort
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 End: TypeAlias = Callable[[RequestError], None]
 
 PROMPT_SECONDS = 1.0
@@ -37,7 +41,6 @@ _STREAMS_PER_REQUEST = 4
 EMPTY_CALL = "a call must bring a request, this one ended without"
 
 _CHECK_SECONDS = 0.25
-_RETRY_MS = (500, 1500)
 
 
 class BoundedReader:
@@ -117,6 +120,9 @@ class BoundedReader:
     def _check(self) -> None:
         """End the reads that take too long, or are too many."""
         self._checks += 1
+        self._checking = False
+        if self._reads:  # one that begins from here on starts the checks itself
+            self._start_checking()
         for end, excused in self._excused.items():
             if excused():
                 del self._reads[end]
@@ -134,9 +140,6 @@ class BoundedReader:
                 self._end(end, self._crowded())
             else:
                 slow += 1
-        self._checking = False
-        if self._reads:  # one that begins from here on starts the checks itself
-            self._start_checking()
 
     def _end(self, end: End, reason: RequestError) -> None:
         self.finish(end)
@@ -149,7 +152,7 @@ class BoundedReader:
         return UnavailableError(
             f"{self._what} must come within {PROMPT_SECONDS:g} s while {self._limit} others are waited for, "
             "and did not: try again later, send smaller requests, or close streams that are not used",
-            retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
+            retry_after_ms=scattered_retry_ms(),
         )
 
 
@@ -248,7 +251,10 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
             answer = handler.unary_unary
 
             async def unary(_: object, context: Context) -> Any:
-                return await answer(await self._read(method, context), context)
+                try:
+                    return await answer(await self._read(method, context), context)
+                except Exception as error:  # gRPC would send its text
+                    await abort(context, error)
 
             return grpc.stream_unary_rpc_method_handler(unary, *serialisers)
 
@@ -264,7 +270,7 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
                 async with aclosing(replies):
                     async for reply in replies:
                         await context.write(reply)
-            except RequestError as error:
+            except Exception as error:
                 await abort(context, error)
 
         return grpc.stream_stream_rpc_method_handler(stream, *serialisers)

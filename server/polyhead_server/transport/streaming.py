@@ -137,9 +137,9 @@ class InferStream:
             task.cancel()
 
     def _ended(self, task: Task) -> None:
-        self._requests.answered()
         if _has_failed(task) and not self._failed.done():
             self._failed.set_result(task)
+        self._requests.answered()
 
     def _check(self) -> None:
         """Raise the error that ends the stream, if there is one."""

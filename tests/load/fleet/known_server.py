@@ -14,9 +14,9 @@ from polyhead_load.plan import Lengths
 from polyhead_load.records import Records
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Sweep
+from polyhead_server.scheduling.admission import RunningBatch
 from polyhead_server.scheduling.costs import CostModel
 from polyhead_server.scheduling.planning import joint
-from polyhead_server.scheduling.queue import Entry
 
 LANES = 2
 CALLERS = 8
@@ -91,14 +91,14 @@ class _KnownBench(Bench):
         self._cpus = _Cpus()
         self.runs: dict[asyncio.Future[Any], tuple[float, float]] = {}
 
-    async def _compute(self, entries: list[Entry]) -> None:
-        costs = self.scheduler._running[id(entries)].session.costs
-        price = costs.price(*joint([one.size for one in entries]))
+    async def _compute(self, batch: RunningBatch) -> None:
+        costs = batch.session.costs
+        price = costs.price(*joint([one.size for one in batch.entries]))
         seconds = price * float(np.exp(0.1 * self._random.standard_normal()))
         began = asyncio.get_running_loop().time()
         await self._cpus.run(seconds, LANES if costs is self._wide else 1)
         seconds = asyncio.get_running_loop().time() - began
-        self.runs |= {entry.answer: (began, seconds) for entry in entries}
+        self.runs |= {entry.answer: (began, seconds) for entry in batch.entries}
 
 
 def measure(

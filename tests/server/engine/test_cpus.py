@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from polyhead_proto.cgroups import ControlGroups
-from polyhead_server.engine.cpus import available_cpus, cpu_name
+from polyhead_server.engine.cpus import available_cpus
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,3 @@ def test_the_tightest_of_affinity_and_quotas_counts(quotas: list[str], expected:
 
 def test_this_machine_has_at_least_one() -> None:
     assert available_cpus() >= 1
-
-
-def test_the_cpu_has_a_name() -> None:
-    assert cpu_name()

@@ -22,6 +22,7 @@ from polyhead_server.scheduling import (
     Scheduler,
     Work,
 )
+from polyhead_server.scheduling.admission import RunningBatch
 from polyhead_server.scheduling.planning import joint
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.threads import BatchSource
@@ -116,7 +117,7 @@ class VirtualEngine:
 class VirtualThreads:
     """Runs batches in tasks; each takes as long as `compute`."""
 
-    def __init__(self, compute: Callable[[list[Entry]], Awaitable[None]], runs: int = 1) -> None:
+    def __init__(self, compute: Callable[[RunningBatch], Awaitable[None]], runs: int = 1) -> None:
         self._compute = compute
         self._runs = runs
         self._wakes = asyncio.Event()
@@ -132,7 +133,7 @@ class VirtualThreads:
 
     def stop(self) -> None:
         self._stopping = True
-        self.wake()
+        self._wakes.set()
 
     @staticmethod
     def _end(task: "asyncio.Future[list[None]]", source: BatchSource) -> None:
@@ -144,9 +145,9 @@ class VirtualThreads:
     async def _loop(self, source: BatchSource) -> None:
         while True:
             self._wakes.clear()
-            if entries := source.take():
-                await self._compute(entries)
-                source.run(entries)
+            if batch := source.take():
+                await self._compute(batch)
+                source.run(batch)
             elif self._stopping:
                 break
             else:
@@ -198,6 +199,7 @@ class Bench:
         self.wide = VirtualEngine()
         """Has the threads of all lanes, if there is a price for that."""
         self.counter = Counter()
+        self.threads = VirtualThreads(self._compute, lanes)
         self.scheduler = Scheduler(
             Lanes(engine=self.engine, costs=costs, count=lanes),
             name="tiny",
@@ -206,7 +208,7 @@ class Bench:
             wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
             iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
-            batch_runner=VirtualThreads(self._compute, lanes),
+            batch_runner=self.threads,
         )
         self.taken: list[tuple[float, list[Entry]]] = []
         """Every batch, and when it was taken."""
@@ -224,10 +226,10 @@ class Bench:
             refused.set_exception(error)
             return refused
 
-    async def _compute(self, entries: list[Entry]) -> None:
-        self.taken.append((asyncio.get_running_loop().time(), entries))
-        size = joint([entry.size for entry in entries])
-        await asyncio.sleep(self.scheduler._running[id(entries)].session.costs.price(*size))
+    async def _compute(self, batch: RunningBatch) -> None:
+        self.taken.append((asyncio.get_running_loop().time(), batch.entries))
+        size = joint([entry.size for entry in batch.entries])
+        await asyncio.sleep(batch.session.costs.price(*size))
 
 
 @pytest.fixture

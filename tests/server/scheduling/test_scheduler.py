@@ -73,9 +73,13 @@ def engine() -> FakeEngine:
     return FakeEngine()
 
 
-def schedule(engine: FakeEngine, limit: int = 100, lanes: int = 1, **more: Any) -> Scheduler:
-    # A batch costs what its parts cost: nothing is batched.
-    costs = Prices(0.0, token=0.001)
+# A batch costs what its parts cost: nothing is batched.
+BY_TOKENS = Prices(0.0, token=0.001)
+
+
+def schedule(
+    engine: FakeEngine, limit: int = 100, lanes: int = 1, costs: CostModel = BY_TOKENS, **more: Any
+) -> Scheduler:
     return Scheduler(
         Lanes(engine=engine, costs=costs, count=lanes),
         name="tiny",
@@ -143,32 +147,43 @@ def test_every_lane_runs_a_batch(engine: FakeEngine) -> None:
     run(test())
 
 
-def test_a_fault_of_ours_leaves_no_caller_waiting(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+def test_a_fault_in_one_lane_ends_all_with_the_batch_that_runs(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    faults: list[BaseException | None] = []
-    monkeypatch.setattr(threading, "excepthook", lambda hook: faults.append(hook.exc_value))
+    class Faulty(Prices):
+        fails = False
+
+        def price(self, batch: int, tokens: int) -> float:
+            if self.fails and threading.current_thread() is not threading.main_thread():
+                self.fails = False
+                raise ZeroDivisionError
+            return super().price(batch, tokens)
 
     async def test() -> None:
         broken: list[bool] = []
-        scheduler = schedule(engine, lanes=2, on_broken=lambda: broken.append(True))
+        costs = Faulty(0.0, token=0.001)
+        scheduler = schedule(engine, costs=costs, lanes=2, on_broken=lambda: broken.append(True))
         running = scheduler.submit(work(1))
         await engine.begun()
-        monkeypatch.setattr("polyhead_server.scheduling.queue.Queue.window", lambda *_, **__: 1 / 0)
-        waiting = scheduler.submit(work(2))
-        engine.let(1)
+        costs.fails = True
+        waiting = [scheduler.submit(work(value)) for value in (2, 3)]
+        while "its scheduler failed" not in caplog.text:  # noqa: ASYNC110 - another thread logs it
+            await asyncio.sleep(0.001)
+        waiting.append(scheduler.submit(work(4)))
+        engine.let(4)
 
-        await running
-        with pytest.raises(EngineError, match="scheduler of tiny failed"):
-            await waiting
+        assert (await running).outputs["y"] == [2]
+        for one in waiting:
+            with pytest.raises(EngineError, match="scheduler of tiny failed"):
+                await one
+        assert engine.ran == [1]
         assert broken == [True]
         with pytest.raises(EngineError, match="scheduler of tiny failed"):
             scheduler.submit(work(3))
         await scheduler.close()
 
     run(test())
-    assert all(isinstance(fault, ZeroDivisionError) for fault in faults)
-    assert faults
+    assert caplog.text.count("its scheduler failed") == 1
 
 
 def test_a_fault_in_a_run_costs_no_other_caller_an_answer(

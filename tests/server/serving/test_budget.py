@@ -52,10 +52,10 @@ def test_who_is_alone_is_always_taken(statistics: Statistics) -> None:
 def test_what_is_kept_is_let_go_once(statistics: Statistics) -> None:
     budget = Budget(100, statistics)
     with budget.reserve(60) as one:
-        release = one.keep()
+        one.keep()
     assert budget.bytes == 60
 
-    release()
-    release()
+    one.release()
+    one.release()
 
     assert budget.bytes == 0

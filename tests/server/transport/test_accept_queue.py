@@ -17,6 +17,7 @@ from polyhead_server import Settings
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.accept_queue import AcceptQueue, unusable_reason
 from polyhead_server.transport.accepted_call import AcceptedCall, StreamCall, UnaryCall
+from polyhead_server.transport.access import Guard
 from polyhead_server.transport.call import CallContext, StreamContext
 from polyhead_server.transport.reading import (
     MAX_IN_PROGRESS,
@@ -68,6 +69,8 @@ class Echo:
         self.written = 0
         self.go_on = asyncio.Event()
         self.go_on.set()
+        self.reader = RequestReader(Settings(models=Path()), Statistics())
+        self.guards: list[Guard] = []
 
     async def answer(self, request: bytes, context: CallContext) -> bytes:
         context.add_done_callback(lambda _: self.ended.append(request))
@@ -106,9 +109,9 @@ class Echo:
     async def run(self, use: Any) -> None:
         server = grpc.aio.server()
         settings = Settings(models=Path())
-        unary = partial(UnaryCall, answer=self.answer, reader=RequestReader(settings, Statistics()))
+        unary = partial(UnaryCall, answer=self.answer, reader=self.reader)
         stream = partial(StreamCall, answer=self.answer_stream, reader=stream_reader(settings))
-        self.queue = AcceptQueue(server, {ECHO: unary, STREAM: stream}, guards=())
+        self.queue = AcceptQueue(server, {ECHO: unary, STREAM: stream}, guards=self.guards)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         self.queue.start()
@@ -121,6 +124,11 @@ class Echo:
         assert not self.queue.calls
         assert not self.queue.running
         assert not accept_threads()
+
+
+async def run(use: Any, kind: type[Echo] = Echo) -> None:
+    """Runs a server while it is used."""
+    await kind().run(use)
 
 
 def calls_in_memory() -> int:
@@ -140,7 +148,7 @@ def test_every_call_has_one_end_and_leaves_nothing() -> None:
         assert len(echo.ended) == 10_000
         await reached(lambda: calls_in_memory() <= before)  # the accepting thread lets go of the last ones
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 def test_a_handler_knows_how_long_its_caller_waits() -> None:
@@ -148,7 +156,7 @@ def test_a_handler_knows_how_long_its_caller_waits() -> None:
         assert await echo.call(b"time") == b"None"
         assert 300 < float(await echo.call(b"time", timeout=600)) < 601
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 def test_calls_that_are_never_answered_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +182,7 @@ def test_who_leaves_ends_the_work_for_them() -> None:
                 break
         assert 20 < echo.cancelled == len(echo.ended) <= 40
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +205,70 @@ def test_a_handler_that_fails_answers_once(request_: bytes, code: Any, details: 
         await reached(lambda: not echo.queue.calls and len(echo.ended) == 4)
         assert echo.ended == [request_] * 3 + [b"good"]
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
+
+
+def fails_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that fails the first time."""
+    is_first = True
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            raise ValueError("secret")
+        return function(*arguments, **options)
+
+    return call
+
+
+def start_no_answer_once(loop: asyncio.AbstractEventLoop) -> None:
+    """Has the first task fail that would answer a call."""
+    start = fails_once(asyncio.Task)
+
+    def factory(loop: Any, coroutine: Any, **options: Any) -> Any:
+        answers = getattr(coroutine, "__qualname__", "") == "AcceptedCall._run"
+        try:
+            return (start if answers else asyncio.Task)(coroutine, loop=loop, **options)
+        except ValueError:
+            coroutine.close()
+            raise
+
+    loop.set_task_factory(factory)
+
+
+@pytest.mark.parametrize("where", ["reader", "guard", "task", "task of a stream"])
+def test_a_fault_around_a_handler_costs_its_own_call_only(where: str) -> None:
+    token = b"token-of-this-test"
+
+    async def use(echo: Echo) -> None:
+        metadata = None if where == "guard" else (("authorization", f"Bearer {token.decode()}"),)
+        if where == "reader":
+            echo.reader.finish = fails_once(echo.reader.finish)  # type: ignore[method-assign]
+        elif where == "guard":
+            echo.guards[0].count = fails_once(echo.guards[0].count)  # type: ignore[method-assign]
+        else:
+            start_no_answer_once(asyncio.get_running_loop())
+        if where == "task of a stream":
+            answer = all_of(echo.stream(iter(numbers(3)), timeout=60, metadata=metadata))
+        else:
+            answer = echo.call(b"fault", timeout=60, metadata=metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await answer
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert "secret" not in str(caught.value.details())
+
+        metadata = (("authorization", f"Bearer {token.decode()}"),)
+        assert await echo.call(b"good", timeout=60, metadata=metadata) == b"good"
+        assert await all_of(echo.stream(iter(numbers(3)), timeout=60, metadata=metadata)) == numbers(3)
+        await reached(lambda: not echo.queue.calls and not echo.queue.running)
+
+    async def test() -> None:
+        echo = Echo()
+        echo.guards.append(Guard([token], []))
+        await echo.run(use)
+
+    asyncio.run(test())
 
 
 def test_a_stop_cancels_what_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,7 +282,7 @@ def test_a_stop_cancels_what_does_not_end(caplog: pytest.LogCaptureFixture) -> N
         await reached(lambda: not echo.queue.running)
         assert echo.cancelled == len(echo.ended) == 100
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
     assert not caplog.messages
 
 
@@ -233,7 +304,7 @@ def test_a_stream_is_answered_in_its_order_and_leaves_nothing() -> None:
         await reached(lambda: not echo.queue.calls)
         await reached(lambda: calls_in_memory() <= before)
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 def test_many_streams_are_answered_at_once() -> None:
@@ -246,7 +317,7 @@ def test_many_streams_are_answered_at_once() -> None:
         echo.go_on.set()
         assert await asyncio.gather(*streams) == [numbers(4)] * len(streams)
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 def test_no_more_requests_are_read_ahead_than_may_be_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +342,7 @@ def test_no_more_requests_are_read_ahead_than_may_be_in_progress(monkeypatch: py
         assert await stream == numbers(500)
         assert read == 501  # and the end
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 def test_a_slow_reader_holds_up_its_own_stream_only() -> None:
@@ -286,7 +357,7 @@ def test_a_slow_reader_holds_up_its_own_stream_only() -> None:
         assert echo.written < 20 * 50 + 20
         assert await all_of(slow) == [bytes(MIB)] * 200
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +381,7 @@ def test_a_stream_that_fails_ends_after_the_replies_before(last: bytes, code: An
         assert await stream.code() is code
         await reached(lambda: not echo.queue.calls)
 
-    asyncio.run(InTurn().run(use))
+    asyncio.run(run(use, InTurn))
 
 
 def test_a_stream_ends_if_word_of_a_reply_that_was_sent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +405,7 @@ def test_a_stream_ends_if_word_of_a_reply_that_was_sent_is_lost(monkeypatch: pyt
         is_full = False
         assert await all_of(echo.stream(iter(numbers(100)), timeout=60)) == numbers(100)
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 @pytest.mark.parametrize("size", [1, 9_000, 70_000])
@@ -353,7 +424,7 @@ def test_replies_that_are_sent_together_all_arrive(size: int) -> None:
             await stream.write(request)
         await stream.done_writing()
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 def test_who_leaves_a_stream_ends_the_work_for_it() -> None:
@@ -376,7 +447,7 @@ def test_who_leaves_a_stream_ends_the_work_for_it() -> None:
                 break
         assert 20 < echo.cancelled == len(echo.ended) <= 40
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
 
 
 def test_a_stop_ends_streams_whatever_they_wait_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -393,5 +464,5 @@ def test_a_stop_ends_streams_whatever_they_wait_for(caplog: pytest.LogCaptureFix
         assert grpc.StatusCode.OK not in {await stream.code() for stream in streams}
         await reached(lambda: not echo.queue.running)
 
-    asyncio.run(Echo().run(use))
+    asyncio.run(run(use))
     assert not caplog.messages

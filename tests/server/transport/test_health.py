@@ -44,6 +44,22 @@ def test_all_are_listed(server: Any) -> None:
     assert {status.status for status in statuses.values()} == {SERVING}
 
 
+@pytest.mark.parametrize("kind", ["Check", "Watch"])
+def test_a_fault_of_ours_does_not_reach_the_caller(
+    server: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def fail(_name: str) -> bool:
+        raise ValueError("secret")
+
+    monkeypatch.setattr(server.runtime, "serving", fail)
+    call = server.channel.unary_stream(f"/grpc.health.v1.Health/{kind}")  # alike on the wire
+
+    with pytest.raises(grpc.RpcError, match="the server failed on this request") as caught:
+        next(call(b"", timeout=60))
+
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+
+
 def test_watching_an_unknown_service_says_so(server: Any) -> None:
     method = server.channel.unary_stream(
         "/grpc.health.v1.Health/Watch",

@@ -1,5 +1,6 @@
 """Callers whose messages are slow to come: few are waited for, and they hold up no others."""
 
+import asyncio
 import queue
 import struct
 import time
@@ -164,6 +165,22 @@ def test_a_call_that_ends_without_a_request_is_answered(silent: Any, path: str) 
 
     assert empty.call.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert empty.call.details() == "a call must bring a request, this one ended without"
+
+
+def test_a_fault_in_ending_one_read_leaves_the_others_bounded() -> None:
+    async def test() -> None:
+        reader = BoundedReader("it", limit=0)
+        ended = asyncio.Event()
+
+        def fail(_reason: Exception) -> None:
+            raise ValueError
+
+        reader.begin(fail)
+        reader.begin(lambda _reason: ended.set())
+        async with asyncio.timeout(60):
+            await ended.wait()
+
+    asyncio.run(test())
 
 
 class Memory:
