@@ -64,7 +64,8 @@ def test_a_signal_under_load_loses_no_accepted_request(start: Any, number: signa
 
 
 def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
-    server = start("--device", "cpu", "--drain-seconds", "60", "--max-queued-tokens", "1000000")
+    patient = ("--drain-seconds", "600", "--max-wait-seconds", "600", "--max-queued-tokens", "1000000")
+    server = start("--device", "cpu", *patient)
     address = server.until(r"serving .* on (\S+) with")[1]
     request = pb.ModelInferRequest(
         model_name="tiny.attention",
@@ -75,7 +76,7 @@ def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
     with grpc.insecure_channel(address) as channel:
         method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         # Half a minute's work, most of which is never done.
-        waiting = [method.future(request, timeout=60) for _ in range(300)]
+        waiting = [method.future(request, timeout=600) for _ in range(300)]
         waiting[0].result()
         server.process.send_signal(signal.SIGTERM)
         server.until("draining: [1-9]")

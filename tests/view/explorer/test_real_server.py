@@ -13,6 +13,7 @@ from tests.view.explorer.test_frames import unpack
 
 from polyhead_client import AsyncClient
 from polyhead_client.options import Access
+from polyhead_load.sweep.server import free_port
 from polyhead_view.explorer.explorer import Explorer
 from polyhead_view.explorer.page import create_page
 
@@ -90,7 +91,8 @@ def test_texts_that_no_server_can_take_are_refused(open_page: Open, repository: 
 
 
 def test_a_server_that_is_away_is_met_again(open_page: Open, repository: Path) -> None:
-    with serving(quick_settings(repository)) as server:
+    settings = quick_settings(repository, port=free_port())
+    with serving(settings) as server:
         address = server.address
         page = open_page(address)
         ask(page, "head")
@@ -98,7 +100,7 @@ def test_a_server_that_is_away_is_met_again(open_page: Open, repository: Path) -
     assert gone.status_code == 503
     assert address in gone.json()["message"]
 
-    with serving(quick_settings(repository, port=int(address.rpartition(":")[2]))):
+    with serving(settings):
         page.get("/api/server").raise_for_status()
         ask(page, "head")
 
