@@ -1,7 +1,6 @@
 """Bodies of requests and replies: read within limits, decompressed, compressed, sent piece by piece."""
 
 import asyncio
-import random
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -21,6 +20,7 @@ from polyhead_server.errors import (
     TooLargeError,
     UnavailableError,
     quoted,
+    scattered_retry_ms,
 )
 from polyhead_server.settings import Settings
 
@@ -33,7 +33,6 @@ PIECE = 256 * 1024
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _COMPRESS_FROM = 1024
 _INFLATED_AT_ONCE = 2**20
-_RETRY_MS = (500, 1500)
 T = TypeVar("T")
 
 
@@ -58,7 +57,7 @@ class _Room:
         if held > self.bytes and held + size > most:
             raise UnavailableError(
                 f"requests hold {held} bytes, {size} more would pass the limit of {most}: try again later",
-                retry_after_ms=random.randint(*_RETRY_MS),  # noqa: S311  # no secret
+                retry_after_ms=scattered_retry_ms(),
             )
         self._bodies.held += size
         self.bytes += size
