@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Literal
 import onnx_ir as ir
 import torch
 
-from polyhead_export.errors import ExportError, FamilyExistsError
+from polyhead_export.errors import ExportError
 from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import measure_drift
@@ -26,6 +25,7 @@ from polyhead_export.quantisation import check_products, quantise
 from polyhead_export.quantised_parity import measure_quantised
 from polyhead_export.sentences import SENTENCES, token_ids
 from polyhead_export.signature import GraphKind
+from polyhead_export.staging import check_absent, check_place, publish, staged
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
@@ -33,7 +33,11 @@ from polyhead_model.checkpoint_files import read_object
 from polyhead_model.insight.token_classes import token_classes
 from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id, largest_token_type
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
+"""At most as long as the name of a folder; servers read the same."""
+
+LARGEST_VERSION = 10**18 - 1
+"""Servers pass by folders whose names have more digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,7 @@ def check_name(name: str) -> None:
     """
     if not NAME_PATTERN.fullmatch(name):
         raise ExportError(
-            "the name must start with a letter or digit and hold only letters, digits, "
+            "the name must start with a letter or digit and hold at most 255 letters, digits, "
             f"'_' and '-', was {name!r}"
         )
 
@@ -155,7 +159,7 @@ def export_family(
         encoder: The encoder, in fp32 on the CPU; it is put into evaluation mode.
         name: The family's name. It has no dot, which separates the name of a graph.
         repository: The folder of all families; created if missing.
-        version: The version's number, 1 or more.
+        version: The version's number, 1 or more, of at most 18 digits.
         precision: What the graphs compute in; their inputs and outputs are the same in each. 16-bit
             precisions are for CUDA: a CPU cannot compute in bf16, and gains nothing from fp16. int8 is for
             CPUs.
@@ -177,8 +181,8 @@ def export_family(
             unchanged.
     """
     check_name(name)
-    if version < 1:
-        raise ExportError(f"the version must be 1 or more, was {version}")
+    if not 1 <= version <= LARGEST_VERSION:
+        raise ExportError(f"the version must be from 1 to {LARGEST_VERSION:,}, was {version:,}")
     if precision not in DTYPES:
         raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
     if sentences and (precision != "int8" or tokenizer is None):
@@ -186,22 +190,17 @@ def export_family(
     classes = () if tokenizer is None else token_classes(read_object(tokenizer.path))
     kinds = kinds_of(encoder.config, graphs, attention_layers, classes)
     target = repository / name / str(version)
-    if target.exists() and if_exists == "fail":
-        raise FamilyExistsError(
-            f"{target} exists already: name another version, or say that it is to be replaced"
-        )
+    check_place(target)
+    if if_exists == "fail":
+        check_absent(target)
     if tokenizer is not None:
         check_tokenizer(tokenizer, encoder.config)
     check_weights(encoder)
     encoder.eval()
-    repository.mkdir(parents=True, exist_ok=True)
-    # Next to the target, so that the final move is a rename; the leading dot hides it from a server.
-    staging = Path(tempfile.mkdtemp(prefix=f".{name}-{version}-", dir=repository))
-    try:
-        staging.chmod(0o755)
+    with staged(repository) as folder:
         parity = _write_version(
             encoder,
-            staging,
+            folder,
             name=name,
             version=version,
             kinds=kinds,
@@ -212,10 +211,10 @@ def export_family(
             pruning=pruning,
             on_step=on_step,
         )
-        _move(staging, target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    (target.parent / "config.pbtxt").write_text(triton_config(name, encoder.config))
+        config = folder.with_name("config.pbtxt")
+        config.write_text(triton_config(name, encoder.config))
+        publish(folder, target, replace=if_exists == "replace")
+        config.replace(target.with_name(config.name))
     return ExportedFamily(name=name, version=version, folder=target, parity=parity)
 
 
@@ -296,15 +295,3 @@ def _write_version(
         pruning=pruning,
     )
     return parity
-
-
-def _move(staging: Path, target: Path) -> None:
-    """Move the finished version to its place, replacing a version that is there."""
-    target.parent.mkdir(exist_ok=True)
-    if target.exists():
-        old = staging.with_name(f"{staging.name}-replaced")
-        target.rename(old)
-        staging.rename(target)
-        shutil.rmtree(old)
-    else:
-        staging.rename(target)

@@ -1,6 +1,8 @@
 """The options that commands which export have in common. Needs neither torch nor onnx to import."""
 
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -171,24 +173,38 @@ class ExportOptions:
         """Export one encoder; see `export_family`, which also lists the errors."""
         from polyhead_export.family import export_family
 
-        return export_family(
-            built.encoder,
-            name,
-            self.models,
-            version=self.version,
-            precision=self.precision,
-            graphs=self.graphs,
-            attention_layers=self.attention_layers,
-            tokenizer=built.tokenizer,
-            sentences=sentences,
-            left_out=built.left_out,
-            pruning=pruning,
-            if_exists="replace" if replace else "fail",
-            on_step=on_step,
-        )
+        with _terminable():
+            return export_family(
+                built.encoder,
+                name,
+                self.models,
+                version=self.version,
+                precision=self.precision,
+                graphs=self.graphs,
+                attention_layers=self.attention_layers,
+                tokenizer=built.tokenizer,
+                sentences=sentences,
+                left_out=built.left_out,
+                pruning=pruning,
+                if_exists="replace" if replace else "fail",
+                on_step=on_step,
+            )
 
 
 DEFAULT_OPTIONS = ExportOptions()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C, so that an unfinished version is removed.
+
+    By default it kills a process, and does nothing at all to the first one of a container.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def lines_of(file: Path) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class DescribeError(Exception):
     """The arguments do not select one encoder, or the sizes do not fit it."""
 
 
-_AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+_AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1, lt=2**63))]
 
 
 @app.default

@@ -20,6 +20,9 @@ CrossAttention = Literal["alone", "after_self"]
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
 
+_SIZES_END = 2**63
+"""No tensor has a larger axis; below it, costs remain in the range of floats."""
+
 FARTHEST_DISTANCE = 2**20
 """More than any sequence is long. Each distance up to `relative_distance` takes memory."""
 
@@ -523,6 +526,8 @@ def _require_positive(name: str, value: int | None, *, optional: bool = False) -
     _require_integer(name, value, optional=optional)
     if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, was {value}")
+    if value is not None and value >= _SIZES_END:
+        raise ValueError(f"{name} must be below 2^63, was {value:,}")
 
 
 def _require_number(name: str, value: object) -> None:

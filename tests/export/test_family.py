@@ -1,14 +1,17 @@
 """What an export writes, and what it leaves when it fails."""
 
 import dataclasses
+import fcntl
 import hashlib
 import json
+import os
 import re
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -20,6 +23,8 @@ from torch import Tensor
 
 from polyhead_export import ExportError, FamilyExistsError, ParityError, TokenizerFile, export_family
 from polyhead_export.family import count_steps
+from polyhead_export.options import ExportOptions
+from polyhead_export.sources import Built
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput
 
 SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
@@ -181,15 +186,16 @@ def test_every_step_is_announced(tmp_path: Path) -> None:
     assert exported.parity.worst <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["", ".hidden", "a.attention", "../x", "a/b", "a b"])
+@pytest.mark.parametrize("name", ["", ".hidden", "a.attention", "../x", "a/b", "a b", "a" * 256])
 def test_refuses_names_that_mean_something_else(tmp_path: Path, name: str) -> None:
     with pytest.raises(ExportError, match="must start with a letter or digit"):
         export_family(Encoder(SMALL), name, tmp_path)
 
 
-def test_refuses_version_zero(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="version must be 1 or more, was 0"):
-        export_family(Encoder(SMALL), "small", tmp_path, version=0)
+@pytest.mark.parametrize("version", [0, 10**18])
+def test_refuses_versions_that_no_server_reads(tmp_path: Path, version: int) -> None:
+    with pytest.raises(ExportError, match=f"version must be from 1 to 999,.*,999, was {version:,}$"):
+        export_family(Encoder(SMALL), "small", tmp_path, version=version)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +295,81 @@ def test_ctrl_c_stays_ctrl_c_and_leaves_nothing_behind(tmp_path: Path) -> None:
         export_family(_Interrupted(SMALL), "small", tmp_path)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_of_a_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        ExportOptions(models=tmp_path).export(
+            Built(encoder=Encoder(SMALL)),
+            "small",
+            sentences=(),
+            replace=False,
+            on_step=lambda _: signal.raise_signal(signal.SIGTERM),
+        )
+
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_what_killed_exports_left_is_removed(repository: Path, tmp_path: Path) -> None:
+    """Unless an export is under way there, or it is the only copy of a version."""
+    abandoned, under_way, replaced = (tmp_path / f".export-{number}" for number in range(3))
+    for folder in (abandoned / "new", under_way / "new", replaced / "new", replaced / "old"):
+        shutil.copytree(repository / "tiny" / "1", folder)
+    lock = os.open(under_way, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(ParityError):
+            export_family(_TracesWrong(SMALL), "small", tmp_path)
+    finally:
+        os.close(lock)
+
+    assert sorted(tmp_path.iterdir()) == [under_way, replaced]
+
+
+@pytest.mark.parametrize("if_exists", ["fail", "replace"])
+def test_what_another_export_wrote_meanwhile_stays(
+    if_exists: Literal["fail", "replace"], tmp_path: Path
+) -> None:
+    theirs = tmp_path / "small" / "1" / "manifest.json"
+
+    def write(step: str) -> None:
+        if "hashing" in step:
+            theirs.parent.mkdir(parents=True)
+            theirs.write_text("theirs")
+
+    if if_exists == "replace":
+        export_family(Encoder(SMALL), "small", tmp_path, if_exists=if_exists, on_step=write)
+        assert manifest_of(theirs.parent)["name"] == "small"
+    else:
+        with pytest.raises(FamilyExistsError, match="exists already"):
+            export_family(Encoder(SMALL), "small", tmp_path, if_exists=if_exists, on_step=write)
+        assert theirs.read_text() == "theirs"
+        assert [path.name for path in theirs.parents[1].iterdir()] == ["1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("models", r"model repository must be a folder that can be written, .*models is not \(File exists\)"),
+        ("models/small", "small must be a folder, is a file: move it away"),
+        ("models/small/1", "1 must be a folder, is a file: move it away"),
+    ],
+)
+def test_a_file_in_the_way_is_named_before_the_work(file: str, message: str, tmp_path: Path) -> None:
+    place = tmp_path / file
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.touch()
+    steps: list[str] = []
+
+    with pytest.raises(ExportError, match=message):
+        export_family(Encoder(SMALL), "small", tmp_path / "models", if_exists="replace", on_step=steps.append)
+
+    assert not steps
+    assert place.is_file()
 
 
 def test_failed_parity_leaves_nothing_behind(tmp_path: Path) -> None:

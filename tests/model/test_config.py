@@ -43,6 +43,7 @@ def test_a_configuration_survives_json() -> None:
     ("fields", "message"),
     [
         ({"d_model": 0}, "d_model must be at least 1, was 0"),
+        ({"d_model": 2**63}, "d_model must be below 2^63, was 9,223,372,036,854,775,808"),
         ({"heads": -2}, "heads must be at least 1, was -2"),
         ({"layers": 0}, "layers must be at least 1, was 0"),
         ({"layers": 10**9}, "layers must be at most 10,000, was 1,000,000,000"),

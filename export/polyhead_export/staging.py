@@ -1,0 +1,158 @@
+"""Write a version beside its place in the model repository, and move it there once it is complete.
+
+So a reader of the repository sees all of a version or nothing, and an export that fails or is killed changes
+nothing that is there.
+"""
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from polyhead_export.errors import ExportError, FamilyExistsError
+
+_PREFIX = ".export-"
+"""A leading dot hides a folder from servers."""
+_NEW = "new"
+_OLD = "old"
+
+
+@contextmanager
+def staged(repository: Path) -> Iterator[Path]:
+    """Make an empty folder in a repository, on the same file system as the families, for `publish`.
+
+    Folders that killed exports left are removed first: an export locks its own, and the system releases the
+    lock when the process ends.
+
+    Args:
+        repository: The folder of all families; created if missing.
+
+    Yields:
+        The folder, which is removed at the end of the block.
+
+    Raises:
+        ExportError: The repository is no folder, or cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            repository.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(repository)
+            new = _make(repository, stack) / _NEW
+            new.mkdir()
+        except OSError as error:
+            raise ExportError(
+                f"the model repository must be a folder that can be written, {repository} is not "
+                f"({error.strerror}): make it one, or name another"
+            ) from error
+        new.chmod(0o755)
+        yield new
+
+
+def publish(new: Path, target: Path, *, replace: bool) -> None:
+    """Move a complete version to its place.
+
+    Args:
+        new: The folder that `staged` gave.
+        target: The version's place.
+        replace: Whether to replace a version that is there.
+
+    Raises:
+        FamilyExistsError: The version is there and is not to be replaced, or another export wrote it at the
+            same time.
+    """
+    target.parent.mkdir(exist_ok=True)
+    if not replace:
+        check_absent(target)  # another export may have made it meanwhile
+    old = new.with_name(_OLD)
+    try:
+        if target.exists():
+            target.rename(old)
+        new.rename(target)
+    except BaseException as error:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        if isinstance(error, OSError) and error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
+            raise FamilyExistsError(
+                f"{target} was written by another export meanwhile: repeat this one to replace that"
+            ) from error
+        raise
+
+
+def check_place(target: Path) -> None:
+    """Check that a version can be moved to its place, before work is put into it.
+
+    Raises:
+        ExportError: The family or the version is something else than a folder, or the family's folder cannot
+            be written.
+    """
+    try:
+        for folder in (target.parent, target):
+            if folder.exists() and not folder.is_dir():
+                raise ExportError(f"{folder} must be a folder, is a file: move it away")
+    except OSError as error:  # such as a name that is too long for the file system
+        raise ExportError(f"{target} cannot be a folder ({error.strerror}): give another name") from error
+    if target.parent.exists() and not os.access(target.parent, os.W_OK | os.X_OK):
+        raise ExportError(f"{target.parent} must be a folder that can be written, is not: change its mode")
+
+
+def check_absent(target: Path) -> None:
+    """Check that a version is not there yet.
+
+    Raises:
+        FamilyExistsError: It is.
+    """
+    if target.exists():
+        raise FamilyExistsError(
+            f"{target} exists already: name another version, or say that it is to be replaced"
+        )
+
+
+def _make(repository: Path, stack: ExitStack) -> Path:
+    """Make an empty folder, locked until the stack is closed, which removes it."""
+    while True:
+        staging = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=repository))
+        stack.callback(shutil.rmtree, staging, ignore_errors=True)
+        try:
+            stack.callback(os.close, _lock(staging))
+        except (FileNotFoundError, BlockingIOError):  # a starting export took it for abandoned
+            continue
+        except OSError:  # this file system has no locks, so no export takes it for abandoned
+            pass
+        if staging.exists():
+            return staging
+
+
+def _remove_abandoned(repository: Path) -> None:
+    for staging in repository.glob(f"{_PREFIX}*"):
+        # Killed between the two renames of a replacement: the old version is nowhere else.
+        if (staging / _OLD).exists() and (staging / _NEW).exists():
+            continue
+        with suppress(OSError):  # an export under way has the lock
+            lock = _lock(staging)
+            try:
+                shutil.rmtree(staging, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder; return the file descriptor that holds the lock.
+
+    Raises:
+        OSError: Another process has the lock, it is no folder, or there are no locks.
+    """
+    if sys.platform == "win32":
+        raise OSError("folders cannot be locked")
+    import fcntl
+
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
