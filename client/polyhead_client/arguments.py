@@ -16,6 +16,9 @@ DEFAULT_TARGET = "127.0.0.1:8001"
 DEFAULT_TIMEOUT_S = 30.0
 """The default timeout of an operation."""
 
+MOST_INDICES = 65_536
+"""The indices that may be selected from an axis: more than any has, fewer than take long to read."""
+
 # The schemes that gRPC knows; it takes everything else for host:port.
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):.")
 _HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,\[\]]+):(?P<port>[0-9]{1,5})")
