@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, SupportsInt, TypeVar
 
 from polyhead_client.errors import InvalidRequest
 
@@ -25,7 +25,7 @@ _HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,
 _URL = re.compile(r"(?P<scheme>\w+)://(?P<authority>[^/?#\s]*)")
 
 
-def check_target(target: object) -> str:
+def check_target(target: str) -> str:
     """Check the address of a server, `host:port`, or a name of one or several with one of gRPC's schemes.
 
     gRPC itself takes a URL for a host name, and port 443 if there is none.
@@ -34,11 +34,13 @@ def check_target(target: object) -> str:
         InvalidRequest: It is anything else.
     """
     was = f"target must be host:port, such as {DEFAULT_TARGET}, or unix:/path, was {target!r}"
-    if not isinstance(target, str):
+    if not _is_unicode(target):
         raise InvalidRequest(was)
     if (scheme := _SCHEME.match(target)) is not None:
         if scheme[1] in {"ipv4", "ipv6"}:
             _check_list(target, scheme[1])
+        if scheme[1] == "dns" and target.endswith("/"):
+            raise InvalidRequest(f"{was}: name a host, as in dns:///encoders:8001")
         return target
     if (url := _URL.match(target)) is not None:
         secure = "; for TLS, give credentials (in commands --tls)" if url["scheme"].lower() == "https" else ""
@@ -121,7 +123,7 @@ def check_name(value: str | None) -> str | None:
     Raises:
         InvalidRequest: It is neither.
     """
-    if value is not None and (not isinstance(value, str) or not value):
+    if value is not None and (not value or not _is_unicode(value)):
         raise InvalidRequest(f"model must be a name, such as 'minilm', or None, was {value!r}")
     return value
 
@@ -132,7 +134,7 @@ def check_prompt_name(value: object, *, is_text: bool) -> None:
     Raises:
         InvalidRequest: It is neither, or there is no text to put a prompt before.
     """
-    if value is not None and not isinstance(value, str):
+    if value is not None and not _is_unicode(value):
         raise InvalidRequest(f"prompt_name must be a name, such as 'query', or None, was {value!r}")
     if value is not None and not is_text:
         raise InvalidRequest("prompt_name goes with texts; put a prompt's tokens before token ids")
@@ -146,7 +148,7 @@ def check_version(value: Any) -> str:
     """
     if value is None:
         return ""
-    if type(value) is bool or not isinstance(value, Integral | str):
+    if type(value) is bool or not (isinstance(value, Integral) or _is_unicode(value)):
         raise InvalidRequest(f"version must be a number, such as 1, or None for the newest, was {value!r}")
     return str(value)
 
@@ -183,9 +185,25 @@ def check_options(options: Any) -> Sequence[tuple[str, Any]]:
         InvalidRequest: They are not pairs of a name and a value.
     """
     pairs = isinstance(options, list | tuple) and all(
-        isinstance(option, list | tuple) and len(option) == 2 and isinstance(option[0], str)
+        isinstance(option, list | tuple)
+        and len(option) == 2
+        and _is_unicode(option[0])
+        and isinstance(option[1], str | bytes | SupportsInt)
         for option in options
     )
     if not pairs:
-        raise InvalidRequest(f"options must be a list of (name, value), was {options!r}")
+        raise InvalidRequest(
+            f"options must be a list of (name, value), the value an integer or a string, was {options!r}"
+        )
     return tuple((name, value) for name, value in options)
+
+
+def _is_unicode(value: object) -> bool:
+    """Return whether a value is a string that can be sent; one of a command line may hold other bytes."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
