@@ -24,7 +24,7 @@ from polyhead_client.calls import (
     resume,
 )
 from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_aio_channel, open_stream
-from polyhead_client.errors import PolyheadError
+from polyhead_client.errors import Cancelled, PolyheadError
 from polyhead_client.operations import Operations
 from polyhead_client.retry import retrying
 from polyhead_client.status import deadline_exceeded, new_request_id, translated
@@ -71,6 +71,8 @@ class AsyncClient:
     ) -> None:
         """Prepare a client; the first call connects, and binds it to the running event loop.
 
+        In another loop, calls raise `RuntimeError`.
+
         Args:
             target: One server, `host:port` or `unix:/path`. Or several, which take turns: a DNS name with
                 the addresses of all, `dns:///name:port`, or `ipv4:10.0.0.1:8001,10.0.0.2:8001`.
@@ -95,7 +97,7 @@ class AsyncClient:
         self._target = target
         self._operations = Operations(target, timeout, self._start if coalesce else None)
         self._background: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waits = _Waits()
         self._patient = patient
         self._metadata = call_metadata(token)
@@ -130,8 +132,8 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, operation: Operation[T]) -> T:
-        if self._closed:
-            raise RuntimeError("the client is closed")
+        if self._closed or asyncio.get_running_loop() is not self._loop:
+            self._bind()
         if self._patient:
             operation = retrying(operation)
         streams: dict[Stream, OpenStream] = {}
@@ -164,22 +166,37 @@ class AsyncClient:
             for stream in streams.values():
                 stream.call.cancel()
 
+    def _bind(self) -> None:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        if self._loop is not None:
+            raise RuntimeError(
+                "the client must be used in the event loop of its first call, was called in another: "
+                "make a client in each loop"
+            )
+        self._loop = asyncio.get_running_loop()
+
     async def _perform(self, action: Action, streams: dict[Stream, OpenStream]) -> bytes:
         self._channel = self._channel or self._open()
-        match action:
-            case Call():
-                return await self._call(action, self._channel)
-            case Stream():
-                streams[action] = open_stream(
-                    self._channel, action, target=self._target, metadata=self._metadata
-                )
-                return await _next_message(streams[action])
-            case NextMessage():
-                return await _next_message(streams[action.stream])
-            case Sleep():
-                await asyncio.sleep(action.seconds)
-            case Gather():
-                await self._gather(action)
+        try:
+            match action:
+                case Call():
+                    return await self._call(action, self._channel)
+                case Stream():
+                    streams[action] = open_stream(
+                        self._channel, action, target=self._target, metadata=self._metadata
+                    )
+                    return await _next_message(streams[action])
+                case NextMessage():
+                    return await _next_message(streams[action.stream])
+                case Sleep():
+                    await asyncio.sleep(action.seconds)
+                case Gather():
+                    await self._gather(action)
+        except grpc.aio.UsageError as error:
+            if not self._closed:
+                raise
+            raise Cancelled.by_close() from error
         return b""
 
     async def _call(self, action: Call, channel: grpc.aio.Channel) -> bytes:
@@ -195,7 +212,7 @@ class AsyncClient:
             )
 
     async def _join(self, action: Join) -> bytes:
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
         self._waits.add(woken, action)
         try:
@@ -211,7 +228,7 @@ class AsyncClient:
         return b""
 
     def _start(self, operation: Operation[None]) -> Callable[[], None]:
-        loop, tasks = self._loop, self._background
+        loop, tasks = cast(asyncio.AbstractEventLoop, self._loop), self._background
         started: list[asyncio.Task[None]] = []
 
         def ended(task: asyncio.Task[None]) -> None:

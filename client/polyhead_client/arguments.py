@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, SupportsInt, TypeVar
 
 from polyhead_client.errors import InvalidRequest
 
@@ -16,6 +16,9 @@ DEFAULT_TARGET = "127.0.0.1:8001"
 DEFAULT_TIMEOUT_S = 30.0
 """The default timeout of an operation."""
 
+MOST_INDICES = 65_536
+"""The indices that may be selected from an axis: more than any has, fewer than take long to read."""
+
 # The schemes that gRPC knows; it takes everything else for host:port.
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):.")
 _HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:/@,\[\]]+):(?P<port>[0-9]{1,5})")
@@ -24,7 +27,7 @@ _DNS = re.compile(r"dns:(//[^/]*/|/)?")
 _URL = re.compile(r"(?P<scheme>\w+)://(?P<authority>[^/?#\s]*)")
 
 
-def check_target(target: object) -> str:
+def check_target(target: str) -> str:
     """Check the address of a server, `host:port`, or a name of one or several with one of gRPC's schemes.
 
     gRPC itself takes a URL for a host name, and port 443 if there is none.
@@ -33,7 +36,7 @@ def check_target(target: object) -> str:
         InvalidRequest: It is anything else.
     """
     was = f"target must be host:port, such as {DEFAULT_TARGET}, or unix:/path, was {target!r}"
-    if not isinstance(target, str):
+    if not _is_unicode(target):
         raise InvalidRequest(was)
     if (scheme := _SCHEME.match(target)) is not None:
         if scheme[1] in {"ipv4", "ipv6"}:
@@ -133,7 +136,7 @@ def check_name(value: str | None) -> str | None:
     Raises:
         InvalidRequest: It is neither.
     """
-    if value is not None and (not isinstance(value, str) or not value):
+    if value is not None and (not value or not _is_unicode(value)):
         raise InvalidRequest(f"model must be a name, such as 'minilm', or None, was {value!r}")
     return value
 
@@ -144,7 +147,7 @@ def check_prompt_name(value: object, *, is_text: bool) -> None:
     Raises:
         InvalidRequest: It is neither, or there is no text to put a prompt before.
     """
-    if value is not None and not isinstance(value, str):
+    if value is not None and not _is_unicode(value):
         raise InvalidRequest(f"prompt_name must be a name, such as 'query', or None, was {value!r}")
     if value is not None and not is_text:
         raise InvalidRequest("prompt_name goes with texts; put a prompt's tokens before token ids")
@@ -158,7 +161,7 @@ def check_version(value: Any) -> str:
     """
     if value is None:
         return ""
-    if type(value) is bool or not isinstance(value, Integral | str):
+    if type(value) is bool or not (isinstance(value, Integral) or _is_unicode(value)):
         raise InvalidRequest(f"version must be a number, such as 1, or None for the newest, was {value!r}")
     return str(value)
 
@@ -195,9 +198,25 @@ def check_options(options: Any) -> Sequence[tuple[str, Any]]:
         InvalidRequest: They are not pairs of a name and a value.
     """
     pairs = isinstance(options, list | tuple) and all(
-        isinstance(option, list | tuple) and len(option) == 2 and isinstance(option[0], str)
+        isinstance(option, list | tuple)
+        and len(option) == 2
+        and _is_unicode(option[0])
+        and isinstance(option[1], str | bytes | SupportsInt)
         for option in options
     )
     if not pairs:
-        raise InvalidRequest(f"options must be a list of (name, value), was {options!r}")
+        raise InvalidRequest(
+            f"options must be a list of (name, value), the value an integer or a string, was {options!r}"
+        )
     return tuple((name, value) for name, value in options)
+
+
+def _is_unicode(value: object) -> bool:
+    """Return whether a value is a string that can be sent; one of a command line may hold other bytes."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

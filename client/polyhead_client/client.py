@@ -27,7 +27,7 @@ from polyhead_client.calls import (
     resume,
 )
 from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_channel, open_stream
-from polyhead_client.errors import PolyheadError
+from polyhead_client.errors import Cancelled, PolyheadError
 from polyhead_client.operations import Operations
 from polyhead_client.retry import retrying
 from polyhead_client.status import deadline_exceeded, new_request_id, translated
@@ -160,23 +160,28 @@ class Client:
     def _perform(
         self, action: Action, streams: dict[Stream, OpenStream], calls: "_OpenCalls | None"
     ) -> bytes:
-        match action:
-            case Call():
-                return self._call(action, calls)
-            case Join():
-                self._join(action)
-            case Stream():
-                stream = open_stream(self._channel, action, target=self._target, metadata=self._metadata)
-                streams[action] = stream
-                if calls is not None:
-                    calls.add(stream.call)
-                return _next_message(stream)
-            case NextMessage():
-                return _next_message(streams[action.stream])
-            case Sleep():
-                time.sleep(action.seconds)
-            case Gather():
-                self._gather(action)
+        try:
+            match action:
+                case Call():
+                    return self._call(action, calls)
+                case Join():
+                    self._join(action)
+                case Stream():
+                    stream = open_stream(self._channel, action, target=self._target, metadata=self._metadata)
+                    streams[action] = stream
+                    if calls is not None:
+                        calls.add(stream.call)
+                    return _next_message(stream)
+                case NextMessage():
+                    return _next_message(streams[action.stream])
+                case Sleep():
+                    time.sleep(action.seconds)
+                case Gather():
+                    self._gather(action)
+        except ValueError as error:  # gRPC's, of a channel that is closed
+            if not self._closed:
+                raise
+            raise Cancelled.by_close() from error
         return b""
 
     def _call(self, action: Call, calls: "_OpenCalls | None") -> bytes:

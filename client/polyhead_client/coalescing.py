@@ -467,7 +467,7 @@ class _Queue:
             parts = list(self._waiting)
             for part in parts:
                 self._remove(part)
-                part.error = Cancelled("the client was closed before the call was sent")
+                part.error = Cancelled.by_close()
         for part in parts:
             part.wake()
 

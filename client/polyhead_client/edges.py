@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_client.arguments import check_count
+from polyhead_client.padding import described
+
 
 class Edge(NamedTuple):
     """The attention of one query to one key."""
@@ -20,12 +23,14 @@ class Edge(NamedTuple):
     weight: float
 
 
-def strongest_edges(weights: NDArray[Any], *, top: int = 3, skip: Collection[int] = ()) -> list[list[Edge]]:
+def strongest_edges(
+    weights: NDArray[Any], *, top: int | None = 3, skip: Collection[int] = ()
+) -> list[list[Edge]]:
     """Return the heaviest edges of each head, heaviest first; ties go to the earlier query and key.
 
     Args:
         weights: [H, T_query, T_key], as `Encoding.attention[layer]` of one sequence.
-        top: The number of edges of each head.
+        top: The number of edges of each head; None means all.
         skip: Positions to leave out, such as those of [CLS] and [SEP], to which heads attend when nothing
             else is relevant.
 
@@ -33,17 +38,18 @@ def strongest_edges(weights: NDArray[Any], *, top: int = 3, skip: Collection[int
         For each head, at most `top` edges.
 
     Raises:
-        ValueError: `weights` does not have three axes.
+        ValueError: `weights` are not numbers with three axes, or `top` is not 1 or more.
     """
-    if weights.ndim != 3:
-        raise ValueError(f"weights must be [H, T_query, T_key], was {list(weights.shape)}")
+    weights, count = np.asarray(weights), check_count("top", top)
+    if weights.ndim != 3 or weights.dtype.kind not in "fiu":
+        raise ValueError(f"weights must be numbers [H, T_query, T_key], was {described(weights)}")
     skipped = set(skip)
     queries = np.array([query for query in range(weights.shape[1]) if query not in skipped], np.intp)
     keys = np.array([key for key in range(weights.shape[2]) if key not in skipped], np.intp)
     edges: list[list[Edge]] = []
     for head in weights:
         kept = head[np.ix_(queries, keys)].reshape(-1)
-        order = np.argsort(-kept.astype(np.float64), kind="stable")[:top]
+        order = np.argsort(-kept.astype(np.float64), kind="stable")[:count]
         edges.append(
             [
                 Edge(int(queries[at // len(keys)]), int(keys[at % len(keys)]), float(kept[at]))

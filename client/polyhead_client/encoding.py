@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
 
 Arrays: TypeAlias = Any
@@ -35,7 +36,7 @@ class Timings:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Encoding:
+class Encoding(Picklable):
     """The result of an encoder, in the form of its inputs.
 
     | given                           | output       | attention[layer]  | pooled | tokens        | lengths |

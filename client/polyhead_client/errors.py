@@ -83,6 +83,11 @@ class DeadlineExceeded(PolyheadError, TimeoutError):
 class Cancelled(PolyheadError):
     """The call was cancelled before it was answered."""
 
+    @classmethod
+    def by_close(cls) -> "Cancelled":
+        """Return the error of a call that met the closing of its client."""
+        return cls("the client was closed before the call was sent")
+
 
 class AccessDenied(PolyheadError):
     """The server could not authenticate the caller, or does not permit the call."""

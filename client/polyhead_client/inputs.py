@@ -191,6 +191,7 @@ def prepare(
     Raises:
         InvalidRequest: An input is not valid, or they do not fit together.
     """
+    inputs = _as_list_or_array(inputs)
     if (texts := _as_texts(inputs)) is not None:
         extras = {
             "lengths": lengths,
@@ -390,7 +391,8 @@ def _as_texts(inputs: Any) -> list[str] | None:
 
 def _as_pairs(text_pair: Any, texts: Sequence[str], form: InputForm) -> list[str]:
     """Return the second texts of pairs, in the form of the first."""
-    pairs = _as_texts(text_pair)
+    is_list = isinstance(text_pair, str | list | tuple)
+    pairs = _as_texts(text_pair if is_list else as_array(TEXT_PAIR, text_pair))
     if pairs is None or isinstance(text_pair, str) != (form is InputForm.SINGLE) or len(pairs) != len(texts):
         must = "a text" if form is InputForm.SINGLE else f"a list of {len(texts)} texts"
         was = f"{len(pairs)} texts" if pairs and not isinstance(text_pair, str) else type(text_pair).__name__
@@ -406,18 +408,20 @@ def _as_rows(inputs: Any) -> tuple[Rows, InputForm]:
         if all(isinstance(item, Integral) and not isinstance(item, bool) for item in inputs):
             return as_array("inputs", inputs)[None], InputForm.SINGLE
         return _as_list(inputs), InputForm.RAGGED
-    array = as_array("inputs", inputs) if isinstance(inputs, np.ndarray) else _as_one_array(inputs)
+    array = np.asarray(inputs)  # a subclass, such as a masked array, has bytes of its own kind
     if _is_sequence(array):
         return array[None], InputForm.SINGLE
-    if array.ndim and len(array) and _is_sequence(array[0]):
+    if array.ndim > 1 and len(array) and _is_sequence(array[0]):
         return array, InputForm.ARRAY
     raise InvalidRequest(
         f"inputs must be floats [B, T, D] or [T, D], integers [B, T] or [T], or texts, was {described(array)}"
     )
 
 
-def _as_one_array(inputs: Any) -> NDArray[Any]:
-    """Convert inputs that are neither an array nor a list, such as a tensor of PyTorch."""
+def _as_list_or_array(inputs: Any) -> Any:
+    """Convert what is neither a text, a list nor an array: a tensor of PyTorch, or a pandas column."""
+    if isinstance(inputs, str | list | tuple | np.ndarray):
+        return inputs
     if isinstance(inputs, Mapping):
         raise InvalidRequest(
             "inputs must be texts, token ids or vectors, was a mapping: "

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from polyhead_client.errors import ServerError
+from polyhead_client.frozen import Picklable
 from polyhead_proto.names import ATTENTION, LENGTHS, OUTPUT, POOLED, TEXT, TOKENS, Property
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ModelInfo:
+class ModelInfo(Picklable):
     """A served model: the fast graph of a family (`NAME`) or another graph (`NAME.attention`, …).
 
     Numbers are None if the server does not report them.
@@ -258,7 +259,7 @@ class Duration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelStatistics:
+class ModelStatistics(Picklable):
     """The statistics of a model since the server started."""
 
     name: str

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from polyhead_client import request
 from polyhead_client.arguments import (
@@ -65,6 +65,11 @@ class Operations:
         self._timeout = check_timeout(timeout)
         self._models = ModelCache(target)
         self._coalescer = None if start is None else Coalescer(_request, start)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a client holds a connection, and cannot be pickled or copied: make one where it is used"
+        )
 
     def close(self) -> None:
         """Cancel the calls that wait to be joined."""

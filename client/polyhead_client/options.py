@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
+from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, MOST_INDICES
 from polyhead_client.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -109,8 +109,6 @@ class ConnectionOptions(Access):
 
 DEFAULT_CONNECTION = ConnectionOptions()
 
-_MOST_INDICES = 65_536
-
 
 def parse_indices(flag: str, spelled: str) -> list[int]:
     """Parse `5`, `0,3` or `0:4` (without the end), or a mixture of them.
@@ -126,8 +124,8 @@ def parse_indices(flag: str, spelled: str) -> list[int]:
             chosen = range(int(first or 0), int(end)) if colon else [int(first)]
         except ValueError:
             raise InvalidRequest(spell) from None
-        if len(indices) + len(chosen) > _MOST_INDICES:
-            raise InvalidRequest(f"{spell}; there can be no more than {_MOST_INDICES}")
+        if len(indices) + len(chosen) > MOST_INDICES:
+            raise InvalidRequest(f"{spell}; there can be no more than {MOST_INDICES}")
         indices += chosen
     return indices
 

@@ -7,11 +7,12 @@ H heads, L layers, R rows asked for.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any, TypeAlias, get_args
 
-from polyhead_client.arguments import check_flag
+from polyhead_client.arguments import MOST_INDICES, check_flag
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.models import ModelInfo, TensorInfo
 from polyhead_proto.datatypes import DTYPES, Precision
@@ -454,12 +455,12 @@ def read_layers(name: str, value: bool | int | Sequence[int] | None) -> tuple[in
     """
     if value is None or isinstance(value, bool):
         return bool(value)
-    asked: Any = [value] if isinstance(value, Integral) else value
-    if isinstance(asked, str | bytes) or not _all_integers(asked):
+    layers = _integers(name, value)
+    if layers is None:
         raise InvalidRequest(f"{name} must be True or layer numbers, was {value!r}")
-    if not len(asked):
+    if not layers:
         raise InvalidRequest(f"{name} must name at least one layer, was empty")
-    return tuple(int(layer) for layer in asked)
+    return layers
 
 
 def read_indices(name: str, value: Indices | None) -> tuple[int, ...] | None:
@@ -471,13 +472,13 @@ def read_indices(name: str, value: Indices | None) -> tuple[int, ...] | None:
     if value is None:
         return None
     if isinstance(value, slice):
-        if value.stop is None:
-            raise InvalidRequest(f"{name} must be a slice with an end, was {value}")
-        value = range(value.start or 0, value.stop, value.step or 1)
-    items: Any = [value] if isinstance(value, Integral) else value
-    if isinstance(items, str | bytes) or not _all_integers(items) or not len(items):
+        bounds = (value.start or 0, value.stop, 1 if value.step is None else value.step)
+        if _integers(name, bounds) is None or not bounds[2]:
+            raise InvalidRequest(f"{name} must be a slice of integers with an end, was {value}")
+        value = range(*bounds)
+    indices = _integers(name, value)
+    if not indices:
         raise InvalidRequest(f"{name} must be one or more indices, was {value!r}")
-    indices = tuple(int(item) for item in items)
     if min(indices) < 0:
         raise InvalidRequest(f"{name} must be 0 or more, was {min(indices)}")
     if len(set(indices)) < len(indices):
@@ -485,11 +486,23 @@ def read_indices(name: str, value: Indices | None) -> tuple[int, ...] | None:
     return indices
 
 
-def _all_integers(items: Any) -> bool:
+def _integers(name: str, value: Any) -> tuple[int, ...] | None:
+    """Return an integer or several as a tuple; None if they are anything else.
+
+    Raises:
+        InvalidRequest: They are more than `MOST_INDICES`.
+    """
+    if isinstance(value, str | bytes):
+        return None
     try:
-        return all(isinstance(item, Integral) and not isinstance(item, bool) for item in items)
+        items = tuple(islice([value] if isinstance(value, Integral) else value, MOST_INDICES + 1))
     except TypeError:
-        return False
+        return None
+    if len(items) > MOST_INDICES:
+        raise InvalidRequest(f"{name} must be at most {MOST_INDICES} indices, were more")
+    if any(isinstance(item, bool) or not isinstance(item, Integral) for item in items):
+        return None
+    return tuple(map(int, items))
 
 
 def _spell(indices: tuple[int, ...]) -> str:

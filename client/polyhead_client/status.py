@@ -94,8 +94,7 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
                 hints = (f"; {hint}" for pattern, hint in _HINTS.items() if pattern.search(about))
                 message = f"{target} is unavailable: {details}{next(hints, '')}"
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                given = "" if timeout is None else f" within {timeout:.3g} s"
-                message = f"{target} did not answer {rpc}{given}"
+                message = _too_late(target, rpc, timeout)
             case _:
                 message = details
         kind = ServerError if code is None else ERRORS.get(code, ServerError)
@@ -111,12 +110,15 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
 
 def deadline_exceeded(*, target: str, rpc: str, timeout: float | None) -> DeadlineExceeded:
     """Return the error of a call that was not answered in time."""
-    given = "" if timeout is None else f" within {timeout:.3g} s"
     return DeadlineExceeded(
-        f"{target} did not answer {rpc}{given}",
+        _too_late(target, rpc, timeout),
         code=grpc.StatusCode.DEADLINE_EXCEEDED,
         details="Deadline Exceeded",
     )
+
+
+def _too_late(target: str, rpc: str, timeout: float | None) -> str:
+    return f"{target} did not answer {rpc}" + ("" if timeout is None else f" within {timeout:.3g} s")
 
 
 def _retry_after(error: grpc.RpcError) -> float | None:

@@ -33,7 +33,7 @@ def as_datatype(name: str, datatype: str, array: NDArray[Any]) -> NDArray[Any]:
     try:
         with np.errstate(over="raise"):
             values = array.astype(dtype, copy=False)
-    except FloatingPointError:
+    except (FloatingPointError, OverflowError):  # NumPy has no type for Python's integers beyond 64 bits
         raise InvalidRequest(f"{name} must fit {datatype}, a value was too large") from None
     # Integers that are too large do not raise, they wrap around.
     if dtype.kind == "i" and not np.can_cast(array.dtype, dtype) and (values != array).any():

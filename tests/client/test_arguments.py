@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         ("me@gpu-1:8001", "was 'me@gpu-1:8001'"),
         (
             "a:8001,b:8001",
-            "several servers are a DNS name with the addresses of all, as in dns:///encoders",
+            "several servers are a DNS name with the addresses of all, as in dns:///encoders:8001",
         ),
         ("127.0.0.1:8001,127.0.0.1:8002", "as in ipv4:10.0.0.1:8001,10.0.0.2:8001"),
         ("gpu-1:8001\n", r"was 'gpu-1:8001\n'"),
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         (None, "was None"),
         (8001, "was 8001"),
         (b"127.0.0.1:8001", "was b'127.0.0.1:8001'"),
+        ("\udcff:8001", r"was '\udcff:8001'"),
     ],
 )
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -83,6 +84,7 @@ def test_a_list_of_servers_is_checked(target: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
+        ("dns:///", "was 'dns:///'"),
         ("dns:///encoders", "was 'dns:///encoders'"),
         ("dns:encoders", "was 'dns:encoders'"),
         ("dns:///encoders:0", "was 'dns:///encoders:0'"),
@@ -171,9 +173,13 @@ def test_what_is_a_timeout_is_taken(connect: "Connect", fake: "FakeServer", time
         ({"token": "secret\n"}, "token must be a string of printable ASCII without spaces"),
         ({"token": ""}, "token must be a string of printable ASCII"),
         ({"token": "schlüssel"}, "token must be a string of printable ASCII"),
-        ({"options": {"grpc.enable_retries": 0}}, "options must be a list of (name, value), was {'grpc"),
+        (
+            {"options": {"grpc.enable_retries": 0}},
+            "options must be a list of (name, value), the value an integer or a string, was {'grpc",
+        ),
         ({"options": [("grpc.enable_retries",)]}, "options must be a list of (name, value)"),
-        ({"options": "grpc"}, "options must be a list of (name, value), was 'grpc'"),
+        ({"options": "grpc"}, "integer or a string, was 'grpc'"),
+        ({"options": [("grpc.enable_retries", None)]}, "was [('grpc.enable_retries', None)]"),
         ({"channel": "127.0.0.1:8001"}, "channel must be a grpc.Channel for Client, and one of grpc.aio for"),
     ],
 )
@@ -183,6 +189,19 @@ def test_what_no_client_can_be_made_with_is_refused(kind: Any, arguments: Any, m
         kind("127.0.0.1:8001", **arguments)
 
     assert "secret" not in str(caught.value)
+
+
+def test_names_that_cannot_be_sent_are_refused(client: Client, fake: "FakeServer") -> None:
+    broken = "\udcff"  # as in arguments of a command line that are not UTF-8
+
+    for call in (client.model, client.ready, client.statistics, client.wait_until_ready):
+        with pytest.raises(InvalidRequest, match=r"model must be a name, .* was '\\udcff'"):
+            call(broken)
+    for name in ("model", "prompt_name", "version"):
+        arguments: Any = {"model": "words", name: broken}
+        with pytest.raises(InvalidRequest, match=rf"{name} must be a .* was '\\udcff'"):
+            client.encode("a", **arguments)
+    assert not fake.calls
 
 
 def test_a_channel_is_of_the_clients_own_kind(fake: "FakeServer") -> None:

@@ -1,5 +1,7 @@
 """The strongest edges, against sorting them all."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -40,5 +42,23 @@ def test_weights_that_are_no_number_come_last() -> None:
 
 
 def test_weights_of_a_batch_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"weights must be \[H, T_query, T_key\], was \[1, 2, 3, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"weights must be numbers \[H, T_query, T_key\], was float64 \[1, 2, 3, 3\]"
+    ):
         strongest_edges(np.zeros((1, 2, 3, 3)))
+
+
+def test_weights_may_be_a_list_of_numbers() -> None:
+    weights = np.ones((1, 2, 2))
+
+    listed: Any = weights.tolist()
+
+    assert strongest_edges(listed, top=None) == strongest_edges(weights, top=4)
+    with pytest.raises(ValueError, match=r"weights must be numbers \[H, T_query, T_key\], was object \[\]"):
+        strongest_edges(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, "3", True])
+def test_a_wrong_number_of_edges_is_refused(top: Any) -> None:
+    with pytest.raises(ValueError, match=f"top must be an integer, 1 or more, or None, was {top!r}"):
+        strongest_edges(np.ones((1, 2, 2)), top=top)

@@ -1,5 +1,7 @@
 """`encode` against a made-up server, over both transports."""
 
+import copy
+import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -276,6 +278,16 @@ def test_results_go_into_tensors(client: Client, torch_warns: None, inputs: Any,
             np.testing.assert_array_equal(tensor.numpy(), item)
             tensor += 1
             assert (tensor.numpy() != item).all()
+
+
+def test_results_can_be_pickled(client: Client) -> None:
+    encoding, info = client.encode("a b", model="words", attention=True), client.model("words")
+    statistics = client.statistics()
+
+    for copied in (pickle.loads(pickle.dumps(encoding)), copy.deepcopy(encoding)):
+        np.testing.assert_equal(copied.attention, dict(encoding.attention or {}))
+    assert pickle.loads(pickle.dumps(info)).inputs == info.inputs
+    assert pickle.loads(pickle.dumps(statistics)) == statistics
 
 
 def test_replies_of_many_megabytes_arrive(client: Client) -> None:

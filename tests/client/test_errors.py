@@ -1,8 +1,12 @@
 """Every failure of a call is one of ours, over both transports."""
 
+import asyncio
+import copy
+import pickle
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import numpy as np
@@ -11,6 +15,7 @@ import pytest
 import polyhead_client
 from polyhead_client import (
     AccessDenied,
+    AsyncClient,
     Cancelled,
     Client,
     DeadlineExceeded,
@@ -209,6 +214,60 @@ def test_a_closed_client_says_so(client: Client, connect: "Connect", fake: "Fake
 
     with pytest.raises(RuntimeError, match="the client is closed"):
         client.live()
+
+
+def test_a_call_of_a_client_that_is_being_closed_was_cancelled(fake: "FakeServer") -> None:
+    channel = grpc.insecure_channel(fake.target)
+
+    def unary_unary(path: str) -> Any:
+        def procedure(*args: Any, **options: Any) -> Any:
+            client.close()
+            channel.close()
+            return channel.unary_unary(path)(*args, **options)
+
+        return procedure
+
+    client = Client(fake.target, channel=cast(grpc.Channel, SimpleNamespace(unary_unary=unary_unary)))
+    with pytest.raises(Cancelled, match="the client was closed before the call was sent"):
+        client.metadata()
+
+
+def test_so_was_one_of_asyncio(fake: "FakeServer") -> None:
+    async def run() -> None:
+        channel = grpc.aio.insecure_channel(fake.target)
+
+        def unary_unary(path: str) -> Any:
+            async def procedure(*args: Any, **options: Any) -> Any:
+                await client.close()
+                await channel.close()
+                return await channel.unary_unary(path)(*args, **options)
+
+            return procedure
+
+        client = AsyncClient(
+            fake.target, channel=cast(grpc.aio.Channel, SimpleNamespace(unary_unary=unary_unary))
+        )
+        with pytest.raises(Cancelled, match="the client was closed before the call was sent"):
+            await client.metadata()
+
+    asyncio.run(run())
+
+
+def test_clients_cannot_be_pickled_or_copied(fake: "FakeServer") -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(TypeError, match="a client holds a connection, and cannot be pickled or copied"):
+            pickle.dumps(kind(fake.target))
+        with pytest.raises(TypeError, match="a client holds a connection, and cannot be pickled or copied"):
+            copy.deepcopy(kind(fake.target))
+
+
+def test_an_event_loop_that_is_not_the_first_is_refused(fake: "FakeServer") -> None:
+    client = AsyncClient(fake.target)
+    asyncio.run(client.metadata())
+
+    with pytest.raises(RuntimeError, match="must be used in the event loop of its first call"):
+        asyncio.run(client.metadata())
+    asyncio.run(client.close())
 
 
 def test_a_model_that_vanished_is_looked_up_anew(client: Client, fake: "FakeServer") -> None:

@@ -49,6 +49,8 @@ RAGGED = [[1, 2, 3], [4]]
         ([[[1.0], [1.0, 2.0]]], "inputs[0] cannot be read as an array"),
         (np.full((1, 1, 4), 1e300), "x must fit FP32, a value was too large"),
         (np.array([1, 2**63 + 1], np.uint64), "input_ids must fit INT64, a value was too large"),
+        ([1, 2**70], "input_ids must fit INT64, a value was too large"),
+        (np.array([np.zeros(2), np.zeros(3)], np.object_), "or texts, was object [2]"),
     ],
 )
 def test_inputs_of_other_kinds_are_refused(inputs: Any, message: str) -> None:
@@ -191,3 +193,19 @@ def test_pairs_that_do_not_fit_are_refused(inputs: Any, text_pair: Any, message:
 
 def test_arrays_of_strings_are_texts() -> None:
     assert prepare(np.array(["a", "b"])).kind == "text"
+
+
+def test_columns_of_strings_are_texts() -> None:
+    class Column:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return np.array(["a", "b"], np.object_)
+
+    batch = prepare(Column(), text_pair=Column())  # type: ignore[arg-type]
+
+    assert [field.rows for field in batch.fields] == [[b"a", b"b"]] * 2
+
+
+def test_masked_arrays_are_read_without_their_mask() -> None:
+    masked = np.ma.array(IDS, mask=True)
+
+    assert prepare(masked).tensors[0].raw == prepare(IDS).tensors[0].raw

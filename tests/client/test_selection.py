@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import pytest
@@ -110,8 +111,18 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ({"attention": 0, "heads": [1, 1]}, "heads must be given once each, was [1, 1]"),
         (
             {"attention": 0, "queries": slice(2, None)},
-            "queries must be a slice with an end, was slice(2, None, None)",
+            "queries must be a slice of integers with an end, was slice(2, None, None)",
         ),
+        (
+            {"attention": 0, "queries": slice("a", 3)},
+            "queries must be a slice of integers with an end, was slice('a', 3, None)",
+        ),
+        (
+            {"attention": 0, "heads": slice(0, 3, 0)},
+            "heads must be a slice of integers with an end, was slice(0, 3, 0)",
+        ),
+        ({"attention": 0, "heads": range(10**30)}, "heads must be at most 65536 indices, were more"),
+        ({"attention": count()}, "attention must be at most 65536 indices, were more"),
         ({"pooled": True}, "pooled is not available: tiny does not pool"),
         ({"tokens": True}, "tokens is not available: tiny has no tokeniser"),
         ({"output": False}, "nothing was asked for: output, pooled, logits, tokens and all others are off"),
@@ -120,6 +131,11 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
 def test_wishes_that_cannot_be_met_are_refused(wishes: Mapping[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(message)):
         selected(ATTENTION, **wishes)
+
+
+def test_indices_may_be_given_one_by_one() -> None:
+    assert read_layers("attention", iter([1])) == (1,)  # type: ignore[arg-type]
+    assert read_indices("heads", iter([2, 0])) == (2, 0)  # type: ignore[arg-type]
 
 
 def test_a_model_without_attention_says_so() -> None:

@@ -120,6 +120,13 @@ def test_no_text_is_no_corpus() -> None:
         survey([])
 
 
+def test_what_is_no_list_of_texts_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="corpus must be a list of texts, was str"):
+        survey_heads(cast(Client, None), "a text")
+    with pytest.raises(InvalidRequest, match=r"corpus\[1\] must be a text, was int"):
+        survey_heads(cast(Client, None), ["a", 1])  # type: ignore[list-item]
+
+
 def test_a_family_without_an_insight_graph_is_refused(fake: "FakeServer") -> None:
     with Client(fake.target) as client, pytest.raises(InvalidRequest, match="words has no graph"):
         survey_heads(client, ["a"], model="words")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import Client, InvalidRequest, ModelInfo
 from polyhead_proto.names import HEAD_MASK, LOGITS, POOLED
+from polyhead_view.heads.corpus import check_texts
 
 
 def check_head_mask(info: ModelInfo) -> None:
@@ -52,8 +53,7 @@ def ablate_heads(
         InvalidRequest: There is no text, a text is too long, or the family takes no head mask.
         PolyheadError: The call failed.
     """
-    if not corpus:
-        raise InvalidRequest("corpus must have a text, was empty")
+    check_texts(corpus)
     info = client.model(client.encode(corpus[0], model=model, truncate=truncate).model)
     check_head_mask(info)
     layers, heads = info.layers or 0, info.heads or 0

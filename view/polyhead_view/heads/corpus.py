@@ -1,6 +1,7 @@
 """Read a corpus: a file with one text a line."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,21 @@ class Corpus:
     def located(self, message: str) -> str:
         """Name lines in an error message about texts, such as `text[7]`."""
         return re.sub(r"\btext\[(\d+)\]", lambda match: f"line {self.lines[int(match[1])]}", message)
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Check the texts of a corpus.
+
+    Raises:
+        InvalidRequest: They are not a list of texts, or there is none.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise InvalidRequest(f"corpus must be a list of texts, was {type(texts).__name__}")
+    if not texts:
+        raise InvalidRequest("corpus must have a text, was empty")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InvalidRequest(f"corpus[{index}] must be a text, was {type(text).__name__}")
 
 
 def read_corpus(path: Path) -> Corpus:

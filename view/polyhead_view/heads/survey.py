@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import Client, Encoding, HeadScores, InvalidRequest, norm_weighted
 from polyhead_proto.names import Property
+from polyhead_view.heads.corpus import check_texts
 from polyhead_view.heads.statistics import HeadStatistics, RunningStatistics
 
 _TEXTS_AT_ONCE = 64
@@ -75,8 +76,7 @@ def survey_heads(
         InvalidRequest: There is no text, a text is too long, or the family has no insight graph.
         PolyheadError: The call failed.
     """
-    if not corpus:
-        raise InvalidRequest("corpus must have a text, was empty")
+    check_texts(corpus)
     # Texts of like lengths together: less of a batch is padding.
     order = sorted(range(len(corpus)), key=lambda at: len(corpus[at]))
     raw, weighted = RunningStatistics(), RunningStatistics()
