@@ -34,8 +34,8 @@ class InThread:
 
 
 def quick_settings(models: Path | RemoteFolder, **overrides: Any) -> Settings:
-    """Settings of a server on a free port, alike on every machine."""
-    quick: dict[str, Any] = {"port": 0, "device": "cpu", "threads": 1}
+    """Settings of a server on a free port, alike on every machine, however busy."""
+    quick: dict[str, Any] = {"port": 0, "device": "cpu", "threads": 1, "max_wait_seconds": 600.0}
     return Settings(models=models, **(quick | overrides))
 
 
