@@ -74,6 +74,30 @@ def test_slow_clients_stop_no_others_and_the_oldest_make_room(metrics: int, say:
             assert read_all(oldest).count(b"HTTP/1.1 200 OK") == say.count(b"\r\n\r\n")
 
 
+def test_requests_that_have_come_are_read_before_room_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow: list[socket.socket] = []
+    started = threading.Event()
+    original = connections.BoundedServer.startup
+
+    async def startup(server: Any, sockets: list[socket.socket]) -> None:
+        slow.extend(connect(sockets[0].getsockname()[1], HEALTH) for _ in range(3 * FEW))
+        await original(server, sockets)
+        started.set()
+
+    monkeypatch.setattr(connections.BoundedServer, "startup", startup)
+    monkeypatch.setattr(connections, "_PROMPT_SECONDS", -1.0)  # as if the event loop had been held up
+    monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
+    with (
+        ExitStack() as stack,
+        serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()),
+    ):
+        assert started.wait(120)
+        for one in slow:
+            stack.enter_context(one)
+        for oldest in slow[: 2 * FEW]:
+            assert b"HTTP/1.1 200 OK" in read_all(oldest)
+
+
 @pytest.mark.parametrize("say", [b"", b"GET / HT", HEALTH + b"GET / HT"])
 def test_a_silent_client_is_let_go(metrics: int, monkeypatch: pytest.MonkeyPatch, say: bytes) -> None:
     monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.05)
