@@ -6,7 +6,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_FEWEST_TURNS = 5
+_FEWEST_TURNS = 6
 
 
 def in_turn(items: Iterable[T], rounds: int) -> Iterator[list[T]]:
@@ -24,7 +24,7 @@ def time_in_turn(
 ) -> dict[str, list[float]]:
     """Run each call in turn, in both directions, and return the seconds of each run.
 
-    Each call is run once before, unmeasured, and then five times or more.
+    Each call is run once before, unmeasured, and then six times or more.
 
     Args:
         calls: By name.
@@ -46,5 +46,5 @@ def time_in_turn(
 
 
 def paired_ratios(ours: Iterable[float], others: Iterable[float]) -> list[float]:
-    """Return the paired_ratios of what was measured in the same turns, ascending."""
+    """Return the ratios of what was measured in the same turns, ascending."""
     return sorted(own / other for own, other in zip(ours, others, strict=True))

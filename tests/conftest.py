@@ -161,10 +161,10 @@ def minilm_models(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def minilm_address(minilm_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `polyhead serve`, as a process of its own, serves it."""
-    with started_server(
-        minilm_models, ["--http-port", "off"], log=tmp_path_factory.mktemp("minilm") / "log"
-    ) as server:
+    log = tmp_path_factory.mktemp("minilm") / "log"
+    with started_server(minilm_models, ["--http-port", "off"], log=log) as server:
         yield server.address
+    assert log.read_text().endswith("INFO stopped\n")
 
 
 @pytest.fixture(scope="module")

@@ -99,6 +99,7 @@ def triton(
         "LD_LIBRARY_PATH": f"{libraries}{os.pathsep}{site / 'nvidia_pytriton.libs'}",
     }
     log = folder / "log"
+    log.unlink(missing_ok=True)
     with running(command, log=log, environment=environment) as process:
         every = Contender(name="", address=f"127.0.0.1:{port}", process=process, log=log)
         yield [replace(every, name=str(variant), suffix=variant.suffix) for variant in variants]
@@ -122,6 +123,7 @@ def kserve(
     command += ["--http-port", str(free_port()), "--threads", str(threads)]
     command += [f"{encoder.name}={graph}" for encoder, graph in encoders.items()]
     log = folder / "log"
+    log.unlink(missing_ok=True)
     with running(command, log=log, environment={"PYTHONPATH": str(_BENCHMARKS)}) as process:
         yield Contender(name="KServe", address=f"127.0.0.1:{port}", process=process, log=log)
 

@@ -25,7 +25,7 @@ from polyhead_client.calls import (
 )
 from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_aio_channel, open_stream
 from polyhead_client.errors import Cancelled, PolyheadError
-from polyhead_client.operations import Operations
+from polyhead_client.operations import Operations, refuse_copy
 from polyhead_client.retry import retrying
 from polyhead_client.status import deadline_exceeded, new_request_id, translated
 from polyhead_proto.names import REQUEST_ID
@@ -106,6 +106,8 @@ class AsyncClient:
         self._open = partial(open_aio_channel, target, credentials, options)
         self._procedures: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         self._closed = False
+
+    __reduce__ = refuse_copy
 
     encode = _awaited(Operations.encode)
     model = _awaited(Operations.model)

@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, SupportsInt, TypeVar
+from typing import Any, TypeVar
 
 from polyhead_client.errors import InvalidRequest
 
@@ -90,7 +90,7 @@ def _check_list(target: str, scheme: str) -> None:
 
 def _check_dns(target: str) -> None:
     """Check a DNS name. gRPC itself takes port 443 if there is none, and a list for one name."""
-    match = _HOST_AND_PORT.fullmatch(_DNS.sub("", target))
+    match = _HOST_AND_PORT.fullmatch(_DNS.sub("", target, count=1))
     if match is None or not _is_port(match["port"]):
         why = "a list is one of IP addresses, as in ipv4:10.0.0.1:8001,10.0.0.2:8001"
         raise InvalidRequest(
@@ -201,7 +201,7 @@ def check_options(options: Any) -> Sequence[tuple[str, Any]]:
         isinstance(option, list | tuple)
         and len(option) == 2
         and _is_unicode(option[0])
-        and isinstance(option[1], str | bytes | SupportsInt)
+        and isinstance(option[1], str | bytes | int)
         for option in options
     )
     if not pairs:

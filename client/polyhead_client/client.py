@@ -28,7 +28,7 @@ from polyhead_client.calls import (
 )
 from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_channel, open_stream
 from polyhead_client.errors import Cancelled, PolyheadError
-from polyhead_client.operations import Operations
+from polyhead_client.operations import Operations, refuse_copy
 from polyhead_client.retry import retrying
 from polyhead_client.status import deadline_exceeded, new_request_id, translated
 from polyhead_proto.names import REQUEST_ID
@@ -108,6 +108,8 @@ class Client:
         self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         self._closed = False
 
+    __reduce__ = refuse_copy
+
     encode = _blocking(Operations.encode)
     model = _blocking(Operations.model)
     models = _blocking(Operations.models)
@@ -179,7 +181,7 @@ class Client:
                 case Gather():
                     self._gather(action)
         except ValueError as error:  # gRPC's, of a channel that is closed
-            if not self._closed:
+            if not self._closed or isinstance(error, PolyheadError):
                 raise
             raise Cancelled.by_close() from error
         return b""

@@ -50,6 +50,15 @@ _MOST_ATTEMPTS = 4
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
+def refuse_copy(_client: object) -> NoReturn:
+    """Reject that a client is pickled or copied.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError("a client holds a connection, and cannot be pickled or copied: make one where it is used")
+
+
 class Operations:
     """The operations of one client."""
 
@@ -65,11 +74,6 @@ class Operations:
         self._timeout = check_timeout(timeout)
         self._models = ModelCache(target)
         self._coalescer = None if start is None else Coalescer(_request, start)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a client holds a connection, and cannot be pickled or copied: make one where it is used"
-        )
 
     def close(self) -> None:
         """Cancel the calls that wait to be joined."""

@@ -1,6 +1,7 @@
 """The options that commands which export have in common. Needs neither torch nor onnx to import."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -200,11 +201,14 @@ def _terminable() -> Iterator[None]:
 
     By default it kills a process, and does nothing at all to the first one of a container.
     """
+    if threading.current_thread() is not threading.main_thread():  # only that one may handle signals
+        yield
+        return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def lines_of(file: Path) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ _OLD = "old"
 def staged(repository: Path) -> Iterator[Path]:
     """Make an empty folder in a repository, on the same file system as the families, for `publish`.
 
-    Folders that killed exports left are removed first: an export locks its own, and the system releases the
-    lock when the process ends.
+    What killed exports left is removed first, and a version that was being replaced is moved back: an export
+    locks its own folder, and the system releases the lock when the process ends.
 
     Args:
         repository: The folder of all families; created if missing.
@@ -67,9 +67,10 @@ def publish(new: Path, target: Path, *, replace: bool) -> None:
     target.parent.mkdir(exist_ok=True)
     if not replace:
         check_absent(target)  # another export may have made it meanwhile
-    old = new.with_name(_OLD)
+    old = new.with_name(_OLD) / target.parent.name / target.name
+    old.parent.mkdir(parents=True)
     try:
-        if target.exists():
+        with suppress(FileNotFoundError):
             target.rename(old)
         new.rename(target)
     except BaseException as error:
@@ -128,12 +129,13 @@ def _make(repository: Path, stack: ExitStack) -> Path:
 
 def _remove_abandoned(repository: Path) -> None:
     for staging in repository.glob(f"{_PREFIX}*"):
-        # Killed between the two renames of a replacement: the old version is nowhere else.
-        if (staging / _OLD).exists() and (staging / _NEW).exists():
-            continue
         with suppress(OSError):  # an export under way has the lock
             lock = _lock(staging)
             try:
+                for old in (staging / _OLD).glob("*/*"):
+                    target = repository / old.parent.name / old.name
+                    if not target.exists():  # killed between the two renames of `publish`
+                        old.rename(target)
                 shutil.rmtree(staging, ignore_errors=True)
             finally:
                 os.close(lock)

@@ -117,6 +117,7 @@ def test_a_name_of_several_servers_is_checked(target: str, message: str) -> None
         "unix-abstract:name",
         "dns:localhost:8001",
         "dns:///localhost:8001",
+        "dns:///coredns:8001",
         "dns:///[::1]:8001",
         "dns://1.1.1.1/localhost:8001",
         "ipv4:127.0.0.1:8001,127.0.0.1:8002",

@@ -314,10 +314,13 @@ def test_sigterm_of_a_command_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_what_killed_exports_left_is_removed(repository: Path, tmp_path: Path) -> None:
-    """Unless an export is under way there, or it is the only copy of a version."""
+    """Unless an export is under way there. A version that was being replaced comes back."""
     abandoned, under_way, replaced = (tmp_path / f".export-{number}" for number in range(3))
-    for folder in (abandoned / "new", under_way / "new", replaced / "new", replaced / "old"):
+    olds = [replaced / "old" / "tiny" / version for version in ("1", "2")]
+    kept = tmp_path / "tiny" / "2"
+    for folder in (abandoned / "new", under_way / "new", replaced / "new", *olds, kept):
         shutil.copytree(repository / "tiny" / "1", folder)
+    (kept / "manifest.json").write_text("newer")
     lock = os.open(under_way, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -326,7 +329,9 @@ def test_what_killed_exports_left_is_removed(repository: Path, tmp_path: Path) -
     finally:
         os.close(lock)
 
-    assert sorted(tmp_path.iterdir()) == [under_way, replaced]
+    assert sorted(tmp_path.iterdir()) == [under_way, kept.parent]
+    assert manifest_of(tmp_path / "tiny" / "1")["name"] == "tiny"
+    assert (kept / "manifest.json").read_text() == "newer"
 
 
 @pytest.mark.parametrize("if_exists", ["fail", "replace"])

@@ -249,11 +249,18 @@ class AcceptQueue:
                 try:
                     step()
                 except Exception as error:
-                    if (call := _call_of(step)) is not None:
-                        call.fail(error)
+                    self._fail(step, error)
         finally:
             if waits:
                 self._let_go_on(_TURNS_TO_ANSWER)
+
+    def _fail(self, step: Callable[[], None], error: Exception) -> None:
+        try:
+            if (call := _call_of(step)) is None:
+                raise error
+            call.fail(error)
+        except Exception:
+            LOGGER.exception("a step of a call failed")
 
     def _let_go_on(self, turns: int) -> None:
         """Let the polling thread go on after some turns of the event loop."""

@@ -33,6 +33,7 @@ def started(*arguments: str) -> ServerProcess:
         if said == ready:
             return server
         server.close()
+        assert "timed out" in said
     pytest.skip(said)
 
 
