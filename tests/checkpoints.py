@@ -9,12 +9,6 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import transformers
-    from sentence_transformers import CrossEncoder, SentenceTransformer
-    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
-
 # One layer: what differs between checkpoint types is in each, and exports take longer with more.
 SIZES = {
     "hidden_size": 16,
@@ -159,6 +153,8 @@ def write_tokenizer_files(
 
 def random_model(dialect: str, head: str = "Model", **changes: Any) -> Any:
     """A model of transformers in which every tensor is random, norms and biases too."""
+    import transformers
+
     kind, sizes = DIALECTS[dialect]
     config = getattr(transformers, f"{kind}Config")(attn_implementation="eager", **{**sizes, **changes})
     with torch.random.fork_rng():
@@ -204,6 +200,13 @@ POOLINGS: Mapping[str, Any] = {
 OTHER_PROMPTS = {"passage": "a passage: ", "none": ""}
 
 
+def sentence_transformers() -> Any:
+    """The package. It is imported where it is compared with, as that takes seconds."""
+    with warnings.catch_warnings(action="ignore"):
+        import sentence_transformers.models
+    return sentence_transformers
+
+
 def sentence_transformer(
     checkpoint: Path | Any,
     *,
@@ -217,33 +220,37 @@ def sentence_transformer(
     A prompt is applied by default, and there are others. Activations of `dense` are those of layers of other
     widths, which follow the pooling; None in their place normalises.
     """
-    modules: list[Any] = [Transformer(str(checkpoint)) if isinstance(checkpoint, Path) else checkpoint]
+    package = sentence_transformers()
+    layers = package.models
+    modules: list[Any] = [layers.Transformer(str(checkpoint)) if isinstance(checkpoint, Path) else checkpoint]
     if pooling is not None:
-        modules.append(Pooling(16, POOLINGS.get(pooling, pooling)))
+        modules.append(layers.Pooling(16, POOLINGS.get(pooling, pooling)))
     width = 16
     for number, activation in enumerate(dense):
         if activation is None:
-            modules.append(Normalize())
+            modules.append(layers.Normalize())
             continue
         modules.append(random_dense(width, width - 3, activation, bias=number % 2 == 0))
         width -= 3
     if normalise:
-        modules.append(Normalize())
+        modules.append(layers.Normalize())
     prompts: dict[str, Any] = (
         {}
         if prompt is None
         else {"prompts": {"mine": prompt, **OTHER_PROMPTS}, "default_prompt_name": "mine"}
     )
-    return SentenceTransformer(modules=modules, device="cpu", **prompts)
+    return package.SentenceTransformer(modules=modules, device="cpu", **prompts)
 
 
 def random_dense(width: int, out: int, activation: Any, *, bias: bool) -> Any:
     """A dense layer of sentence-transformers."""
     with torch.random.fork_rng():
         torch.manual_seed(width)
-        return Dense(width, out, bias=bias, activation_function=activation)
+        return sentence_transformers().models.Dense(width, out, bias=bias, activation_function=activation)
 
 
 def cross_encoder(checkpoint: Path) -> Any:
     """What sentence-transformers makes of a classifier's folder; scores are the logits."""
-    return CrossEncoder(str(checkpoint), device="cpu", activation_fn=torch.nn.Identity())
+    return sentence_transformers().CrossEncoder(
+        str(checkpoint), device="cpu", activation_fn=torch.nn.Identity()
+    )

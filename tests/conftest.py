@@ -9,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -86,6 +87,59 @@ def write_tokenizer(path: Path) -> None:
     tokenizer.enable_truncation(8)
     tokenizer.enable_padding(length=8, pad_id=0, pad_token="[PAD]")
     tokenizer.save(str(path))
+
+
+SLOW = (
+    "benchmarks",
+    "deploy/test_kubernetes.py",
+    "export/test_memory.py",
+    "interop",
+    "load/test_locust.py",
+    "load/test_web_guard.py",
+    "server/ray",
+    "server/test_overload.py",
+    "test_checkpoints_served.py",
+    "test_distribution.py",
+    "test_mpnet_served.py",
+    "view/explorer/test_browser.py",
+)
+"""What `make test` leaves to `make test-all`: it takes long, or an environment of its own."""
+
+
+def is_slow(path: Path) -> bool:
+    """Whether all tests of a file, or of a folder, are."""
+    return any(path.is_relative_to(Path(__file__).parent / part) for part in SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is slow before it is imported, which takes each process seconds."""
+    return True if config.option.markexpr == "not slow" and is_slow(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow before pytest selects by marks: files, and what has a trained encoder exported."""
+    for item in items:
+        exports_minilm = isinstance(item, pytest.Function) and "minilm_models" in item.fixturenames
+        if is_slow(item.path) or exports_minilm:
+            item.add_marker(pytest.mark.slow)
+
+
+SECONDS: defaultdict[str, float] = defaultdict(float)
+"""How long the tests of each file took, with what they set up; of all processes, where these are shown."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up the time of each file."""
+    SECONDS[report.location[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the slowest files."""
+    if SECONDS:
+        terminalreporter.section("slowest files")
+    for file, seconds in sorted(SECONDS.items(), key=lambda item: -item[1])[:10]:
+        terminalreporter.write_line(f"{seconds:7.1f} s  {file}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -68,7 +68,7 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
         try:
             yield one
         finally:
-            one.drain(1)
+            one.drain(0)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -134,7 +134,8 @@ def batched(models: Path, name: str, graph: str, requests: Sequence[Mapping[str,
 def test_parity_holds_and_attention_stays_fused(models: Path) -> None:
     for name, fused, softmax in (("decoder", 2 * L, 2 * L), ("cross", L, L), ("causal", L, L)):
         manifest = json.loads((models / name / "1" / "manifest.json").read_text())
-        assert max(max(each.values()) for each in manifest["parity"]["graphs"].values()) < 1e-5
+        for compared in manifest["parity"]["graphs"].values():
+            assert all(each["graph"]["rms"] <= each["limit"]["rms"] for each in compared.values())
         operators = {graph: record["operators"] for graph, record in manifest["graphs"].items()}
         assert set(operators) == {"fast", "attention", "rows"}
         assert operators["fast"]["MultiHeadAttention"] == operators["rows"]["MultiHeadAttention"] == fused

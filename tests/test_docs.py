@@ -62,7 +62,7 @@ def test_your_own_encoder(
 
     for block in blocks[:calling]:
         exec(block, names)
-    assert "models/mine/1: off PyTorch by " in capsys.readouterr().out
+    assert "models/mine/1: off float64 by " in capsys.readouterr().out
     with serving(quick_settings(tmp_path / "models")) as server:
         exec(blocks[calling].replace(ADDRESS, server.address), names)
     assert names["served"].output.shape == (2, 7, 64)

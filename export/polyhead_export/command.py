@@ -27,7 +27,8 @@ def export(
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
 
-    Every graph is compared with PyTorch first; one that deviates is not put into the repository.
+    Every graph is compared with PyTorch first; one that is further from float64 than rounding explains is not
+    put into the repository, and the exit code is 1.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def export(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from polyhead_export.errors import ExportError
+    from polyhead_export.errors import ExportError, IncompleteExportError
 
     names = _names(options.name or options.preset, heads)
     if if_exists == "skip" and names and all(options.is_complete(name) for name in names):
@@ -72,6 +73,7 @@ def export(
         )
     texts = () if sentences is None else lines_of(sentences)
     exported: list[ExportedFamily] = []
+    incomplete: list[IncompleteExportError] = []
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
@@ -90,12 +92,17 @@ def export(
             built = source.build()
             for sentence in remarks(built):
                 console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
-            exported.append(
-                options.export(
+            try:
+                family = options.export(
                     built, source.name, sentences=texts, replace=if_exists == "replace", on_step=step
                 )
-            )
+            except IncompleteExportError as error:  # the other families do not depend on it
+                incomplete.append(error)
+                family = error.exported
+            exported.append(family)
     print_exported(exported, [source.name for source in sources if source not in wanted])
+    if incomplete:
+        raise ExportError("\n".join(map(str, incomplete)))
 
 
 def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:
@@ -142,21 +149,21 @@ def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None
 
     console = Console()
     if exported:
-        columns = ["family", "version", "folder", "MB", "off PyTorch by", "at most"]
+        columns = ["family", "version", "folder", "MB", "error", "PyTorch's"]
         if narrow := any(family.parity.drift for family in exported):
             columns.append("off fp32 by")
         # Wrap cells on a narrow terminal; by default names would be truncated.
         table = Table(*(Column(header, overflow="fold") for header in columns))
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
-            drift = family.parity.drift
+            drift, worst = family.parity.drift, family.parity.worst
             table.add_row(
                 family.name,
                 str(family.version),
                 str(family.folder),
                 f"{megabytes:.1f}",
-                f"{family.parity.worst:.1e}",
-                f"{family.parity.tolerance:.0e}",
+                f"{worst.graph.largest:.1e}",
+                f"{worst.pytorch.largest:.1e}",
                 *([_describe(drift) if drift else ""] if narrow else []),
             )
         console.print(table)

@@ -2,14 +2,21 @@
 
 ```
 ExportError
-├── FamilyExistsError   the version is already in the repository
-└── ParityError         a graph disagrees with PyTorch
+├── FamilyExistsError       the version is already in the repository
+├── ParityError             a graph disagrees with PyTorch
+└── IncompleteExportError   some graphs do; the others were exported
 ```
 """
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polyhead_export.family import ExportedFamily
+
 
 class ExportError(Exception):
-    """The export was rejected or failed; it left no files behind."""
+    """The export was rejected or failed; it left no files behind, unless it was incomplete."""
 
 
 class FamilyExistsError(ExportError):
@@ -17,4 +24,18 @@ class FamilyExistsError(ExportError):
 
 
 class ParityError(ExportError):
-    """A graph deviates from PyTorch by more than the tolerance."""
+    """A graph is further from PyTorch's results than rounding explains."""
+
+
+class IncompleteExportError(ExportError):
+    """Some graphs could not be verified; the others were exported, and can be served."""
+
+    def __init__(self, exported: "ExportedFamily", failures: Mapping[str, ExportError]) -> None:
+        works = ", ".join(exported.parity.outputs)
+        super().__init__(
+            "\n".join(str(error) for error in failures.values())
+            + f"\n{exported.folder} was written without {', '.join(failures)}: {works} agree with "
+            "PyTorch, and can be served"
+        )
+        self.exported = exported
+        self.failures = failures

@@ -10,19 +10,20 @@ from typing import Literal
 import onnx_ir as ir
 import torch
 
-from polyhead_export.errors import ExportError
+from polyhead_export.comparison import Change
+from polyhead_export.errors import ExportError, IncompleteExportError, ParityError
 from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
-from polyhead_export.half_precision import measure_drift
+from polyhead_export.half_precision import JudgeInHalfPrecision
 from polyhead_export.kinds import kinds_of, names_of_kinds
 from polyhead_export.manifest import write_manifest
 from polyhead_export.neighbours import measure_neighbours
 from polyhead_export.operators import check_operators, count_operators, required_operators
-from polyhead_export.parity import Parity, measure_parity
+from polyhead_export.parity import Judge, Judged, JudgeInFp32, Parity, compared_sizes
 from polyhead_export.precision import DTYPES, IN_16_BITS, Precision, in_precision
 from polyhead_export.pruning import Pruning
 from polyhead_export.quantisation import check_products, quantise
-from polyhead_export.quantised_parity import measure_quantised
+from polyhead_export.quantised_parity import JudgeInInt8
 from polyhead_export.sentences import SENTENCES, token_ids
 from polyhead_export.signature import GraphKind
 from polyhead_export.staging import check_absent, check_place, publish, staged
@@ -69,7 +70,7 @@ class ExportedFamily:
 
 def count_steps(graphs: Collection[str]) -> int:
     """Return how often an export of these graphs calls `on_step`."""
-    return 2 * len(names_of_kinds(graphs)) + 3
+    return 2 * len(names_of_kinds(graphs)) + 2
 
 
 def check_name(name: str) -> None:
@@ -153,7 +154,10 @@ def export_family(
     if_exists: Literal["fail", "replace"] = "fail",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> ExportedFamily:
-    """Export an encoder to `repository / name / version`; on failure, write nothing.
+    """Export an encoder to `repository / name / version`.
+
+    If some graphs cannot be verified, those that can are exported, and the error says which; if none can, or
+    a version would be replaced, nothing is written.
 
     Args:
         encoder: The encoder, in fp32 on the CPU; it is put into evaluation mode.
@@ -175,10 +179,10 @@ def export_family(
 
     Raises:
         ExportError: The name, the version, the precision, a graph, a layer, the tokenizer or a weight is not
-            valid, or a fusion was lost.
+            valid, or each graph lost a fusion.
         FamilyExistsError: The version exists already, and `if_exists` is "fail".
-        ParityError: A graph deviates from PyTorch, or 16 or 8 bits are not enough; the repository is
-            unchanged.
+        ParityError: No graph computes what PyTorch does, or 16 or 8 bits are not enough.
+        IncompleteExportError: This is so for some graphs; the others are in the repository.
     """
     check_name(name)
     if not 1 <= version <= LARGEST_VERSION:
@@ -198,7 +202,7 @@ def export_family(
     check_weights(encoder)
     encoder.eval()
     with staged(repository) as folder:
-        parity = _write_version(
+        parity, failures = _write_version(
             encoder,
             folder,
             name=name,
@@ -211,11 +215,16 @@ def export_family(
             pruning=pruning,
             on_step=on_step,
         )
+        if failures and target.exists():
+            raise next(iter(failures.values()))  # what is there may be complete, and is served
         config = folder.with_name("config.pbtxt")
         config.write_text(triton_config(name, encoder.config))
         publish(folder, target, replace=if_exists == "replace")
         config.replace(target.with_name(config.name))
-    return ExportedFamily(name=name, version=version, folder=target, parity=parity)
+    exported = ExportedFamily(name=name, version=version, folder=target, parity=parity)
+    if failures:
+        raise IncompleteExportError(exported, failures)
+    return exported
 
 
 def _write_version(
@@ -231,7 +240,8 @@ def _write_version(
     left_out: Sequence[str],
     pruning: Pruning | None,
     on_step: Callable[[str], None],
-) -> Parity:
+) -> tuple[Parity, dict[str, ExportError]]:
+    """Write all files of a version; return what was measured, and why graphs are not among them."""
     served = in_precision(encoder, precision)
     names = names_of(served)
     traced: dict[GraphKind, ir.Model] = {}
@@ -239,14 +249,8 @@ def _write_version(
     operators: dict[str, dict[str, int]] = {}
     for kind in kinds:
         on_step(f"{name}: tracing the {kind.name} graph")
-        traced[kind] = models[kind] = build_graph(served, kind)
-        if precision in IN_16_BITS:
-            models[kind] = traced[kind].clone()
-            fuse(models[kind])
-        elif precision == "int8":
-            models[kind] = traced[kind].clone()
-            quantise(models[kind], names)
-            check_products(models[kind], encoder, kind.file)
+        traced[kind] = build_graph(served, kind)
+        models[kind] = _in_its_precision(traced[kind], encoder, kind, precision, names)
         operators[kind.name] = count_operators(models[kind])
         check_operators(operators[kind.name], required_operators(encoder.config, kind, precision), kind.file)
     on_step(f"{name}: writing weights")
@@ -256,31 +260,35 @@ def _write_version(
     if tokenizer is not None:
         shutil.copyfile(tokenizer.path, folder / TOKENIZER)
 
-    def comparing(kind: GraphKind) -> None:
-        on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
-
+    judge: Judge
     if precision in IN_16_BITS:
-        parity = measure_drift(encoder, folder, traced, precision, rounded=served, on_graph=comparing)
+        judge = JudgeInHalfPrecision(encoder, served, folder, traced, precision)
     elif precision == "int8":
         texts = None
         if tokenizer is not None:
             texts = token_ids(tokenizer.path, sentences, tokenizer.max_tokens, prompt=tokenizer.prompt)
-        parity = measure_quantised(encoder, folder, traced, texts, comparing)
+        judge = JudgeInInt8(encoder, folder, traced, texts)
     else:
-        parity = measure_parity(encoder, folder, kinds, comparing)
-    on_step(f"{name}: comparing sequences with and without neighbours")
-    neighbours = measure_neighbours(folder, kinds, encoder.config, precision)
+        judge = JudgeInFp32(encoder, folder)
+    parity, failures = _verify(
+        judge,
+        kinds=kinds,
+        folder=folder,
+        config=encoder.config,
+        name=name,
+        precision=precision,
+        on_step=on_step,
+    )
     on_step(f"{name}: hashing files")
     write_manifest(
         folder,
         name=name,
         version=version,
         config=encoder.config,
-        kinds=kinds,
+        kinds=[kind for kind in kinds if kind.name in parity.outputs],
         precision=precision,
         operators=operators,
         parity=parity,
-        neighbours=neighbours,
         tokenizer=None
         if tokenizer is None
         else {
@@ -294,4 +302,65 @@ def _write_version(
         left_out=left_out,
         pruning=pruning,
     )
-    return parity
+    return parity, failures
+
+
+def _in_its_precision(
+    traced: ir.Model, encoder: Encoder, kind: GraphKind, precision: Precision, names: Mapping[str, str]
+) -> ir.Model:
+    """Return the graph to serve; a copy unless it is the one that was traced.
+
+    Raises:
+        ExportError: Quantisation left a product out.
+    """
+    if precision in IN_16_BITS:
+        model = traced.clone()
+        fuse(model)
+        return model
+    if precision == "int8":
+        model = traced.clone()
+        quantise(model, names)
+        check_products(model, encoder, kind.file)
+        return model
+    return traced
+
+
+def _verify(
+    judge: Judge,
+    *,
+    kinds: Collection[GraphKind],
+    folder: Path,
+    config: EncoderConfig,
+    name: str,
+    precision: Precision,
+    on_step: Callable[[str], None],
+) -> tuple[Parity, dict[str, ExportError]]:
+    """Compare all graphs with PyTorch, and remove those that differ.
+
+    Returns:
+        What was measured of the others, and the errors of those that were removed, by graph.
+
+    Raises:
+        ParityError: No graph is left.
+    """
+    judged: dict[str, Judged] = {}
+    neighbours: dict[str, dict[str, Change]] = {}
+    failures: dict[str, ExportError] = {}
+    for kind in kinds:
+        on_step(f"{name}: comparing the {kind.name} graph with PyTorch")
+        try:
+            found = judge.judge(kind)
+            neighbours[kind.name] = measure_neighbours(folder, kind, config, precision, found.outputs)
+        except ParityError as error:
+            failures[kind.name] = error
+            (folder / kind.file).unlink()
+        else:
+            judged[kind.name] = found
+    if not judged:
+        raise next(iter(failures.values()))
+    return Parity(
+        sizes=compared_sizes(config),
+        outputs={graph: found.outputs for graph, found in judged.items()},
+        neighbours=neighbours,
+        drift=judge.drift(judged),
+    ), failures

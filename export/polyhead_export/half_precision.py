@@ -1,7 +1,7 @@
 """Check a 16-bit family against PyTorch, on a machine whose CPU may not compute in 16 bits.
 
 Two questions are answered separately. Is the exported graph the encoder? Its weights are rounded, so it is
-compared with an encoder that has the same rounded weights, both in fp32, to the tolerance of every other
+compared with an encoder that has the same rounded weights, both in fp32, as closely as every other
 graph. And how much does 16-bit arithmetic change? The graph before operator fusion is run in fp32 with every
 result rounded, and compared with the original encoder.
 
@@ -11,7 +11,7 @@ rounded to 16 bits after each operator. GPU kernels do the same: they accumulate
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from polyhead_export.comparison import Closeness, check_parity
 from polyhead_export.errors import ParityError
-from polyhead_export.parity import (
-    RANDOM_INPUTS,
-    Drift,
-    Parity,
-    check_parity,
-    compared_sizes,
-    measure_deviations,
-    open_session,
-)
+from polyhead_export.parity import RANDOM_INPUTS, Drift, Judged, Reference, open_session
 from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder
@@ -45,47 +38,57 @@ cannot hold.
 _HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
-def measure_drift(
-    encoder: Encoder,
-    folder: Path,
-    traced: dict[GraphKind, ir.Model],
-    precision: Precision,
-    *,
-    rounded: Encoder,
-    on_graph: Callable[[GraphKind], None] = lambda _: None,
-) -> Parity:
-    """Compare 16-bit graphs with PyTorch, by emulation.
+class JudgeInHalfPrecision:
+    """Compares 16-bit graphs with PyTorch, by emulation; a `Judge`.
 
     Args:
         encoder: The original encoder, in fp32.
+        rounded: The encoder in this precision.
         folder: Holds the graphs as they will be served, and their weights.
-        traced: The graphs before operator fusion; empty afterwards, as they may hold much memory.
+        traced: The graphs before operator fusion; each is removed once it is judged, as they may hold much
+            memory.
         precision: The precision of the graphs.
-        rounded: The encoder in this precision; afterwards it computes in fp32, with rounded weights.
-        on_graph: Called before each graph is measured.
-
-    Raises:
-        ParityError: A graph does not compute what PyTorch does, or drifts further than `LIMITS`.
     """
-    sizes = compared_sizes(encoder.config)
-    deviations: dict[str, dict[str, float]] = {}
-    drift: dict[str, dict[str, float]] = {}
-    kinds = list(traced)
-    # Drift first: its message is the better one for weights that do not fit into 16 bits.
-    for kind in kinds:
-        on_graph(kind)
-        drift[kind.name] = _measure(encoder, traced.pop(kind), kind, folder, rounding=True)
-        _check_drift(drift[kind.name], kind, precision)
-    rounded.float()
-    for kind in kinds:
-        served = ir.load(folder / kind.file)
-        deviations[kind.name] = _measure(rounded, served, kind, folder, rounding=False)
-        check_parity(deviations[kind.name], kind, sizes)
-    return Parity(
-        sizes=sizes,
-        deviations=deviations,
-        drift=Drift(deviations=drift, limit=LIMITS[precision], emulated=True, inputs=RANDOM_INPUTS),
-    )
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        rounded: Encoder,
+        folder: Path,
+        traced: dict[GraphKind, ir.Model],
+        precision: Precision,
+    ) -> None:
+        self._wide, self._rounded = Reference(encoder), Reference(rounded)
+        self._folder = folder
+        self._traced = traced
+        self._precision = precision
+
+    def judge(self, kind: GraphKind) -> Judged:
+        """Compare a graph. Drift comes first: its message is the better one for weights that do not fit."""
+        compared = self._compare(self._wide, self._traced.pop(kind), kind, rounding=True)
+        drift = {name: each.graph.largest for name, each in compared.items()}
+        _check_drift(drift, kind, self._precision)
+        outputs = self._compare(self._rounded, ir.load(self._folder / kind.file), kind, rounding=False)
+        check_parity(outputs, kind.file)
+        return Judged(outputs=outputs, drift=drift)
+
+    def drift(self, judged: Mapping[str, Judged]) -> Drift:
+        """Return the drift of graphs."""
+        return Drift(
+            deviations={graph: each.drift or {} for graph, each in judged.items()},
+            limit=LIMITS[self._precision],
+            emulated=True,
+            inputs=RANDOM_INPUTS,
+        )
+
+    def _compare(
+        self, reference: Reference, model: ir.Model, kind: GraphKind, *, rounding: bool
+    ) -> dict[str, Closeness]:
+        # Not in the system's temporary folder: the weights may be larger than the space there.
+        with tempfile.TemporaryDirectory(prefix="emulation-", dir=self._folder) as place:
+            file = Path(place) / kind.file
+            ir.save(widen(model, rounding=rounding), file, external_data="weights.bin")
+            return reference.compare(open_session(file), kind)
 
 
 def widen(model: ir.Model, *, rounding: bool) -> ir.Model:
@@ -136,16 +139,6 @@ def _round(value: ir.Value, to: ir.DataType, graph: ir.Graph) -> None:
             reader.replace_input_with(index, back.outputs[0])
     if (node := value.producer()) is not None:
         graph.insert_after(node, [rounded, back])
-
-
-def _measure(
-    encoder: Encoder, model: ir.Model, kind: GraphKind, folder: Path, *, rounding: bool
-) -> dict[str, float]:
-    # Not in the system's temporary folder: the weights may be larger than the space there.
-    with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
-        file = Path(place) / kind.file
-        ir.save(widen(model, rounding=rounding), file, external_data="weights.bin")
-        return measure_deviations(encoder, open_session(file), kind)
 
 
 def _check_drift(drift: Mapping[str, float], kind: GraphKind, precision: Precision) -> None:

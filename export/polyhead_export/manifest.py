@@ -3,16 +3,20 @@
 docs/model-repository.md describes every field.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
+import platform
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from polyhead_export.neighbours import Neighbours
+import torch
+
+from polyhead_export.comparison import Closeness
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
 from polyhead_export.pruning import Pruning
@@ -44,7 +48,6 @@ def write_manifest(
     precision: Precision,
     operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
-    neighbours: Neighbours,
     tokenizer: Mapping[str, Any] | None,
     left_out: Sequence[str],
     pruning: Pruning | None,
@@ -60,7 +63,6 @@ def write_manifest(
         precision: What the graphs compute in.
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
-        neighbours: What a sequence's neighbours in a batch change.
         tokenizer: The tokenizer's file, the longest text in tokens, the prompts, whether its token types
             count, and whether it takes pairs of texts; None if the family has no tokenizer.
         left_out: The parts of the checkpoint that are not served, in words.
@@ -89,11 +91,17 @@ def write_manifest(
         "limits": {"max_tokens": config.positions},
         "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir())},
         "parity": {
-            "tolerance": parity.tolerance,
             "sizes": parity.sizes,
-            "graphs": parity.deviations,
+            "processor": _processor(),
+            "graphs": {
+                graph: {output: _describe_comparison(each) for output, each in outputs.items()}
+                for graph, outputs in parity.outputs.items()
+            },
             "drift": None if parity.drift is None else _describe_drift(parity.drift),
-            "neighbours": {"limit": neighbours.limit, "graphs": neighbours.deviations},
+            "neighbours": {
+                graph: {output: each._asdict() for output, each in changes.items()}
+                for graph, changes in parity.neighbours.items()
+            },
         },
         "pruning": None if pruning is None else _describe_pruning(pruning),
         "numbers": {"parameters": parameters(config)},
@@ -104,6 +112,14 @@ def write_manifest(
 
 def _describe(spec: ManifestTensor) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(spec).items() if value is not None}
+
+
+def _describe_comparison(compared: Closeness) -> dict[str, Any]:
+    return {
+        "graph": compared.graph._asdict(),
+        "pytorch": compared.pytorch._asdict(),
+        "limit": compared.limit._asdict(),
+    }
 
 
 def _describe_drift(drift: Drift) -> dict[str, Any]:
@@ -136,6 +152,17 @@ def _describe_pruning(pruning: Pruning) -> dict[str, Any]:
 def _describe_file(path: Path) -> dict[str, int | str]:
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _processor() -> str:
+    """Return the name of the processor, where the system tells it, and the instructions that PyTorch uses."""
+    name = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _onnxruntime_version() -> str:

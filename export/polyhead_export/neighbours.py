@@ -5,8 +5,7 @@ holds any number, so that a scale or a sum that spans the batch is found out.
 """
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from polyhead_export.comparison import Change, Closeness, parts_of
 from polyhead_export.errors import ParityError
 from polyhead_export.half_precision import widen
 from polyhead_export.parity import change, open_session
@@ -25,9 +25,6 @@ from polyhead_model import EncoderConfig
 
 Array = NDArray[Any]
 
-LIMIT = 2e-6
-"""The largest change that is accepted in every precision, as a `deviation`."""
-
 _LENGTHS = (2, 3, 7, 16, 33, 50)
 _LOUDNESS = 100.0
 """Every other sequence of vectors is so many times as large."""
@@ -35,49 +32,48 @@ _PADDING: Mapping[str, float | bool] = {"FP32": 1e4, "BOOL": True}
 """What padding holds, by datatype; else 0."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """What neighbours and padding changed."""
-
-    deviations: dict[str, dict[str, float]]
-    """The largest change of each output of floats, by graph."""
-    limit: float
-    """The largest that is accepted."""
-
-
 def measure_neighbours(
-    folder: Path, kinds: Iterable[GraphKind], config: EncoderConfig, precision: Precision
-) -> Neighbours:
-    """Measure the graphs of a family; 16-bit ones by emulation.
+    folder: Path,
+    kind: GraphKind,
+    config: EncoderConfig,
+    precision: Precision,
+    compared: Mapping[str, Closeness],
+) -> dict[str, Change]:
+    """Measure a graph of a family, in 16 bits by emulation.
 
     Args:
         folder: Holds the graphs as they will be served, and their weights.
-        kinds: The kinds of the graphs.
+        kind: The graph's kind.
         config: The encoder's configuration.
-        precision: The precision of the graphs.
+        precision: The precision of the graph.
+        compared: What the graph's comparison with PyTorch gave.
+
+    Returns:
+        The change of each output of floats.
 
     Raises:
         ParityError: Neighbours change an output by more than the limit.
     """
-    deviations: dict[str, dict[str, float]] = {}
-    for kind in kinds:
-        graph = folder / kind.file
-        # No name for the session: two at once would hold the weights twice.
-        if precision not in IN_16_BITS:
-            measured = _measure(open_session(graph), config, kind)
-        else:
-            with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
-                file = Path(place) / kind.file
-                ir.save(widen(ir.load(graph), rounding=True), file, external_data="weights.bin")
-                measured = _measure(open_session(file), config, kind)
-        deviations[kind.name] = measured
-        output, value = max(measured.items(), key=lambda item: item[1])
-        if not value <= LIMIT:
-            raise ParityError(
-                f"{kind.file}: a request's neighbours must change its {output!r} by at most "
-                f"{LIMIT:g} in {precision}, change it by {value:g}"
-            )
-    return Neighbours(deviations=deviations, limit=LIMIT)
+    graph = folder / kind.file
+    # No name for the session: two at once would hold the weights twice.
+    if precision not in IN_16_BITS:
+        measured = _measure(open_session(graph), config, kind)
+    else:
+        with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
+            file = Path(place) / kind.file
+            ir.save(widen(ir.load(graph), rounding=True), file, external_data="weights.bin")
+            measured = _measure(open_session(file), config, kind)
+    changes = {
+        name: Change(value, 2 * max(each.limit.largest for each in parts_of(name, compared)))
+        for name, value in measured.items()
+    }
+    output, worst = max(changes.items(), key=lambda item: item[1].largest / item[1].limit)
+    if not worst.largest <= worst.limit:
+        raise ParityError(
+            f"{kind.file}: a request's neighbours must change its {output!r} by at most "
+            f"{worst.limit:.1e} in {precision}, change it by {worst.largest:.1e}"
+        )
+    return changes
 
 
 def _measure(session: ort.InferenceSession, config: EncoderConfig, kind: GraphKind) -> dict[str, float]:

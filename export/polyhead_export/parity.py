@@ -1,9 +1,10 @@
 """Compare exported graphs with PyTorch, at sizes that the exporter has not seen and with ragged lengths."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnxruntime as ort
@@ -11,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyhead_export.arithmetic import Reordered, Widened
+from polyhead_export.comparison import Change, Closeness, Total, check_parity
 from polyhead_export.errors import ParityError
 from polyhead_export.forward_pass import ForwardPass, norm_maps_of, run_forward
 from polyhead_export.graphs import TRACED_SIZE
@@ -18,8 +21,7 @@ from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, ManifestTensor, inputs_of, outputs_of
 from polyhead_model import Encoder, EncoderConfig
 
-TOLERANCE = 1e-5
-"""The largest `deviation` that is accepted in fp32."""
+Array = NDArray[Any]
 
 RANDOM_INPUTS = "random inputs"
 """What `Drift.inputs` says where there are no sentences."""
@@ -58,21 +60,49 @@ class Drift:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What was measured of one graph."""
+
+    outputs: dict[str, Closeness]
+    """Each output; scores of heads one by one, and keys with their weights."""
+    drift: dict[str, float] | None = None
+    """The largest deviation of each output from fp32; None in fp32."""
+    cosines: dict[str, Cosine] | None = None
+    """Of each output of vectors."""
+
+
+class Judge(Protocol):
+    """Compares the graphs of a family with PyTorch."""
+
+    def judge(self, kind: GraphKind) -> Judged:
+        """Measure a graph.
+
+        Raises:
+            ParityError: It does not compute what PyTorch does, or drifts too far from fp32.
+        """
+
+    def drift(self, judged: Mapping[str, Judged]) -> Drift | None:
+        """Return the drift of graphs that were judged, by name; None in fp32."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parity:
     """The measured agreement of a family's graphs with PyTorch."""
 
     sizes: tuple[tuple[int, int], ...]
     """The sizes (B, T) that were compared."""
-    deviations: dict[str, dict[str, float]]
-    """The largest deviation of each output, by graph."""
-    tolerance: float = TOLERANCE
+    outputs: dict[str, dict[str, Closeness]]
+    """Each output, by graph; scores of heads one by one, and keys with their weights."""
+    neighbours: dict[str, dict[str, Change]]
+    """What a sequence's neighbours in a batch change of each output of floats, by graph."""
     drift: Drift | None = None
     """None in fp32."""
 
     @property
-    def worst(self) -> float:
-        """The largest deviation over all graphs and outputs."""
-        return max(value for outputs in self.deviations.values() for value in outputs.values())
+    def worst(self) -> Closeness:
+        """The output that is closest to its limit, or furthest above."""
+        every = (each for outputs in self.outputs.values() for each in outputs.values())
+        return max(every, key=lambda each: each.excess)
 
 
 def deviation(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
@@ -104,31 +134,6 @@ def cosines_of(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.float64]:
     return cosines
 
 
-def measure_parity(
-    encoder: Encoder,
-    folder: Path,
-    kinds: Iterable[GraphKind],
-    on_graph: Callable[[GraphKind], None] = lambda _: None,
-) -> Parity:
-    """Compare the graphs in `folder`, as they will be served, with the encoder.
-
-    Args:
-        encoder: The encoder that the graphs were exported from.
-        folder: Holds the graphs and their weights.
-        kinds: The graphs to measure.
-        on_graph: Called before each graph is measured.
-
-    Raises:
-        ParityError: An output deviates by more than `TOLERANCE`.
-    """
-    deviations: dict[str, dict[str, float]] = {}
-    for kind in kinds:
-        on_graph(kind)
-        deviations[kind.name] = measure_deviations(encoder, open_session(folder / kind.file), kind)
-        check_parity(deviations[kind.name], kind, compared_sizes(encoder.config))
-    return Parity(sizes=compared_sizes(encoder.config), deviations=deviations)
-
-
 def compared_sizes(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
     """Return the sizes (B, T) at which this encoder's graphs are compared."""
     return tuple(
@@ -138,49 +143,80 @@ def compared_sizes(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
     )
 
 
-def measure_deviations(encoder: Encoder, session: ort.InferenceSession, kind: GraphKind) -> dict[str, float]:
-    """Return the largest `deviation` of each output of a graph, over all `compared_sizes` its encoder.
+class JudgeInFp32:
+    """Compares fp32 graphs with PyTorch.
 
     Args:
-        encoder: The reference.
-        session: The graph's.
-        kind: The kind of the graph.
-
-    Raises:
-        ParityError: An output does not have the shape of PyTorch's.
+        encoder: The encoder that the graphs were exported from.
+        folder: Holds the graphs as they will be served, and their weights.
     """
-    config = encoder.config
-    worst = {spec.name: 0.0 for spec in outputs_of(config, kind)}
-    for seed, size in enumerate(compared_sizes(config), start=1):
-        inputs = sample_inputs(config, kind, *size, seed=seed)
-        feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
-        actual = session.run(list(worst), feeds)
-        reference, expected_outputs = run_reference(encoder, kind, inputs)
-        outputs = dict(zip(worst, actual, strict=True))
-        for name, got in outputs.items():
-            expected = expected_outputs[name]
-            if got.shape != expected.shape:
-                raise ParityError(
-                    f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {expected.shape} "
-                    f"at (B, T) = {size}"
-                )
-        ours, theirs = kind.align(outputs, expected_outputs, reference)
-        worst = {name: max(worst[name], deviation(ours[name], theirs[name])) for name in worst}
-    return worst
+
+    def __init__(self, encoder: Encoder, folder: Path) -> None:
+        self._reference = Reference(encoder)
+        self._folder = folder
+
+    def judge(self, kind: GraphKind) -> Judged:
+        """Compare a graph."""
+        outputs = self._reference.compare(open_session(self._folder / kind.file), kind)
+        check_parity(outputs, kind.file)
+        return Judged(outputs=outputs)
+
+    def drift(self, judged: Mapping[str, Judged]) -> None:
+        """Return nothing."""
 
 
-def check_parity(worst: Mapping[str, float], kind: GraphKind, sizes: tuple[tuple[int, int], ...]) -> None:
-    """Check a graph's deviations against the tolerance.
+class Reference:
+    """What PyTorch computes of an encoder, on the same inputs for every graph: in float64, and often in fp32.
 
-    Raises:
-        ParityError: An output deviates by more than `TOLERANCE`.
+    Args:
+        encoder: The encoder; it stays in its precision, whose numbers are widened where they are used.
     """
-    output, value = max(worst.items(), key=lambda item: item[1])
-    if not value <= TOLERANCE:
-        raise ParityError(
-            f"{kind.file}: {output!r} must agree with PyTorch within {TOLERANCE:g}, "
-            f"deviates by {value:g} over the sizes {sizes}"
-        )
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._passes: dict[int, list[ForwardPass]] = {}
+
+    def compare(self, session: ort.InferenceSession, kind: GraphKind) -> dict[str, Closeness]:
+        """Compare a graph with PyTorch, over all `compared_sizes`.
+
+        Raises:
+            ParityError: An output does not have the shape of PyTorch's.
+        """
+        config = self._encoder.config
+        names = [spec.name for spec in outputs_of(config, kind)]
+        totals: dict[str, tuple[Total, Total]] = {}
+        for seed, size in enumerate(compared_sizes(config), start=1):
+            inputs = sample_inputs(config, kind, *size, seed=seed)
+            feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
+            outputs = dict(zip(names, session.run(names, feeds), strict=True))
+            exact_pass, (exact, *rounded) = self._run(kind, inputs, seed)
+            for name, got in outputs.items():
+                if got.shape != exact[name].shape:
+                    raise ParityError(
+                        f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {exact[name].shape} "
+                        f"at (B, T) = {size}"
+                    )
+            for place, each in enumerate((outputs, *rounded)):
+                ours, theirs = kind.align(config, each, exact, exact_pass)
+                for name, values in ours.items():
+                    of_graph, of_pytorch = totals.setdefault(name, (Total(), Total()))
+                    (of_pytorch if place else of_graph).add(values, theirs[name])
+        return {
+            name: Closeness(graph=graph.errors, pytorch=pytorch.errors)
+            for name, (graph, pytorch) in totals.items()
+        }
+
+    def _run(
+        self, kind: GraphKind, inputs: Mapping[str, Tensor], seed: int
+    ) -> tuple[ForwardPass, list[dict[str, Array]]]:
+        """Return the forward pass in float64, and the outputs in each arithmetic."""
+        if seed not in self._passes:  # graphs differ in what they make of it
+            self._passes[seed] = [_forward(self._encoder, inputs, each) for each in _ARITHMETICS]
+        passes = self._passes[seed]
+        return passes[0], [
+            _outputs(self._encoder.config, kind, inputs, one, arithmetic)
+            for one, arithmetic in zip(passes, _ARITHMETICS, strict=True)
+        ]
 
 
 def reference_outputs(
@@ -194,16 +230,48 @@ def run_reference(
     encoder: Encoder, kind: GraphKind, inputs: Mapping[str, Tensor]
 ) -> tuple[ForwardPass, dict[str, NDArray[np.float32]]]:
     """Return PyTorch's forward pass, with plain attention, and the outputs by name."""
-    with torch.inference_mode():
-        run = run_forward(
-            encoder,
-            inputs,
-            explicit=range(encoder.config.layers),
-            norm_maps=norm_maps_of(encoder, compact=False),
-        )
-        values = (*run.outputs, *kind.compute(encoder.config, inputs, run))
-    specs = outputs_of(encoder.config, kind)
-    return run, {spec.name: value.numpy() for spec, value in zip(specs, values, strict=True)}
+    run = _forward(encoder, inputs, _FP32)
+    return run, _outputs(encoder.config, kind, inputs, run, _FP32)
+
+
+def _forward(encoder: Encoder, inputs: Mapping[str, Tensor], arithmetic: "_Arithmetic") -> ForwardPass:
+    # Views of the weights: in float64 they would be copies.
+    norm_maps = norm_maps_of(encoder, compact=False)
+    with arithmetic.applied():
+        return run_forward(encoder, inputs, explicit=range(encoder.config.layers), norm_maps=norm_maps)
+
+
+def _outputs(
+    config: EncoderConfig,
+    kind: GraphKind,
+    inputs: Mapping[str, Tensor],
+    run: ForwardPass,
+    arithmetic: "_Arithmetic",
+) -> dict[str, Array]:
+    with arithmetic.applied():
+        values = (*run.outputs, *kind.compute(config, inputs, run))
+    return {spec.name: value.numpy() for spec, value in zip(outputs_of(config, kind), values, strict=True)}
+
+
+@dataclass(frozen=True)
+class _Arithmetic:
+    """How PyTorch computes."""
+
+    dtype: torch.dtype
+    order: int | None = None
+    """A seed: the terms of matrix products are added up in another order."""
+
+    def applied(self) -> ExitStack:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            stack.enter_context(Widened(self.dtype))
+            if self.order is not None:
+                stack.enter_context(Reordered(self.order))
+            return stack.pop_all()
+
+
+_FP32 = _Arithmetic(torch.float32)
+_ARITHMETICS = (_Arithmetic(torch.float64), _FP32, *(_Arithmetic(torch.float32, seed) for seed in range(2)))
 
 
 def _feed(spec: ManifestTensor, value: Tensor) -> NDArray[Any]:

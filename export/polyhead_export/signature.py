@@ -102,11 +102,18 @@ class GraphKind:
         return ()
 
     def align(
-        self, actual: Mapping[str, Array], expected: Mapping[str, Array], run: ForwardPass
+        self,
+        config: EncoderConfig,
+        actual: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        run: ForwardPass,
     ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
         """Make outputs comparable as numbers, where the same result can be written in several ways.
 
+        Each array that is returned is judged by itself.
+
         Args:
+            config: The encoder's configuration.
             actual: The graph's outputs, by name.
             expected: The reference's.
             run: The reference's forward pass.

@@ -5,6 +5,7 @@ hold them are located by a walk over the message, and returned as views of its b
 rest.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError, Message
@@ -67,18 +68,41 @@ def split(message: bytes | memoryview, *numbers: int) -> tuple[bytes, list[list[
             than `MOST_FIELDS` fields.
     """
     view, size = memoryview(message), len(message)
-    taken: dict[int, list[memoryview]] = {number << 3 | _SIZED: [] for number in numbers}
+    taken: dict[int, list[memoryview]] = {number: [] for number in numbers}
     rest: list[memoryview] = []
-    kept = position = 0  # consecutive fields that stay are copied as one
-    for _ in range(MOST_FIELDS):
-        if position == size:
-            break
+    kept = 0  # consecutive fields that stay are copied as one
+    for count, (number, start, content, end) in enumerate(_walk(message)):
+        if count == MOST_FIELDS:
+            raise DecodeError(f"at most {MOST_FIELDS} fields are read, which end at byte {start} of {size}")
+        if content >= 0 and number in taken:
+            taken[number].append(view[content:end])
+            rest.append(view[kept:start])
+            kept = end
+    rest.append(view[kept:])
+    return b"".join(rest), list(taken.values())
+
+
+def fields_of(message: memoryview) -> Iterator[tuple[int, memoryview | None]]:
+    """Yield each field of a message: its number, and its content if it is length-delimited.
+
+    Raises:
+        DecodeError: The bytes are not a message, or one with groups.
+    """
+    for number, _, content, end in _walk(message):
+        yield number, None if content < 0 else message[content:end]
+
+
+def _walk(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Yield of each field its number, start, start of its content (-1 unless it has a size), and end."""
+    position, size = 0, len(message)
+    while position < size:
         start = position
         tag, content = _varint(message, start, _LONGEST_SIZE)
         kind = tag & 7
+        sized = -1
         if kind == _SIZED:
-            length, content = _varint(message, content, _LONGEST_SIZE)
-            position = content + length
+            length, sized = _varint(message, content, _LONGEST_SIZE)
+            position = sized + length
         elif kind == _VARINT:
             _, position = _varint(message, content, _LONGEST_VALUE)
         elif kind in {_FOUR_BYTES, _EIGHT_BYTES}:
@@ -89,14 +113,7 @@ def split(message: bytes | memoryview, *numbers: int) -> tuple[bytes, list[list[
             raise DecodeError(f"the field at byte {start} has number {tag >> 3}, must have 1 to {2**29 - 1}")
         if position > size:
             raise DecodeError(f"the field at byte {start} ends at byte {position} of {size}")
-        if tag in taken:
-            taken[tag].append(view[content:position])
-            rest.append(view[kept:start])
-            kept = position
-    if position < size:
-        raise DecodeError(f"at most {MOST_FIELDS} fields are read, which end at byte {position} of {size}")
-    rest.append(view[kept:])
-    return b"".join(rest), list(taken.values())
+        yield tag >> 3, start, sized, position
 
 
 def write_varint(value: int) -> bytes:

@@ -409,10 +409,22 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 Connect = Callable[..., Client]
 
 
-@pytest.fixture(params=["sync", "asyncio"])
-def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+QUICK_OVER_BOTH = ("test_client", "test_real_server")
+"""What both kinds of client share is the same code: of the others, half is slow."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests of calls with both kinds of client."""
+    if "transport" in metafunc.fixturenames:
+        quick = Path(metafunc.module.__file__ or "").stem in QUICK_OVER_BOTH
+        marks = () if quick else pytest.mark.slow
+        metafunc.parametrize("transport", ["sync", pytest.param("asyncio", marks=marks)])
+
+
+@pytest.fixture
+def connect(transport: str) -> Iterator[Connect]:
     """Makes clients of either kind; both are called in the same way."""
-    kind = {"sync": Client, "asyncio": Awaited}[request.param]
+    kind = {"sync": Client, "asyncio": Awaited}[transport]
     clients: list[Client] = []
 
     def make(*args: Any, **kwargs: Any) -> Client:

@@ -38,8 +38,10 @@ def patient(connect: "Connect", fake: "FakeServer") -> "Client":
     [("ModelInfer", "UNAVAILABLE"), ("ModelMetadata", "UNAVAILABLE"), ("ModelInfer", "CANCELLED")],
 )
 def test_every_call_of_an_operation_is_made_again(
-    patient: "Client", fake: "FakeServer", rpc: str, code: str
+    patient: "Client", fake: "FakeServer", rpc: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("polyhead_client.retry._LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("polyhead_client.retry._FIRST_PAUSE_S", 0.01)
     fail = failing(grpc.StatusCode[code], times=MORE_THAN_GRPC_TRIES)
     fake.answers[rpc] = fail(fake.answers[rpc])
 

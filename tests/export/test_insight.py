@@ -17,7 +17,7 @@ from tests.model.insight.plain import norm_weighted, rollout, scores, thumbnail,
 from polyhead_export import export_family, from_checkpoint
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.insight import InsightGraph
-from polyhead_export.parity import TOLERANCE, deviation, reference_outputs, run_reference
+from polyhead_export.parity import deviation, reference_outputs, run_reference
 from polyhead_export.samples import sample_inputs
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
@@ -25,6 +25,7 @@ from polyhead_model import Encoder, EncoderConfig
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LENGTHS = [40, 12, 1]
+ERRORS = ("rms", "largest")
 POSITIONS = ("previous", "next", "current", "first")
 SHAPES = ("entropy", "normalised_entropy", "confidence", "distance")
 
@@ -111,7 +112,9 @@ def test_the_graph_has_the_signature_of_the_manifest(folder: Path, manifest: dic
     ]
     for name in ("head_scores", "top_keys", "residual", "thumbnails"):
         assert (said[name]["role"], said[name]["layers"]) == (name, [0])
-    assert max(manifest["parity"]["graphs"]["insight"].values()) <= TOLERANCE
+    compared = manifest["parity"]["graphs"]["insight"]
+    assert {"output", "head_scores (distance)", "weighted_scores (entropy)", "top_weights"} <= set(compared)
+    assert all(each["graph"][error] <= each["limit"][error] for each in compared.values() for error in ERRORS)
 
 
 def test_scores_are_those_of_transformers_attention(
@@ -207,8 +210,9 @@ def test_padding_may_hold_anything(config: EncoderConfig, tmp_path: Path) -> Non
 
     assert kind.scores(config) == (*POSITIONS, *SHAPES)
     assert np.isnan(actual["head_scores"][2:]).all()
-    ours, wanted = kind.align(actual, expected, reference)
-    assert all(deviation(ours[name], wanted[name]) <= TOLERANCE for name in names)
+    ours, wanted = kind.align(config, actual, expected, reference)
+    # Rounding alone: 2^-24 a step, over some hundred steps and sums.
+    assert all(deviation(ours[name], wanted[name]) <= 1e-5 for name in ours)
 
 
 def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
@@ -226,8 +230,9 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     run: Any = SimpleNamespace(weights={0: weights}, kept_heads=None)
 
     def off(name: str, values: NDArray[Any]) -> float:
-        ours, wanted = kind.align(expected | {name: values}, expected, run)
-        return deviation(ours[name], wanted[name])
+        ours, wanted = kind.align(config, expected | {name: values}, expected, run)
+        judged = "top_weights" if name == "top_keys" else name
+        return deviation(ours[judged], wanted[judged])
 
     swapped = keys.copy()
     swapped[..., :3] = [1, 0, 2]
@@ -248,5 +253,5 @@ def test_sixteen_bits_are_measured(tmp_path: Path) -> None:
     parity = export_family(encoder, "narrow", tmp_path, precision="bf16", graphs=["insight"]).parity
 
     assert parity.drift is not None
-    assert max(parity.deviations["insight"].values()) <= TOLERANCE
-    assert 0 < parity.drift.deviations["insight"]["weighted_scores"] < 0.1
+    assert all(each.excess <= 1 for each in parity.outputs["insight"].values())
+    assert 0 < parity.drift.deviations["insight"]["weighted_scores (confidence)"] < 0.1

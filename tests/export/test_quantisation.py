@@ -17,7 +17,6 @@ from onnx import TensorProto
 from tests.conftest import write_tokenizer
 
 from polyhead_export import ExportError, ParityError, Precision, TokenizerFile, export_family
-from polyhead_export.parity import TOLERANCE
 from polyhead_export.quantisation import LARGE_TABLE, quantise_columns, quantise_rows
 from polyhead_model import Encoder, EncoderConfig
 
@@ -91,8 +90,9 @@ def test_every_graph_is_exact_and_close_to_fp32(folders: Mapping[str, Path], nam
     for graph, about in manifest["graphs"].items():
         onnx.checker.check_model(folders[name] / about["file"])
         assert about["operators"]["MatMulIntegerToFloat"] == linear
-        assert max(parity["graphs"][graph].values()) <= TOLERANCE
-        assert max(parity["neighbours"]["graphs"][graph].values()) <= parity["neighbours"]["limit"] == 2e-6
+        for each in parity["graphs"][graph].values():
+            assert all(each["graph"][error] <= each["limit"][error] for error in ("rms", "largest"))
+        assert all(each["largest"] <= each["limit"] < 1e-3 for each in parity["neighbours"][graph].values())
         for cosine in parity["drift"]["cosines"][graph].values():
             assert 0.99 < cosine["mean"] < 1
             assert cosine["least"] <= cosine["mean"]
@@ -155,7 +155,7 @@ def test_a_wrong_scale_is_found(tmp_path: Path, factor: float, monkeypatch: pyte
         return integers, scales * np.float32(factor)
 
     monkeypatch.setattr("polyhead_export.quantisation.quantise_columns", wrong)
-    with pytest.raises(ParityError, match=r"must agree with PyTorch within 1e-05"):
+    with pytest.raises(ParityError, match=r"must be what its own inputs give within 1e-05"):
         export_family(build(CONFIGS["vectors"]), "wrong", tmp_path, precision="int8")
     assert list(tmp_path.iterdir()) == []
 

@@ -10,11 +10,15 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.numerics import close
 from torch import Tensor, nn
 
 from polyhead_model import MultiHeadAttention, masks, scaled_dot_product_attention
 
 examples = settings(max_examples=40)
+
+TERMS = 4.0
+"""About the largest of what cases add up. Where a case has one output, it may be what is left of them."""
 
 
 def loop_head(
@@ -95,8 +99,8 @@ def test_multi_head_attention_is_the_loop(case: Case) -> None:
         output, weights = case.attention(case.query, case.key, case.value, mask=case.mask, need_weights=True)
     expected, expected_weights = loop_attention(case.attention, case.query, case.key, case.value, case.mask)
 
-    torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(weights.double(), expected_weights, rtol=0, atol=1e-6)
+    close(output, expected, scale=TERMS)
+    close(weights, expected_weights, scale=1)
 
 
 @examples
@@ -106,7 +110,7 @@ def test_rows_sum_to_one_over_what_is_visible(case: Case) -> None:
 
     assert torch.all(weights.masked_select(~case.mask[:, None].expand_as(weights)) == 0)
     sees = case.mask.any(dim=-1)[:, None].expand(weights.shape[:-1])
-    torch.testing.assert_close(weights.sum(dim=-1), sees.float(), rtol=0, atol=1e-6)
+    close(weights.sum(dim=-1), sees.float(), scale=1)
 
 
 @examples
@@ -119,12 +123,9 @@ def test_pure_function_is_torch_sdpa(case: Case) -> None:
 
     output, _ = scaled_dot_product_attention(q, k, v, mask)
 
-    torch.testing.assert_close(
-        output, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), rtol=0, atol=1e-6
-    )
-    torch.testing.assert_close(
-        scaled_dot_product_attention(q, k, v)[0], F.scaled_dot_product_attention(q, k, v), rtol=0, atol=1e-6
-    )
+    close(output, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), scale=TERMS)
+    output, _ = scaled_dot_product_attention(q, k, v)
+    close(output, F.scaled_dot_product_attention(q, k, v), scale=TERMS)
 
 
 def torch_twin(attention: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -166,8 +167,8 @@ def test_self_attention_is_torch_multihead_attention(bias: bool, fused: bool, ma
             x, x, x, attn_mask=None if mask is None else blocked, average_attn_weights=False
         )
 
-    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(weights, expected_weights, rtol=0, atol=1e-6)
+    close(output, expected)
+    close(weights, expected_weights, scale=1)
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
@@ -187,9 +188,9 @@ def test_cross_attention_is_torch_multihead_attention(bias: bool, fused: bool) -
         )
         keys_as_values, _ = attention(query, key)
 
-    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(weights, expected_weights, rtol=0, atol=1e-6)
-    torch.testing.assert_close(keys_as_values, attention(query, key, key)[0])
+    close(output, expected)
+    close(weights, expected_weights, scale=1)
+    close(keys_as_values, attention(query, key, key)[0])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -227,11 +228,11 @@ def test_dropout_drops_weights_and_scales_the_rest() -> None:
     plain, weights = scaled_dot_product_attention(q, q, torch.eye(50).expand(2, 50, 50))
     dropped, same = scaled_dot_product_attention(q, q, torch.eye(50).expand(2, 50, 50), dropout=0.25)
 
-    torch.testing.assert_close(plain, weights)
+    close(plain, weights, scale=1)
     assert torch.equal(same, weights)  # as the softmax gave them
     gone = dropped == 0
     assert 0.2 < gone.float().mean() < 0.3
-    torch.testing.assert_close(dropped[~gone], weights[~gone] / 0.75)
+    close(dropped[~gone], weights[~gone] / 0.75, scale=1)
 
 
 def test_dropout_is_for_training_only() -> None:
@@ -269,8 +270,8 @@ def test_fusing_and_splitting_lose_nothing(bias: bool, head_width: int | None) -
         0.1,
         separate.head_width,
     )
-    torch.testing.assert_close(fused(x)[0], separate(x)[0], rtol=0, atol=1e-6)
-    torch.testing.assert_close(fused(x, x.flip(1))[0], separate(x, x.flip(1))[0], rtol=0, atol=1e-6)
+    close(fused(x)[0], separate(x)[0])
+    close(fused(x, x.flip(1))[0], separate(x, x.flip(1))[0])
 
     with torch.no_grad():  # a copy, not a view
         fused.w_qkv.weight.zero_()
@@ -306,7 +307,7 @@ def test_attend_takes_the_place_of_what_is_between_the_projections() -> None:
 
     assert weights is None
     assert seen == [((2, 4, 6), (2, 4, 6), (2, 4, 6), 2, None)]
-    torch.testing.assert_close(output, attention.w_o(attention.w_v(x)))
+    close(output, attention.w_o(attention.w_v(x)))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load, save_file
-from sentence_transformers import SentenceTransformer
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import sentence_transformers, write_checkpoint
 from tokenizers import Tokenizer
 
 from polyhead_model import CheckpointError, load_checkpoint, masks
@@ -55,6 +53,8 @@ def compare(folder: Path, model: Any, *, pad: int = 0, types: bool = False) -> N
 
 
 def test_trained_encoder_is_transformers_own(minilm_checkpoint: Path) -> None:
+    import transformers
+
     model = transformers.BertModel.from_pretrained(minilm_checkpoint, attn_implementation="eager")
 
     compare(minilm_checkpoint, model, types=True)
@@ -72,8 +72,10 @@ def test_sentence_embeddings_are_sentence_transformers_own(minilm_checkpoint: Pa
     with torch.no_grad():
         ours = checkpoint.encoder(ids, torch.tensor([len(row) for row in encoded])).pooled
 
-    theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(
-        SENTENCES, convert_to_tensor=True
+    theirs = (
+        sentence_transformers()
+        .SentenceTransformer(str(minilm_checkpoint), device="cpu")
+        .encode(SENTENCES, convert_to_tensor=True)
     )
 
     torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
@@ -162,6 +164,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def make(name: str, head: str, **changes: Any) -> Any:
     """A random model of `transformers`: every tensor is random, norms and biases too."""
+    import transformers
+
     kind, sizes = FAMILIES[name]
     torch.manual_seed(7)
     config = getattr(transformers, f"{kind}Config")(**sizes, **changes)
@@ -304,6 +308,8 @@ def test_dense_layers_fit(
 
 
 def test_text_needs_a_tokenizer_of_one_file(folder: Path) -> None:
+    import transformers
+
     (left_out,) = load_checkpoint(folder).left_out
     assert left_out == "text is not served, only token ids: there is no tokenizer.json"
 
@@ -388,6 +394,8 @@ def set_frequencies(folder: Path, *layers: float) -> None:
 
 
 def test_rotations_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    import transformers
+
     make("esm", "Model").save_pretrained(tmp_path)
     assert load_checkpoint(tmp_path).encoder.config.rotary_frequencies is None
     set_frequencies(tmp_path, 0.9, 0.9)
@@ -554,6 +562,8 @@ def test_a_folder_without_weights_is_refused(folder: Path) -> None:
 
 
 def test_heads_that_transformers_pruned_stay_pruned(tmp_path: Path) -> None:
+    import transformers
+
     write_checkpoint(tmp_path, "bert", num_hidden_layers=2)
     pruned = {"0": [1], "1": [0, 3]}
     reference = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from tests.numerics import close
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, masks
@@ -89,12 +90,6 @@ def build(config: EncoderConfig) -> Encoder:
 ENCODERS = {name: build(config) for name, config in CONFIGS.items()}
 
 
-def close(actual: Tensor | None, expected: Tensor | None) -> None:
-    assert actual is not None
-    assert expected is not None
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-
-
 def encode(encoder: Encoder, x: Tensor, lengths: list[int]) -> EncoderOutput:
     with torch.no_grad():
         result = encoder(x, torch.tensor(lengths), need_weights=True)
@@ -148,12 +143,12 @@ def test_a_factor_of_a_head_is_one_of_its_rows_of_the_output_matrix(name: str) -
     mask = torch.stack([factors, torch.ones_like(factors)])
     result = encoder(x, lengths, head_mask=mask, need_weights=True)
 
-    torch.testing.assert_close(result.output[:1], scaled(x, lengths).output[:1])
-    torch.testing.assert_close(result.output[1:], encoder(x, lengths).output[1:])
+    close(result.output[:1], scaled(x, lengths).output[:1])
+    close(result.output[1:], encoder(x, lengths).output[1:])
     first = encoder(x, lengths, need_weights=True).attention
     assert result.attention is not None
     assert first is not None
-    torch.testing.assert_close(result.attention[0], first[0])  # weights stay as they are
+    close(result.attention[0], first[0])  # weights stay as they are
 
 
 def test_pooling_is_the_loop() -> None:
@@ -234,7 +229,7 @@ def test_dropped_tokens_leave_their_share_to_the_others() -> None:
         for position in range(int(valid[row].sum())):
             token = scale * tokens[ids[row, position]] if position in kept else torch.zeros(5)
             expected = others[row, position] + projection.weight @ (token - 0.88 * tokens[1])
-            torch.testing.assert_close(embedded[row, position], expected)
+            close(embedded[row, position], expected)
 
 
 def test_shared_layers_are_one_layer() -> None:
@@ -253,7 +248,7 @@ def test_local_layers_see_their_window_only() -> None:
     near = masks.window(9, 4)[0]
     assert attention is not None
     assert [bool((weights[0][:, ~near] == 0).all()) for weights in attention] == [False, True, False]
-    torch.testing.assert_close(attention[1].sum(-1), torch.ones(1, 3, 9))
+    close(attention[1].sum(-1), torch.ones(1, 3, 9))
 
 
 def test_half_precision() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.numerics import close
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
@@ -194,12 +195,6 @@ def cases(draw: st.DrawFn, *, of_memory_alone: bool = True, prunable: bool = Tru
     return Case(encoder, lengths, memory_lengths, inputs)
 
 
-def close(actual: Tensor | None, expected: Tensor | None) -> None:
-    assert actual is not None
-    assert expected is not None
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
-
-
 def tensors(result: EncoderOutput) -> list[Tensor]:
     """Everything of a result that is there, in order."""
     pooled = [] if result.pooled is None else [result.pooled]
@@ -223,9 +218,9 @@ def test_a_sequence_alone_equals_itself_in_a_batch(case: Case) -> None:
             close(together.pooled[row], alone.pooled[0])
         to_memory = case.encoder.config.cross_attention == "alone"
         for weights, own in zip(together.attention, alone.attention, strict=True):
-            close(weights[row, :, :length, : memory_length if to_memory else length], own[0])
+            close(weights[row, :, :length, : memory_length if to_memory else length], own[0], scale=1)
         for weights, own in zip(together.cross_attention or (), alone.cross_attention or (), strict=True):
-            close(weights[row, :, :length, :memory_length], own[0])
+            close(weights[row, :, :length, :memory_length], own[0], scale=1)
 
 
 @examples
@@ -252,7 +247,7 @@ def test_rows_sum_to_one_over_what_is_visible(case: Case) -> None:
             visible = case.visible(layer, memory=memory)
             assert torch.all(weights.masked_select(~visible[:, None].expand_as(weights)) == 0)
             sees = visible.any(dim=-1)[:, None].expand(weights.shape[:-1])
-            close(weights.sum(dim=-1), sees.float())
+            close(weights.sum(dim=-1), sees.float(), scale=1)
 
 
 @examples
@@ -313,7 +308,7 @@ def test_permuting_heads_permutes_weights_and_leaves_the_output(case: Case, rand
         (after.cross_attention, before.cross_attention),
     ):
         for layer, order in enumerate(orders if theirs is not None else ()):
-            close(ours[layer], theirs[layer][:, order])
+            close(ours[layer], theirs[layer][:, order], scale=1)
 
 
 @examples

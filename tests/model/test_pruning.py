@@ -12,6 +12,9 @@ from torch import Tensor
 from polyhead_model import Encoder, EncoderConfig, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 
+EXACT = 1e-12
+"""Both sides compute in float64: the rounding of fp32 differs between processors, and can hide mistakes."""
+
 ENCODERS: Mapping[str, EncoderConfig] = {
     "attention-only": EncoderConfig(d_model=12, heads=3, layers=2, bias=False),
     "blocks": EncoderConfig(d_model=12, heads=3, layers=2, feed_forward=16, head_width=5, causal=True),
@@ -45,20 +48,20 @@ def build(config: EncoderConfig, *, seed: int = 3) -> Encoder:
         with torch.no_grad():
             for parameter in encoder.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.3)
-    return encoder
+    return encoder.double()
 
 
 def inputs_of(config: EncoderConfig, *, lengths: tuple[int, ...] = (7, 4, 1)) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(5)
     size = (len(lengths), max(lengths))
     inputs = {
-        config.main_input: torch.randn(*size, config.d_model, generator=random)
+        config.main_input: torch.randn(*size, config.d_model, generator=random, dtype=torch.float64)
         if config.vocabulary is None
         else torch.randint(config.vocabulary, size, generator=random),
         "lengths": torch.tensor(lengths),
     }
     if config.cross_attention is not None:
-        inputs["memory"] = torch.randn(len(lengths), 5, config.d_model, generator=random)
+        inputs["memory"] = torch.randn(len(lengths), 5, config.d_model, generator=random, dtype=torch.float64)
         inputs["memory_lengths"] = torch.tensor([5, 2, 3])
     return inputs
 
@@ -67,7 +70,7 @@ def inputs_of(config: EncoderConfig, *, lengths: tuple[int, ...] = (7, 4, 1)) ->
 def test_a_pruned_encoder_is_one_whose_heads_are_silenced(name: str) -> None:
     encoder = build(ENCODERS[name])
     inputs = inputs_of(encoder.config)
-    head_mask = torch.ones(3, 2, 3)
+    head_mask = torch.ones(3, 2, 3, dtype=torch.float64)
     head_mask[:, 0, 1] = head_mask[:, 1, 0] = head_mask[:, 1, 2] = 0
 
     # In two steps, as a family may be pruned again.
@@ -75,13 +78,13 @@ def test_a_pruned_encoder_is_one_whose_heads_are_silenced(name: str) -> None:
 
     assert pruned.config.kept_heads == ((0, 2), (1,))
     expected = run_encoder(encoder, inputs, head_mask=head_mask)
-    torch.testing.assert_close(run_encoder(pruned, inputs).output, expected.output, atol=1e-6, rtol=0)
+    torch.testing.assert_close(run_encoder(pruned, inputs).output, expected.output, atol=EXACT, rtol=0)
     assert sum(each.numel() for each in pruned.parameters()) < sum(x.numel() for x in encoder.parameters())
     # A mask has the numbers of the heads before, too.
     head_mask[:, 0, 2] = 0.5
     expected = run_encoder(encoder, inputs, head_mask=head_mask)
     actual = run_encoder(pruned, inputs, head_mask=head_mask)
-    torch.testing.assert_close(actual.output, expected.output, atol=1e-6, rtol=0)
+    torch.testing.assert_close(actual.output, expected.output, atol=EXACT, rtol=0)
 
 
 def test_a_head_that_adds_nothing_is_removed_without_change() -> None:
@@ -94,7 +97,7 @@ def test_a_head_that_adds_nothing_is_removed_without_change() -> None:
     pruned = prune_heads(encoder, [(1, 2)])
 
     before, after = run_encoder(encoder, inputs), run_encoder(pruned, inputs)
-    torch.testing.assert_close(after.output, before.output, atol=1e-6, rtol=0)
+    torch.testing.assert_close(after.output, before.output, atol=EXACT, rtol=0)
     importance = gradient_importance(encoder, [inputs])
     assert importance[1, 2] == 0
     assert rank_heads(encoder.config, importance)[0] == (1, 2)
@@ -107,11 +110,11 @@ def test_shared_layers_lose_the_same_heads() -> None:
     choice = choose_heads(encoder.config, rank_heads(encoder.config, importance), 2)
 
     assert (choice.removed, choice.spared) == (((0, 2), (1, 2)), ())
-    inputs, head_mask = inputs_of(encoder.config), torch.ones(3, 2, 3)
+    inputs, head_mask = inputs_of(encoder.config), torch.ones(3, 2, 3, dtype=torch.float64)
     head_mask[..., 2] = 0
     expected = run_encoder(encoder, inputs, head_mask=head_mask)
     actual = run_encoder(prune_heads(encoder, choice.removed), inputs)
-    torch.testing.assert_close(actual.output, expected.output, atol=1e-6, rtol=0)
+    torch.testing.assert_close(actual.output, expected.output, atol=EXACT, rtol=0)
     with pytest.raises(ValueError, match="kept_heads must be the same in each layer"):
         prune_heads(encoder, [(0, 1)])
 

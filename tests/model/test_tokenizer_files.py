@@ -18,7 +18,6 @@ from tests.checkpoints import (
     write_tokenizer_files,
 )
 from tokenizers import Tokenizer, processors
-from transformers import AutoTokenizer
 
 from polyhead_model import CheckpointError
 from polyhead_model.tokenizer_files import check_tokenizer, largest_token_id
@@ -49,8 +48,14 @@ def ids_by_file(folder: Path) -> list[list[int]]:
     return [tokenizer.encode(text).ids for text in TEXTS]
 
 
+def load_by_transformers(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
 def ids_by_transformers(folder: Path) -> list[list[int]]:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_by_transformers(folder)
     return [tokenizer(text)["input_ids"] for text in TEXTS]
 
 
@@ -63,7 +68,7 @@ def hold_to_transformers(folder: Path, model_type: str) -> bool:
     with pytest.raises(CheckpointError):
         check_tokenizer(folder, model_type)
     # What the message advises helps.
-    AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    load_by_transformers(folder).save_pretrained(folder)
     check_tokenizer(folder, model_type)
     assert ids_by_file(folder) == expected
     return False
@@ -197,7 +202,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "esm"}))
     (tmp_path / "vocab.txt").write_text("\n".join(PROTEIN))
     proteins = ["MKTAYIAK", "M K T", "MKJT", "mkt AV", "M<mask>K", "A.-B<eos>", "", "MK  JJ\tL<pad>"]
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    theirs = load_by_transformers(tmp_path)
     expected = [theirs(protein)["input_ids"] for protein in proteins]
 
     exec(script.replace("FOLDER", str(tmp_path)), {})
@@ -205,7 +210,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert [made.encode(protein).ids for protein in proteins] == expected
     check_tokenizer(tmp_path, "esm")
-    fast = AutoTokenizer.from_pretrained(tmp_path)
+    fast = load_by_transformers(tmp_path)
     assert [fast(protein)["input_ids"] for protein in proteins] == expected
     (tmp_path / "tokenizer_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"EsmTokenizer reads vocab\.txt instead"):

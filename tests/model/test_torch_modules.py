@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.numerics import close
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
@@ -70,7 +71,7 @@ def compare_weights(ours: Sequence[Tensor], theirs: Sequence[Tensor], valid: Ten
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         by_query = (each.transpose(1, 2)[valid] for each in (one, other))
-        torch.testing.assert_close(*by_query, rtol=1e-5, atol=1e-5)
+        close(*by_query)
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
@@ -107,7 +108,7 @@ def test_outputs_and_attention_are_those_of_the_module(build: Callable[[], nn.Mo
     for fast in (False, True):  # without gradients, torch takes its fast path where there is one
         with torch.set_grad_enabled(not fast):
             output = call(module, x, **options)
-        torch.testing.assert_close(result.output[valid], output[valid], rtol=1e-5, atol=1e-5)
+        close(result.output[valid], output[valid])
     compare_weights(result.attention, weights_of(module, lambda: call(module, x, **options)), valid)
 
 
@@ -138,7 +139,7 @@ def test_attention_to_a_second_sequence_is_that_of_the_module(build: Callable[[]
     if alone:
         options = {"src_key_padding_mask": padding}
     output = call(module, x, memory, **options)
-    torch.testing.assert_close(result.output[valid], output[valid], rtol=1e-5, atol=1e-5)
+    close(result.output[valid], output[valid])
     weights = weights_of(module, lambda: call(module, x, memory, **options))
     if alone:
         compare_weights(result.attention, weights, valid)
@@ -157,7 +158,7 @@ def test_the_tanh_approximation_of_gelu() -> None:
     x = torch.randn(3, 6, D)
 
     # Not without gradients: torch's fast path computes the exact GELU, whatever the activation says.
-    torch.testing.assert_close(from_torch(module)(x).output, module(x), rtol=1e-5, atol=1e-5)
+    close(from_torch(module)(x).output, module(x))
 
 
 def test_a_configuration_says_what_the_module_is() -> None:

@@ -170,11 +170,15 @@ ON_BOTH_FRONTS = ("transport", "test_bad_input", "test_overload", "test_responsi
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs them on both fronts, except where a test chooses one."""
+    """Runs them on both fronts, except where a test chooses one.
+
+    What is wrong with a request is found behind both: the table of that is slow on the second.
+    """
     parts = {*Path(metafunc.module.__file__ or "").with_suffix("").parts}
     chosen = "test_accept_queue_served" in parts or parts.isdisjoint(ON_BOTH_FRONTS)
     if "accept_queue" in metafunc.fixturenames and not chosen:
-        metafunc.parametrize("accept_queue", ["auto", "off"], scope="module")
+        marks = pytest.mark.slow if "payload" in metafunc.fixturenames else ()
+        metafunc.parametrize("accept_queue", ["auto", pytest.param("off", marks=marks)], scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.conftest import PROMPTS
-from transformers import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
     from tests.server.conftest import Running
@@ -18,6 +17,8 @@ SECOND = ["a dog sat on the mat", "no", "the sofa"]
 @pytest.fixture(scope="module")
 def reference(repository: Path) -> Any:
     file: Any = repository / "tiny-tokens" / "1" / "tokenizer.json"
+    from transformers import PreTrainedTokenizerFast
+
     fast: Any = PreTrainedTokenizerFast
     return fast(tokenizer_file=str(file), pad_token="[PAD]")
 

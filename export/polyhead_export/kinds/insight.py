@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyhead_export.comparison import part_of
 from polyhead_export.forward_pass import ForwardPass, for_each_window
 from polyhead_export.signature import GraphKind, ManifestTensor, bias_maps
 from polyhead_model import EncoderConfig, masks
@@ -151,24 +152,37 @@ class InsightGraph(GraphKind):
         return torch.from_numpy(table).index_select(0, ids.flatten()).reshape(*ids.shape, -1)
 
     def align(
-        self, actual: Mapping[str, Array], expected: Mapping[str, Array], run: ForwardPass
+        self,
+        config: EncoderConfig,
+        actual: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        run: ForwardPass,
     ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-        """Leave out what rounding decides: which of two equal keys is stronger, a picture's last digit."""
+        """Judge scores one by one, and leave out what rounding decides.
+
+        That is which of two equal keys is stronger, and a picture's last digit. Keys are judged with the
+        weights: by what the reference gives them, beside what it gives the strongest.
+        """
         ours, theirs = dict(actual), dict(expected)
         for name in ("head_scores", "weighted_scores"):
-            # No score is negative.
-            ours[name] = np.nan_to_num(ours[name], nan=-1)
-            theirs[name] = np.nan_to_num(theirs[name], nan=-1)
-        heads = theirs["head_scores"].shape[2]
+            for values in (ours, theirs):
+                scores = np.nan_to_num(values.pop(name), nan=-1)  # no score is negative
+                values |= {
+                    part_of(name, score): scores[..., column]
+                    for column, score in enumerate(self.scores(config))
+                }
+        heads = theirs["top_weights"].shape[2]
         weights = stack_layers(list(run.weights.values()), run.kept_heads, heads).numpy()
-        keys = ours["top_keys"]
+        keys = ours.pop("top_keys")
+        del theirs["top_keys"]
         ordered = np.sort(keys, axis=-1)
         repeated = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
         there = np.take_along_axis(weights, np.clip(keys, 0, weights.shape[-1] - 1), axis=-1)
-        ours["top_keys"] = np.where(keys < 0, 0, there)
+        there = np.where(keys < 0, 0, there)
         if repeated.any() or keys.max() >= weights.shape[-1]:
-            ours["top_keys"] = np.full(keys.shape, np.inf)
-        theirs["top_keys"] = theirs["top_weights"]
+            there = np.full(keys.shape, np.inf)
+        ours["top_weights"] = np.stack((ours["top_weights"], there))
+        theirs["top_weights"] = np.stack((theirs["top_weights"],) * 2)
         ours["thumbnails"], theirs["thumbnails"] = (
             values["thumbnails"].astype(np.float32) / 255 for values in (ours, theirs)
         )

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import orjson
@@ -67,7 +67,7 @@ _COPIED_PER_PARSED = 64
 """Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
 
 T = TypeVar("T")
-_Translate = Callable[[bytes, Parameters], tuple[bytes, T]]
+_Translate = Callable[[memoryview, Parameters], tuple[bytes, T]]
 
 
 class Inferences:
@@ -88,11 +88,11 @@ class Inferences:
         """Answer `/v2/models/NAME/infer`."""
         model, version = _named(caller)
 
-        def effort(body: bytes) -> int:
+        def effort(body: memoryview) -> int:
             size = JSON_BYTES.read(caller.request)
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
-        def translate(body: bytes, given: Parameters) -> tuple[bytes, IsBinary]:
+        def translate(body: memoryview, given: Parameters) -> tuple[bytes, IsBinary]:
             size = JSON_BYTES.read(caller.request)
             return read_request(body, size, model=model, version=version, given=given)
 
@@ -117,7 +117,7 @@ class Inferences:
         async def answer(caller: Caller) -> AsyncIterator[Reply]:
             models = [signature.name for signature in self._models()]
 
-            def translate(body: bytes, given: Parameters) -> tuple[bytes, embed.EmbeddingsCall]:
+            def translate(body: memoryview, given: Parameters) -> tuple[bytes, embed.EmbeddingsCall]:
                 call = embed.read_call(body, form, models, given)
                 signature = self._remote.registry.find(call.model).signature
                 return embed.write_call(call, signature, self._remote.settings), call
@@ -148,7 +148,7 @@ class Inferences:
 
     @asynccontextmanager
     async def _answered(
-        self, caller: Caller, translate: _Translate[T], *types: str, effort: Callable[[bytes], int] = len
+        self, caller: Caller, translate: _Translate[T], *types: str, effort: Callable[[memoryview], int] = len
     ) -> AsyncIterator[tuple[bytes, T]]:
         """Yield the reply to an inference.
 
@@ -167,7 +167,11 @@ class Inferences:
             yield reply, beside
 
     async def _read(
-        self, caller: Caller, translate: _Translate[T], types: Sequence[str], effort: Callable[[bytes], int]
+        self,
+        caller: Caller,
+        translate: _Translate[T],
+        types: Sequence[str],
+        effort: Callable[[memoryview], int],
     ) -> tuple[bytes, T, float]:
         """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
         began_ns, began = time.perf_counter_ns(), time.monotonic()
@@ -179,10 +183,17 @@ class Inferences:
                 request, beside = await self._bodies.run(effort(body), translate, body, given)
             return request, beside, math.inf if seconds is None else began + seconds
         except (Exception, asyncio.CancelledError) as error:
-            counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
-            count = self._remote.registry.unattributed.failed
-            self._remote.soon(partial(count, total_ns=time.perf_counter_ns() - began_ns, error=counted))
+            self._count(error, time.perf_counter_ns() - began_ns)
             raise
+
+    def _count(self, error: BaseException, total_ns: int) -> None:
+        """Count an inference that is rejected here.
+
+        A variable of the caller's would refer to the error, and its traceback to the caller and the body.
+        """
+        counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
+        count = self._remote.registry.unattributed.failed
+        self._remote.soon(partial(count, total_ns=total_ns, error=counted))
 
 
 class HttpProcedures:
@@ -282,7 +293,12 @@ class Observations:
     @asynccontextmanager
     async def document(self, _: Caller) -> AsyncIterator[Reply]:
         """Answer `/openapi.json`."""
-        yield _json(document(self._routes))
+        yield Reply.of(self._document)
+
+    @cached_property
+    def _document(self) -> bytes:
+        """The OpenAPI document. It takes milliseconds to make, and routes never change."""
+        return orjson.dumps(document(self._routes))
 
 
 _MakeRoute = Callable[..., Route]

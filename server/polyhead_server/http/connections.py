@@ -29,6 +29,9 @@ MAX_HEAD_BYTES = 16 * 2**10
 _EVENTS_AT_ONCE = 32
 """What of a connection is parsed in one turn of the event loop: a read may bring 40,000 chunks of a byte."""
 
+_READ_AT_ONCE = 64 * 2**10
+"""What every connection may hold before it is counted: all of them may be read in one turn."""
+
 _PROMPT_SECONDS = 0.25
 """Within this time of a connection, or of the last reply, its client is not late with its request."""
 
@@ -103,6 +106,7 @@ class HttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
+        transport.max_size = _READ_AT_ONCE  # type: ignore[attr-defined] # asyncio's own is 256 KiB
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

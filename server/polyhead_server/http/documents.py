@@ -126,7 +126,7 @@ def shown(value: object) -> str:
         return quoted(value)
     if isinstance(value, list | dict):
         return _NAMES[type(value)]
-    return shorten(json.dumps(value)) if isinstance(value, bool | float | None) else "a whole number"
+    return shorten(json.dumps(value))
 
 
 def _float(text: str) -> float:

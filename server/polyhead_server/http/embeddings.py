@@ -65,7 +65,7 @@ class EmbeddingsCall:
     normalise: bool = False
 
 
-def read_call(body: bytes, form: Fields, models: Sequence[str], given: Parameters) -> EmbeddingsCall:
+def read_call(body: memoryview, form: Fields, models: Sequence[str], given: Parameters) -> EmbeddingsCall:
     """Read the body of a call.
 
     Args:

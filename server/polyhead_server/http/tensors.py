@@ -78,7 +78,7 @@ IsBinary = Callable[[str], bool]
 
 
 def read_request(
-    body: bytes, json_size: int | None, *, model: str, version: str, given: Parameters
+    body: memoryview, json_size: int | None, *, model: str, version: str, given: Parameters
 ) -> tuple[bytes, IsBinary]:
     """Read a request; takes long where the body is large.
 
@@ -101,8 +101,7 @@ def read_request(
         raise InvalidRequestError(
             f"Inference-Header-Content-Length must be from 1 to the {len(body)} bytes of the body, was {size}"
         )
-    content = memoryview(body)
-    fields = REQUEST.read(read_json(content[:size]), "the request")
+    fields = REQUEST.read(read_json(body[:size]), "the request")
     for name, of_path in (("model_name", model), ("model_version", version)):
         if fields.get(name, of_path) not in {of_path, ""} and (name == "model_name" or version):
             raise InvalidRequestError(f"{name} must be that of the path, was {quoted(fields[name])}")
@@ -134,7 +133,7 @@ def read_request(
                 f"binary_data_size of {tensor.name} must be at most the {len(body) - end} bytes that are "
                 f"left of the body, was {count}"
             )
-        raw.append(content[end : end + count])
+        raw.append(body[end : end + count])
         end += count
     if end != len(body):
         raise InvalidRequestError(
@@ -206,7 +205,9 @@ def pack(name: str, datatype: str, shape: Sequence[int], data: Sequence[Any]) ->
         raise InvalidRequestError(f"datatype of {name} must be one of {known}, was {quoted(datatype)}")
     if datatype == "BYTES":
         _check_elements(name, flat, {str}, "strings")
-        return pack_strings(_text(text, f"data of {name}").encode() for text in flat)
+        return pack_strings(
+            _text(text, f"element {place} of data of {name}").encode() for place, text in enumerate(flat)
+        )
     dtype = DTYPES[datatype]
     must, words = _ELEMENTS[dtype.kind]
     _check_elements(name, flat, must, f"{words} for {datatype}")
@@ -232,12 +233,15 @@ def _describe(
         )
     for size in shape:
         if type(size) is not int or not 0 <= size < _MOST:
-            raise InvalidRequestError(f"shape of {quoted(name)} must be whole numbers, has {shown(size)}")
+            raise InvalidRequestError(
+                f"shape of {quoted(name)} must be whole numbers from 0, had {shown(size)}"
+            )
     parameters = given.get("parameters", {})
     count = parameters.get("binary_data_size")
     if count is not None and (type(count) is not int or count < 0):
         raise InvalidRequestError(
-            f"binary_data_size of {quoted(name)} must be a whole number, was {shown(count)}"
+            f"parameter binary_data_size of {quoted(name)} must be a whole number of at least 0, "
+            f"was {shown(count)}"
         )
     tensor = pb.ModelInferRequest.InferInputTensor(
         name=_text(name, f"name of {whose}"),
@@ -279,7 +283,9 @@ def _text(text: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"{what} must be valid Unicode, was {quoted(text)}") from error
+        raise InvalidRequestError(  # the text itself may be private
+            f"{what} must be valid Unicode, was U+{ord(text[error.start]):04X} at character {error.start}"
+        ) from None
     return text
 
 

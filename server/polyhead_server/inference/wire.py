@@ -11,6 +11,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from polyhead_proto import messages as pb
+from polyhead_proto.expansion import ExpansionError, check_expansion
 from polyhead_proto.wire import MOST_FIELDS, split
 from polyhead_server.errors import InvalidRequestError
 
@@ -57,10 +58,13 @@ def parse(kind: type[M], payload: bytes) -> M:
     """Parse a whole message.
 
     Raises:
-        InvalidRequestError: The bytes are not such a message.
+        InvalidRequestError: The bytes are not such a message, or parsing them takes too much memory.
     """
     try:
+        check_expansion(payload, kind)
         return kind.FromString(payload)
+    except ExpansionError as error:
+        raise InvalidRequestError(str(error)) from error
     except DecodeError as error:
         raise _not_a_message(kind, payload) from error
 

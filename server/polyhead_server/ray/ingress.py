@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,14 +101,20 @@ class Ingress:
         tasks: set[asyncio.Task[None]] = set()
 
         async def read() -> None:
-            with suppress(RayError):  # the proxy has ended, and its callers' connections with it
+            try:
                 async for request in requests:
                     replies: asyncio.Queue[Answer | None] = asyncio.Queue(1)
                     await begun.put(replies)
                     task = asyncio.create_task(self._answer_in_stream(request, context, replies))
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
-            await begun.put(None)
+            except RayError:  # the proxy has ended, and its callers' connections with it
+                pass
+            except Exception as error:
+                failed: asyncio.Queue[Answer | None] = asyncio.Queue(1)
+                failed.put_nowait(reject(context, error))
+                await begun.put(failed)
+            await begun.put(None)  # not where this is cancelled: nobody takes it any more
 
         reading = asyncio.create_task(read())
         try:

@@ -8,7 +8,7 @@ from types import FrameType
 import ray
 from ray import serve
 
-from polyhead_server.address import format_address
+from polyhead_server.address import format_address, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
@@ -39,6 +39,7 @@ def run(settings: Settings) -> int:
             f"--host must be 0.0.0.0 with --engine ray, was {settings.host}: Serve's gRPC server listens on "
             "every interface, and so does Ray; keep both behind a firewall"
         )
+    warn_if_exposed(settings)
     families = list_families(settings.models)
     cpus = settings.threads or max(1, available_cpus() // settings.workers)
     port = _free_port(settings.port)

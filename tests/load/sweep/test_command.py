@@ -152,6 +152,7 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(facts["cells"]) == 2
 
 
+@pytest.mark.slow
 def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Server, generator, records, report; and once more, which has nothing left to do."""
     file = tmp_path / "two.toml"

@@ -5,6 +5,7 @@ import pytest
 import torch
 from tests.model.insight.plain import rollout as plain_rollout
 from tests.model.insight.plain import thumbnail as plain_thumbnail
+from tests.numerics import close
 from torch import Tensor
 
 from polyhead_model import masks
@@ -51,7 +52,7 @@ def test_rollout_is_the_product_of_the_layers(attention: Tensor, measures: Measu
         layers = [attention[item, layer, :, :length, :length].double().numpy() for layer in range(LAYERS)]
         rollout = measures.rollout[item]
 
-        np.testing.assert_allclose(rollout[:length, :length], plain_rollout(layers), atol=1e-6)
+        close(rollout[:length, :length], plain_rollout(layers), scale=1)
         assert not rollout[length:].any()
         assert not rollout[:, length:].any()
 
@@ -75,7 +76,7 @@ def test_mixed_is_the_sum_over_layers_and_heads(
 ) -> None:
     expected = torch.einsum("blh,blhqk->bqk", head_mix.double(), attention.double())
 
-    torch.testing.assert_close(measures.mixed.double(), expected, rtol=1e-5, atol=1e-6)
+    close(measures.mixed, expected)
 
 
 def test_equal_norms_give_both_maps_the_same_scores(measures: Measures) -> None:
@@ -96,7 +97,7 @@ def test_top_keys_are_the_strongest(attention: Tensor, measures: Measures) -> No
         assert (keys[:, :, length:] == -1).all()
         assert (keys[..., kept:] == -1).all()
         residual = measures.top.residual[item].numpy()
-        np.testing.assert_allclose(residual[:, :, :length], 1 - strongest[:, :, :length].sum(-1), atol=1e-6)
+        close(residual[:, :, :length], 1 - strongest[:, :, :length].sum(-1), scale=1)
         assert not residual[:, :, length:].any()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from openapi_schema_validator import OAS31Validator
@@ -17,7 +18,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all
 
+from polyhead_server.http import application
 from polyhead_server.http.application import create_application
+from polyhead_server.http.openapi import document as document_of
 from polyhead_server.http.remote import RemoteRuntime
 from polyhead_server.scheduling import Scheduler
 
@@ -72,6 +75,17 @@ def check(answered: Answered, operation: Described) -> None:
 
 def test_the_document_is_valid(document: Any) -> None:
     validate(document)
+
+
+def test_it_is_made_once(serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Mock(wraps=document_of)
+    monkeypatch.setattr(application, "document", make)
+    web = serve_over_http()
+
+    first, again = web.get("/openapi.json"), web.get("/openapi.json")
+    assert first.body == again.body
+    assert first.json["openapi"]
+    assert make.call_count == 1
 
 
 def test_it_has_every_path_and_those_without_inference(web: OverHttp) -> None:

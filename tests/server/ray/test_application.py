@@ -89,7 +89,9 @@ def test_the_try_out_requires_a_word_that_it_is_open(repository: Path) -> None:
         local.run(quick_settings(repository))
 
 
-def test_a_ray_that_cannot_start_is_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_cannot_start_is_said(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(**_: Any) -> None:
         raise Exception("The current node timed out during startup.")
 
@@ -97,6 +99,8 @@ def test_a_ray_that_cannot_start_is_said(repository: Path, monkeypatch: pytest.M
 
     with pytest.raises(StartError, match=r"^Ray could not start on this machine: The current node timed out"):
         local.run(quick_settings(repository, host="0.0.0.0", port=0))
+
+    assert "listening on 0.0.0.0, beyond this machine, without a token (--token-file)" in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -110,6 +110,27 @@ class BrokenOff:
         raise RayError
 
 
+class Failing(BrokenOff):
+    """The requests of a stream that cannot be read."""
+
+    async def __anext__(self) -> bytes:
+        raise ValueError("not a request")
+
+
+def test_a_stream_whose_requests_cannot_be_read_ends_with_internal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    context = Context()
+
+    async def replies() -> list[Message]:
+        async with asyncio.timeout(30):
+            return [reply async for reply in ingress(b"").stream(Failing(), context)]
+
+    assert asyncio.run(replies()) == [Message()]
+    assert context.code is grpc.StatusCode.INTERNAL
+    assert "request mine failed" in caplog.text
+
+
 def test_a_stream_ends_with_the_proxy_that_it_came_through() -> None:
     async def replies() -> list[Message]:
         async with asyncio.timeout(120):

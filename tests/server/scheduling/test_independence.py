@@ -1,8 +1,7 @@
 """A request's numbers do not depend on its batch-mates: on the real engine, alone and in company.
 
 The tolerance is 2e-6 · max(1, |x|), in every precision: at another size, kernels may add in another order,
-and nothing else. It is the limit of the manifest's `parity.neighbours`. The export measures 16 bits, by
-emulation.
+and nothing else. The export measures 16 bits, by emulation.
 """
 
 import shutil

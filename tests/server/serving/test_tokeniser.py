@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.serving.tokeniser import Tokeniser
@@ -44,6 +43,8 @@ def changed(file: Path, tmp_path: Path) -> Changed:
 
 def reference(file: Path) -> Any:
     """The tokeniser as sentence-transformers uses it."""
+    from transformers import PreTrainedTokenizerFast
+
     fast: Any = PreTrainedTokenizerFast
     return fast(tokenizer_file=str(file), pad_token="[PAD]")
 

@@ -1,0 +1,126 @@
+"""How close to PyTorch a graph must be.
+
+Float64 is the arbiter. Two results in fp32 differ by their rounding, which of them is off depends on the
+processor, and how far depends on the encoder: one token in hundreds may be ill-conditioned, so that the
+same sums in another order change its attention ten times as much as that of others. So no constant fits
+every encoder, and a graph is accepted if it is about as close to float64 as PyTorch is in fp32. PyTorch is
+asked more than once, each time with its sums in another order: one sample says little about what is rare.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_export.errors import ParityError
+
+Array = NDArray[Any]
+
+RMS_FACTOR, LARGEST_FACTOR = 4, 16
+"""How many times PyTorch's errors a graph's may be: their root mean square, and the largest."""
+
+RMS_FLOOR, LARGEST_FLOOR = 1e-8, 5e-7
+"""What is accepted on top, for outputs that PyTorch happens to compute exactly."""
+
+LARGEST = 1e-4
+"""The largest error that is accepted, whatever PyTorch's is."""
+
+
+class Errors(NamedTuple):
+    """How far numbers are from those in float64, as |x − x64| / max(1, |x64|)."""
+
+    rms: float
+    """The root mean square."""
+    largest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closeness:
+    """An output's errors, over all inputs that were compared."""
+
+    graph: Errors
+    pytorch: Errors
+    """Those of PyTorch in fp32."""
+
+    @property
+    def limit(self) -> Errors:
+        """The largest errors of the graph that are accepted."""
+        rms, largest = self.pytorch
+        return Errors(RMS_FACTOR * rms + RMS_FLOOR, min(LARGEST_FACTOR * largest + LARGEST_FLOOR, LARGEST))
+
+    @property
+    def excess(self) -> float:
+        """How many times its limit the graph's error is; the graph is accepted up to 1."""
+        ratios = [error / limit for error, limit in zip(self.graph, self.limit, strict=True)]
+        return max(ratios) if np.isfinite(ratios).all() else float("inf")
+
+
+class Change(NamedTuple):
+    """What neighbours and padding change of an output: |x − x'| / max(1, |x'|)."""
+
+    largest: float
+    limit: float
+    """The largest that is accepted: alone and in a batch it may be as far off as `Closeness.limit` says."""
+
+
+def check_parity(compared: Mapping[str, Closeness], file: str) -> None:
+    """Check the errors of a graph's outputs.
+
+    Args:
+        compared: Each output.
+        file: The graph's, for the message.
+
+    Raises:
+        ParityError: An output is further from float64 than its limit.
+    """
+    output, worst = max(compared.items(), key=lambda item: item[1].excess)
+    if not worst.excess <= 1:
+        graph, pytorch, limit = worst.graph, worst.pytorch, worst.limit
+        raise ParityError(
+            f"{file}: {output!r} must be about as close to float64 as PyTorch is in fp32: off by at most "
+            f"{limit.rms:.1e} (root mean square) and {limit.largest:.1e} (largest), where PyTorch is off by "
+            f"{pytorch.rms:.1e} and {pytorch.largest:.1e}; was off by {graph.rms:.1e} and {graph.largest:.1e}"
+        )
+
+
+def part_of(output: str, part: str) -> str:
+    """Name a part of an output that is judged by itself."""
+    return f"{output} ({part})"
+
+
+def parts_of(output: str, compared: Mapping[str, Closeness]) -> list[Closeness]:
+    """Return the comparisons of an output, or of all its parts."""
+    return [each for name, each in compared.items() if name == output or name.startswith(f"{output} (")]
+
+
+def errors_of(actual: Array, exact: Array) -> NDArray[np.float64]:
+    """Return |x − x64| / max(1, |x64|) of each number: absolute below 1, relative above.
+
+    The result is infinite where either is NaN or infinity. Both arrays must have the same shape.
+    """
+    with np.errstate(invalid="ignore"):
+        errors = np.abs(actual.astype(np.float64) - exact) / np.maximum(1.0, np.abs(exact))
+    return np.where(np.isfinite(errors), errors, np.inf)
+
+
+@dataclass
+class Total:
+    """Errors of an output, being added up over several inputs."""
+
+    squares: float = 0.0
+    count: int = 0
+    largest: float = 0.0
+
+    def add(self, actual: Array, exact: Array) -> None:
+        """Add the errors of these numbers."""
+        errors = errors_of(actual, exact)
+        self.squares += float((errors**2).sum())
+        self.count += errors.size
+        self.largest = max(self.largest, float(errors.max(initial=0.0)))
+
+    @property
+    def errors(self) -> Errors:
+        """Of all numbers."""
+        return Errors((self.squares / max(1, self.count)) ** 0.5, self.largest)
