@@ -23,12 +23,12 @@ def export(
     layers: AtLeastOne | None = None,
     mask: bool = False,
     sentences: Path | None = None,
-    if_exists: Literal["fail", "skip", "replace"] = "fail",
+    if_exists: Literal["fail", "skip", "replace", "add"] = "fail",
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
 
     Every graph is compared with PyTorch first; one that is further from float64 than rounding explains is not
-    put into the repository, and the exit code is 1.
+    put into the repository, and the exit code is 1; the same command with --if-exists add tries it again.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def export(
         A text file with a sentence on each line, to measure on how far int8 is from fp32. Default: some
         English sentences.
     if_exists
-        What to do if the version exists already.
+        What to do if the version exists already; add keeps its graphs, and exports those that it lacks.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -61,7 +61,7 @@ def export(
     from polyhead_export.family import count_steps
 
     if if_exists == "fail":
-        options.check_free(names, "--if-exists skip or replace")
+        options.check_free(names, "--if-exists skip, replace or add")
     sources = options.sources(heads=heads, layers=layers, mask=mask)
     wanted = [source for source in sources if if_exists != "skip" or not options.is_complete(source.name)]
     if if_exists == "skip" and (
@@ -94,7 +94,11 @@ def export(
                 console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
             try:
                 family = options.export(
-                    built, source.name, sentences=texts, replace=if_exists == "replace", on_step=step
+                    built,
+                    source.name,
+                    sentences=texts,
+                    if_exists="fail" if if_exists == "skip" else if_exists,
+                    on_step=step,
                 )
             except IncompleteExportError as error:  # the other families do not depend on it
                 incomplete.append(error)
@@ -102,7 +106,12 @@ def export(
             exported.append(family)
     print_exported(exported, [source.name for source in sources if source not in wanted])
     if incomplete:
-        raise ExportError("\n".join(map(str, incomplete)))
+        rest = ", ".join(sorted({graph for error in incomplete for graph in error.failures}))
+        raise ExportError(
+            "\n".join(map(str, incomplete))
+            + f"\nThe same command with --if-exists add exports only {rest}, and keeps the others: with "
+            "another release of polyhead or onnxruntime, or on another machine."
+        )
 
 
 def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:

@@ -1,22 +1,24 @@
 """Export an encoder as one version of a family in the model repository."""
 
+import hashlib
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import onnx_ir as ir
 import torch
 
 from polyhead_export.comparison import Change
 from polyhead_export.errors import ExportError, IncompleteExportError, ParityError
+from polyhead_export.extension import check_graphs, read_graphs
 from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import JudgeInHalfPrecision
 from polyhead_export.kinds import kinds_of, names_of_kinds
-from polyhead_export.manifest import write_manifest
+from polyhead_export.manifest import Identity, write_manifest
 from polyhead_export.neighbours import measure_neighbours
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Judge, Judged, JudgeInFp32, Parity, compared_sizes
@@ -28,7 +30,7 @@ from polyhead_export.sentences import SENTENCES, token_ids
 from polyhead_export.signature import GraphKind
 from polyhead_export.staging import check_absent, check_place, publish, staged
 from polyhead_export.triton import triton_config
-from polyhead_export.weights import names_of, share_weights
+from polyhead_export.weights import hash_of, names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.checkpoint_files import read_object
 from polyhead_model.insight.token_classes import token_classes
@@ -151,7 +153,7 @@ def export_family(
     sentences: Sequence[str] = (),
     left_out: Sequence[str] = (),
     pruning: Pruning | None = None,
-    if_exists: Literal["fail", "replace"] = "fail",
+    if_exists: Literal["fail", "replace", "add"] = "fail",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> ExportedFamily:
     """Export an encoder to `repository / name / version`.
@@ -174,12 +176,13 @@ def export_family(
             without a tokenizer is measured on random inputs.
         left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
         pruning: What was pruned from the encoder; recorded in the manifest.
-        if_exists: What to do if the version exists already.
+        if_exists: What to do if the version exists already; "add" keeps its graphs, and adds those that it
+            lacks.
         on_step: Called before each step (see `count_steps`), with a description.
 
     Raises:
         ExportError: The name, the version, the precision, a graph, a layer, the tokenizer or a weight is not
-            valid, or each graph lost a fusion.
+            valid, or each graph lost a fusion; or graphs are to be added to another encoder's.
         FamilyExistsError: The version exists already, and `if_exists` is "fail".
         ParityError: No graph computes what PyTorch does, or 16 or 8 bits are not enough.
         IncompleteExportError: This is so for some graphs; the others are in the repository.
@@ -201,25 +204,38 @@ def export_family(
         check_tokenizer(tokenizer, encoder.config)
     check_weights(encoder)
     encoder.eval()
+    identity = Identity(
+        name=name,
+        version=version,
+        config=encoder.config,
+        weights=hash_of(encoder),
+        precision=precision,
+        tokenizer=None if tokenizer is None else _describe_tokenizer(tokenizer, encoder.config),
+        left_out=left_out,
+        pruning=pruning,
+    )
+    kept: Mapping[str, Path] = {}
+    if if_exists == "add" and target.exists():
+        there = read_graphs(target, identity)
+        kinds = kinds_of(encoder.config, {*graphs, *there}, attention_layers, classes)
+        kept = check_graphs(there, kinds, target, encoder.config)
     with staged(repository) as folder:
         parity, failures = _write_version(
             encoder,
             folder,
-            name=name,
-            version=version,
+            identity,
             kinds=kinds,
-            precision=precision,
+            # Graphs in other precisions were made of one in fp32, which they are judged by.
+            kept=kept if precision == "fp32" else {},
             tokenizer=tokenizer,
             sentences=sentences or SENTENCES,
-            left_out=left_out,
-            pruning=pruning,
             on_step=on_step,
         )
         if failures and target.exists():
             raise next(iter(failures.values()))  # what is there may be complete, and is served
         config = folder.with_name("config.pbtxt")
         config.write_text(triton_config(name, encoder.config))
-        publish(folder, target, replace=if_exists == "replace")
+        publish(folder, target, replace=if_exists != "fail")
         config.replace(target.with_name(config.name))
     exported = ExportedFamily(name=name, version=version, folder=target, parity=parity)
     if failures:
@@ -227,29 +243,43 @@ def export_family(
     return exported
 
 
+def _describe_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> dict[str, Any]:
+    return {
+        "file": TOKENIZER,
+        "sha256": hashlib.sha256(tokenizer.path.read_bytes()).hexdigest(),
+        "max_tokens": tokenizer.max_tokens,
+        "prompt": tokenizer.prompt,
+        "prompts": dict(tokenizer.prompts),
+        "types": tokenizer.gives_token_types is not False,
+        "pairs": takes_pairs(tokenizer, config),
+    }
+
+
 def _write_version(
     encoder: Encoder,
     folder: Path,
+    identity: Identity,
     *,
-    name: str,
-    version: int,
     kinds: Collection[GraphKind],
-    precision: Precision,
+    kept: Mapping[str, Path],
     tokenizer: TokenizerFile | None,
     sentences: Sequence[str],
-    left_out: Sequence[str],
-    pruning: Pruning | None,
     on_step: Callable[[str], None],
 ) -> tuple[Parity, dict[str, ExportError]]:
     """Write all files of a version; return what was measured, and why graphs are not among them."""
+    name, precision = identity.name, identity.precision
     served = in_precision(encoder, precision)
     names = names_of(served)
     traced: dict[GraphKind, ir.Model] = {}
     models: dict[GraphKind, ir.Model] = {}
     operators: dict[str, dict[str, int]] = {}
     for kind in kinds:
-        on_step(f"{name}: tracing the {kind.name} graph")
-        traced[kind] = build_graph(served, kind)
+        if kind.name in kept:
+            on_step(f"{name}: keeping the {kind.name} graph")
+            traced[kind] = ir.load(kept[kind.name])
+        else:
+            on_step(f"{name}: tracing the {kind.name} graph")
+            traced[kind] = build_graph(served, kind)
         models[kind] = _in_its_precision(traced[kind], encoder, kind, precision, names)
         operators[kind.name] = count_operators(models[kind])
         check_operators(operators[kind.name], required_operators(encoder.config, kind, precision), kind.file)
@@ -282,25 +312,10 @@ def _write_version(
     on_step(f"{name}: hashing files")
     write_manifest(
         folder,
-        name=name,
-        version=version,
-        config=encoder.config,
+        identity,
         kinds=[kind for kind in kinds if kind.name in parity.outputs],
-        precision=precision,
         operators=operators,
         parity=parity,
-        tokenizer=None
-        if tokenizer is None
-        else {
-            "file": TOKENIZER,
-            "max_tokens": tokenizer.max_tokens,
-            "prompt": tokenizer.prompt,
-            "prompts": dict(tokenizer.prompts),
-            "types": tokenizer.gives_token_types is not False,
-            "pairs": takes_pairs(tokenizer, encoder.config),
-        },
-        left_out=left_out,
-        pruning=pruning,
     )
     return parity, failures
 

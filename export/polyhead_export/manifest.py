@@ -10,6 +10,7 @@ import json
 import math
 import platform
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,57 +39,67 @@ FORMAT = 2
 _TOOLS = ("polyhead", "torch", "onnx", "onnxscript", "numpy")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What makes a version the one that it is, whatever graphs it has."""
+
+    name: str
+    """The family's name."""
+    version: int
+    config: EncoderConfig
+    """The encoder's configuration."""
+    weights: str
+    """The hash of the encoder's parameters, in fp32."""
+    precision: Precision
+    """What the graphs compute in."""
+    tokenizer: Mapping[str, Any] | None
+    """The tokenizer's file and its hash, the longest text in tokens, the prompts, whether its token types
+    count, and whether it takes pairs of texts; None if the family has no tokenizer."""
+    left_out: Sequence[str]
+    """The parts of the checkpoint that are not served, in words."""
+    pruning: Pruning | None
+    """What was pruned; None if nothing was."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as the manifest has it."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "version": self.version,
+            "encoder": dataclasses.asdict(self.config),
+            "weights": self.weights,
+            "precision": self.precision,
+            "tokenizer": self.tokenizer,
+            "left_out": list(self.left_out),
+            "limits": {"max_tokens": self.config.positions},
+            "pruning": None if self.pruning is None else _describe_pruning(self.pruning),
+            "numbers": {"parameters": parameters(self.config)},
+        }
+
+
 def write_manifest(
     folder: Path,
+    identity: Identity,
     *,
-    name: str,
-    version: int,
-    config: EncoderConfig,
     kinds: Collection[GraphKind],
-    precision: Precision,
     operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
-    tokenizer: Mapping[str, Any] | None,
-    left_out: Sequence[str],
-    pruning: Pruning | None,
 ) -> None:
     """Write the manifest for the files in `folder`.
 
     Args:
         folder: The version's folder, complete except for the manifest.
-        name: The family's name.
-        version: The version's number.
-        config: The encoder's configuration.
+        identity: The version.
         kinds: The graphs.
-        precision: What the graphs compute in.
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
-        tokenizer: The tokenizer's file, the longest text in tokens, the prompts, whether its token types
-            count, and whether it takes pairs of texts; None if the family has no tokenizer.
-        left_out: The parts of the checkpoint that are not served, in words.
-        pruning: What was pruned; None if nothing was.
     """
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "name": name,
-        "version": version,
-        "encoder": dataclasses.asdict(config),
-        "precision": precision,
+    config = identity.config
+    manifest: dict[str, Any] = identity.describe() | {
         "sizes": axis_sizes(config, kinds),
         "graphs": {
-            kind.name: {
-                "file": kind.file,
-                "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
-                "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
-                "maps": kind.maps(config),
-                **({} if (axes := map_axes(config)) is None else {"map_axes": axes}),
-                "operators": operators[kind.name],
-            }
-            for kind in kinds
+            kind.name: describe_graph(config, kind) | {"operators": operators[kind.name]} for kind in kinds
         },
-        "tokenizer": tokenizer,
-        "left_out": list(left_out),
-        "limits": {"max_tokens": config.positions},
         "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir())},
         "parity": {
             "sizes": parity.sizes,
@@ -103,11 +114,20 @@ def write_manifest(
                 for graph, changes in parity.neighbours.items()
             },
         },
-        "pruning": None if pruning is None else _describe_pruning(pruning),
-        "numbers": {"parameters": parameters(config)},
         "tools": {tool: metadata.version(tool) for tool in _TOOLS} | {"onnxruntime": _onnxruntime_version()},
     }
     (folder / FILE).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def describe_graph(config: EncoderConfig, kind: GraphKind) -> dict[str, Any]:
+    """Return what the manifest has of a graph, but for what is counted in its file."""
+    return {
+        "file": kind.file,
+        "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
+        "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
+        "maps": kind.maps(config),
+        **({} if (axes := map_axes(config)) is None else {"map_axes": axes}),
+    }
 
 
 def _describe(spec: ManifestTensor) -> dict[str, Any]:

@@ -167,7 +167,7 @@ class ExportOptions:
         name: str,
         *,
         sentences: Sequence[str],
-        replace: bool,
+        if_exists: Literal["fail", "replace", "add"],
         on_step: Callable[[str], None],
         pruning: "Pruning | None" = None,
     ) -> "ExportedFamily":
@@ -187,7 +187,7 @@ class ExportOptions:
                 sentences=sentences,
                 left_out=built.left_out,
                 pruning=pruning,
-                if_exists="replace" if replace else "fail",
+                if_exists=if_exists,
                 on_step=on_step,
             )
 

@@ -92,7 +92,7 @@ def prune(
         built,
         source.name,
         sentences=given if options.precision == "int8" else (),
-        replace=if_exists == "replace",
+        if_exists=if_exists,
         on_step=console.print,
         pruning=pruning,
     )

@@ -81,6 +81,14 @@ def names_of(module: nn.Module) -> dict[str, str]:
     return names
 
 
+def hash_of(module: nn.Module) -> str:
+    """Return a hash of the names and contents of a module's parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        digest.update(f"{name}\0{fingerprint(_array(parameter))}\0".encode())
+    return digest.hexdigest()
+
+
 def _array(parameter: Tensor) -> Array:
     # NumPy itself has no bfloat16.
     return TorchTensor(parameter.detach()).numpy()

@@ -31,7 +31,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "teaching-h1: version 1 is there already" in capsys.readouterr().err
 
     with pytest.raises(
-        ExportError, match=r"version 1 of teaching-h8 exists already .* --if-exists skip or replace"
+        ExportError, match=r"version 1 of teaching-h8 exists already .* --if-exists skip, replace or add"
     ):
         export("--preset", "teaching", "--heads", "2,8", "--models", tmp_path)
     assert not (tmp_path / "teaching-h2").exists()

@@ -1,0 +1,91 @@
+"""Graphs are added to a version: what is there is kept, and must be of the same encoder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyhead_export import ExportError, export_family
+from polyhead_export.precision import Precision
+from polyhead_model import Encoder, EncoderConfig
+
+SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return manifest
+
+
+def test_what_is_missing_is_added(tmp_path: Path) -> None:
+    """Nothing else is traced, and what is there stays as it is, byte for byte."""
+    encoder = Encoder(SMALL)
+    folder = export_family(encoder, "small", tmp_path, graphs=["rows"]).folder
+    there = {file: (folder / file).read_bytes() for file in ("model.onnx", "attention.onnx", "rows.onnx")}
+    steps: list[str] = []
+
+    added = export_family(
+        encoder, "small", tmp_path, graphs=["insight"], if_exists="add", on_step=steps.append
+    )
+
+    assert [step for step in steps if "tracing" in step] == ["small: tracing the insight graph"]
+    assert set(added.parity.outputs) == {"fast", "attention", "rows", "insight"}
+    manifest = manifest_of(folder)
+    assert set(manifest["graphs"]) == {"fast", "attention", "rows", "insight"}
+    assert set(manifest["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
+    assert {file: (folder / file).read_bytes() for file in there} == there
+
+
+def test_an_incomplete_version_is_completed(tmp_path: Path) -> None:
+    encoder = Encoder(SMALL)
+    folder = export_family(encoder, "small", tmp_path).folder
+    (folder / "attention.onnx").unlink()
+    manifest = manifest_of(folder)
+    del manifest["graphs"]["attention"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    steps: list[str] = []
+
+    export_family(encoder, "small", tmp_path, if_exists="add", on_step=steps.append)
+
+    assert [step for step in steps if "tracing" in step] == ["small: tracing the attention graph"]
+    assert set(manifest_of(folder)["graphs"]) == {"fast", "attention"}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_graphs_in_other_precisions_are_made_again(precision: Precision, tmp_path: Path) -> None:
+    """They are judged by the graph in fp32 that they were made of."""
+    encoder = Encoder(EncoderConfig(d_model=64, heads=2, layers=1))
+    export_family(encoder, "small", tmp_path, precision=precision)
+
+    added = export_family(encoder, "small", tmp_path, precision=precision, graphs=["rows"], if_exists="add")
+
+    assert set(added.parity.outputs) == {"fast", "attention", "rows"}
+
+
+def test_a_version_that_is_not_there_is_exported_where_graphs_are_to_be_added(tmp_path: Path) -> None:
+    exported = export_family(Encoder(SMALL), "small", tmp_path, if_exists="add")
+
+    assert set(manifest_of(exported.folder)["graphs"]) == {"fast", "attention"}
+
+
+def test_graphs_are_added_to_those_of_the_same_encoder_only(tmp_path: Path) -> None:
+    encoder = Encoder(SMALL)
+    folder = export_family(encoder, "small", tmp_path).folder
+    before = manifest_of(folder)
+
+    def refused(encoder: Encoder, **options: Any) -> str:
+        with pytest.raises(ExportError) as caught:
+            export_family(encoder, "small", tmp_path, if_exists="add", **options)
+        return str(caught.value)
+
+    assert "must have the attention graph that would be exported now" in (
+        message := refused(encoder, attention_layers=[0])
+    )
+    assert "its outputs differ: give the same options" in message
+    assert "must be of the same encoder" in (message := refused(Encoder(SMALL), precision="int8"))
+    assert "its weights, precision differ: name another version" in message
+    assert manifest_of(folder) == before
+
+    (folder / "manifest.json").unlink()
+    assert "has no manifest.json, so nothing can be added to it: replace it" in refused(encoder)
