@@ -119,8 +119,7 @@ def test_embeddings_are_those_of_sentence_transformers(client: Client) -> None:
 def test_batch_mates_change_next_to_nothing(client: Client, model: str, most: float) -> None:
     """In fp32 the last digits, as kernels for larger sizes may add in another order.
 
-    In int8 attention is in fp32, too; where its last digit decides how a number is rounded, a token moves by a
-    step. With one scale for the whole batch, coordinates would move by 5e-3.
+    In int8 such a digit, of attention, can decide how a number is rounded, which moves a token by a step.
     """
     together = pooled(client, SENTENCES, model)
     alone = np.concatenate([pooled(client, [sentence], model) for sentence in SENTENCES])

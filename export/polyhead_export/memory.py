@@ -7,8 +7,9 @@ from polyhead_model import EncoderConfig, parameters
 from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
 
 _PEAK = 3.0
-"""The most that an export takes at a time, as a multiple of the weights in fp32, and what float64 takes of a
-layer."""
+"""The most that an export takes at a time, as a multiple of the weights in fp32."""
+_LAYER_PEAK = 1.5
+"""What is taken on top, as a multiple of a layer's weights: one at a time, they are also in float64."""
 _LAYER_BYTES = 2 * 2**20
 """What the graphs of one layer take while they are traced, beside its weights."""
 
@@ -24,7 +25,7 @@ def check_memory(config: EncoderConfig, *, groups: ControlGroups = THIS_PROCESS)
         ExportError: It takes more than the machine or a control group has left.
     """
     weights = 4 * parameters(config)
-    needed = int((_PEAK + 1 / config.layers) * weights) + _LAYER_BYTES * config.layers
+    needed = int((_PEAK + _LAYER_PEAK / config.layers) * weights) + _LAYER_BYTES * config.layers
     free = min(int(psutil.virtual_memory().available), groups.memory_left())
     if needed > free:
         raise ExportError(

@@ -69,4 +69,4 @@ print((memory("VmHWM") - before) / weights)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert 2 < float(done.stdout) < 4  # one layer
+    assert 2 < float(done.stdout) < 4.5  # one layer
