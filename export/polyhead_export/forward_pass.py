@@ -318,5 +318,7 @@ def _norm_map(attention: MultiHeadAttention, *, compact: bool) -> Tensor:
     by_head = weight.reshape(len(weight), attention.heads, -1).permute(1, 2, 0)  # [H, K, D]
     if not compact:
         return by_head
-    # Head by head, as each is copied.
-    return torch.stack([torch.linalg.qr(each.T, mode="r").R.T for each in by_head]).contiguous()
+    # Head by head, as each is copied; in float64, which leaves the rounding of the result alone.
+    return torch.stack(
+        [torch.linalg.qr(each.T.double(), mode="r").R.T.float() for each in by_head]
+    ).contiguous()
