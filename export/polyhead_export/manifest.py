@@ -139,6 +139,7 @@ def _describe_comparison(compared: Closeness) -> dict[str, Any]:
         "graph": compared.graph._asdict(),
         "pytorch": compared.pytorch._asdict(),
         "limit": compared.limit._asdict(),
+        **({} if compared.wiring is None else {"in_float64": compared.wiring._asdict()}),
     }
 
 

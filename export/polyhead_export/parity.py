@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from torch import Tensor
 from polyhead_export.arithmetic import Reordered, Widened
 from polyhead_export.comparison import Change, Closeness, Total, check_parity
 from polyhead_export.errors import ParityError
+from polyhead_export.evaluation import evaluate
 from polyhead_export.forward_pass import ForwardPass, norm_maps_of, run_forward
 from polyhead_export.graphs import TRACED_SIZE
 from polyhead_export.samples import sample_inputs
@@ -157,7 +159,8 @@ class JudgeInFp32:
 
     def judge(self, kind: GraphKind) -> Judged:
         """Compare a graph."""
-        outputs = self._reference.compare(open_session(self._folder / kind.file), kind)
+        file = self._folder / kind.file
+        outputs = self._reference.compare(open_session(file), kind, ir.load(file))
         check_parity(outputs, kind.file)
         return Judged(outputs=outputs)
 
@@ -176,15 +179,22 @@ class Reference:
         self._encoder = encoder
         self._passes: dict[int, list[ForwardPass]] = {}
 
-    def compare(self, session: ort.InferenceSession, kind: GraphKind) -> dict[str, Closeness]:
+    def compare(
+        self, session: ort.InferenceSession, kind: GraphKind, model: ir.Model | None
+    ) -> dict[str, Closeness]:
         """Compare a graph with PyTorch, over all `compared_sizes`.
+
+        Args:
+            session: The graph.
+            kind: The graph's kind.
+            model: The graph, to be evaluated in float64; None if its own rounding is what counts.
 
         Raises:
             ParityError: An output does not have the shape of PyTorch's.
         """
         config = self._encoder.config
         names = [spec.name for spec in outputs_of(config, kind)]
-        totals: dict[str, tuple[Total, Total]] = {}
+        totals: dict[str, tuple[Total, Total, Total]] = {}
         for seed, size in enumerate(compared_sizes(config), start=1):
             inputs = sample_inputs(config, kind, *size, seed=seed)
             feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
@@ -196,14 +206,20 @@ class Reference:
                         f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {exact[name].shape} "
                         f"at (B, T) = {size}"
                     )
-            for place, each in enumerate((outputs, *rounded)):
+            runs = [(0, outputs), *((1, each) for each in rounded)]
+            if model is not None:
+                runs.append((2, dict(zip(names, evaluate(model, names, feeds), strict=True))))
+            for of, each in runs:
                 ours, theirs = kind.align(config, each, exact, exact_pass)
                 for name, values in ours.items():
-                    of_graph, of_pytorch = totals.setdefault(name, (Total(), Total()))
-                    (of_pytorch if place else of_graph).add(values, theirs[name])
+                    totals.setdefault(name, (Total(), Total(), Total()))[of].add(values, theirs[name])
         return {
-            name: Closeness(graph=graph.errors, pytorch=pytorch.errors)
-            for name, (graph, pytorch) in totals.items()
+            name: Closeness(
+                graph=graph.errors,
+                pytorch=pytorch.errors,
+                wiring=None if model is None else wiring.errors,
+            )
+            for name, (graph, pytorch, wiring) in totals.items()
         }
 
     def _run(

@@ -1,0 +1,98 @@
+"""Evaluate a graph in float64, without onnxruntime.
+
+What is left to differ from PyTorch in float64 is what the graph computes, not how it is rounded. So a mistake
+shows on every processor, and however ill-conditioned the encoder is.
+
+onnx's reference implementation of the operators is used, in NumPy, but for two: its `Gelu` rounds to fp32,
+and `MultiHeadAttention` is onnxruntime's own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from torch.nn import functional as F
+
+Array = NDArray[Any]
+
+
+def evaluate(model: ir.Model, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+    """Return outputs of a graph; every number in fp32 is widened where it is used.
+
+    Args:
+        model: The graph. Its weights are read one by one, where they are used.
+        names: The outputs.
+        feeds: Every input by name.
+    """
+    weights = {
+        name: value.const_value
+        for name, value in model.graph.initializers.items()
+        if value.const_value is not None
+    }
+    without_weights = model.clone()
+    without_weights.graph.initializers.clear()
+    # It finds an operator by the name of its class.
+    operators = [type("Gelu", (_Gelu,), {}), type("MultiHeadAttention", (_FusedAttention,), {})]
+    nodes = ReferenceEvaluator(ir.to_proto(without_weights), new_ops=operators).rt_nodes_
+    last_reader = {name: node for node in nodes for name in node.input}
+    known: dict[str, Array | None] = {"": None, **feeds}
+    for node in nodes:
+        inputs = [_widened(weights[name].numpy() if name in weights else known[name]) for name in node.input]
+        with np.errstate(all="ignore"):  # what is undefined is compared as such
+            known.update(zip(node.output, node.run(*inputs), strict=False))
+        for name in {*node.input} - {"", *names}:
+            if last_reader[name] is node:
+                known.pop(name, None)
+    return [np.asarray(known[name]) for name in names]
+
+
+def _widened(value: Array | None) -> Array | None:
+    return value.astype(np.float64) if value is not None and value.dtype == np.float32 else value
+
+
+class _Gelu(OpRun):
+    """onnx's operator."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, *, approximate: str) -> tuple[Array]:
+        return (F.gelu(torch.from_numpy(np.asarray(x)), approximate=approximate).numpy(),)
+
+
+class _FusedAttention(OpRun):
+    """onnxruntime's operator, as far as `polyhead_export.attention_ops` uses it."""
+
+    op_domain = "com.microsoft"
+
+    def _run(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        _: None = None,
+        lengths: Array | None = None,
+        bias: Array | None = None,
+        *,
+        num_heads: int,
+        unidirectional: int,
+        mask_filter_value: float,
+    ) -> tuple[Array]:
+        q, k, v = (
+            each.reshape(*each.shape[:2], num_heads, -1).swapaxes(1, 2) for each in (query, key, value)
+        )
+        scores = q @ k.swapaxes(2, 3) / q.shape[-1] ** 0.5
+        if bias is not None:
+            scores = scores + bias
+        keys = np.arange(k.shape[2])
+        if lengths is not None:
+            scores = scores + np.where(keys < lengths[:, None, None, None], 0, mask_filter_value)
+        if unidirectional:
+            scores = scores + np.where(keys <= np.arange(q.shape[2])[:, None], 0, mask_filter_value)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        context = weights @ v / weights.sum(-1, keepdims=True)
+        return (context.swapaxes(1, 2).reshape(query.shape),)
