@@ -35,8 +35,8 @@ WIRING_SHARE = 0.25
 Its constants are in fp32, such as the root that scores are divided by, and matrices made for norms.
 """
 
-WIRING_FLOOR = 1e-9
-"""What is accepted of these on top."""
+WIRING_RMS_FLOOR, WIRING_LARGEST_FLOOR = 3e-8, 1.2e-7
+"""What is accepted of these on top: a constant's rounding, and two."""
 
 
 class Errors(NamedTuple):
@@ -68,7 +68,8 @@ class Closeness:
     @property
     def wiring_limit(self) -> Errors:
         """The largest errors that are accepted in float64."""
-        return Errors(*(WIRING_SHARE * error + WIRING_FLOOR for error in self.pytorch))
+        rms, largest = self.pytorch
+        return Errors(WIRING_SHARE * rms + WIRING_RMS_FLOOR, WIRING_SHARE * largest + WIRING_LARGEST_FLOOR)
 
     @property
     def excess(self) -> float:

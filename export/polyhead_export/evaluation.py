@@ -3,8 +3,8 @@
 What is left to differ from PyTorch in float64 is what the graph computes, not how it is rounded. So a mistake
 shows on every processor, and however ill-conditioned the encoder is.
 
-onnx's reference implementation of the operators is used, in NumPy, but for two: its `Gelu` rounds to fp32,
-and `MultiHeadAttention` is onnxruntime's own.
+onnx's reference implementation of the operators is used, in NumPy, but for three: its `Gelu` rounds to fp32,
+its `GatherElements` takes at most 64 indices, and `MultiHeadAttention` is onnxruntime's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,18 +37,25 @@ def evaluate(model: ir.Model, names: Sequence[str], feeds: Mapping[str, Array]) 
     without_weights = model.clone()
     without_weights.graph.initializers.clear()
     # It finds an operator by the name of its class.
-    operators = [type("Gelu", (_Gelu,), {}), type("MultiHeadAttention", (_FusedAttention,), {})]
+    operators = [type(name, (operator,), {}) for name, operator in _OPERATORS.items()]
     nodes = ReferenceEvaluator(ir.to_proto(without_weights), new_ops=operators).rt_nodes_
     last_reader = {name: node for node in nodes for name in node.input}
     known: dict[str, Array | None] = {"": None, **feeds}
     for node in nodes:
-        inputs = [_widened(weights[name].numpy() if name in weights else known[name]) for name in node.input]
+        inputs = [_read(weights[name]) if name in weights else _widened(known[name]) for name in node.input]
         with np.errstate(all="ignore"):  # what is undefined is compared as such
             known.update(zip(node.output, node.run(*inputs), strict=False))
         for name in {*node.input} - {"", *names}:
             if last_reader[name] is node:
                 known.pop(name, None)
     return [np.asarray(known[name]) for name in names]
+
+
+def _read(tensor: ir.TensorProtocol) -> Array | None:
+    array = _widened(tensor.numpy())
+    if isinstance(tensor, ir.ExternalTensor) and array is not None and array.dtype == np.float64:
+        tensor.release()  # what was mapped of the file
+    return array
 
 
 def _widened(value: Array | None) -> Array | None:
@@ -62,6 +69,15 @@ class _Gelu(OpRun):
 
     def _run(self, x: Array, *, approximate: str) -> tuple[Array]:
         return (F.gelu(torch.from_numpy(np.asarray(x)), approximate=approximate).numpy(),)
+
+
+class _GatherElements(OpRun):
+    """onnx's operator."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, indices: Array, *, axis: int) -> tuple[Array]:
+        return (np.take_along_axis(x, indices, axis),)
 
 
 class _FusedAttention(OpRun):
@@ -96,3 +112,6 @@ class _FusedAttention(OpRun):
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         context = weights @ v / weights.sum(-1, keepdims=True)
         return (context.swapaxes(1, 2).reshape(query.shape),)
+
+
+_OPERATORS = {"Gelu": _Gelu, "GatherElements": _GatherElements, "MultiHeadAttention": _FusedAttention}

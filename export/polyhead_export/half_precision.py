@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from polyhead_export.comparison import Closeness, check_parity
 from polyhead_export.errors import ParityError
-from polyhead_export.parity import RANDOM_INPUTS, Drift, Judged, Reference, open_session
+from polyhead_export.parity import RANDOM_INPUTS, Drift, Judged, Reference
 from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder
@@ -97,7 +97,7 @@ class JudgeInHalfPrecision:
         with tempfile.TemporaryDirectory(prefix="emulation-", dir=self._folder) as place:
             file = Path(place) / kind.file
             ir.save(widen(model, rounding=rounding), file, external_data="weights.bin")
-            return reference.compare(open_session(file), kind, exact)
+            return reference.compare(file, kind, exact)
 
 
 def widen(model: ir.Model, *, rounding: bool) -> ir.Model:

@@ -1,6 +1,7 @@
 """Compare exported graphs with PyTorch, at sizes that the exporter has not seen and with ragged lengths."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,7 @@ class JudgeInFp32:
     def judge(self, kind: GraphKind) -> Judged:
         """Compare a graph."""
         file = self._folder / kind.file
-        outputs = self._reference.compare(open_session(file), kind, ir.load(file))
+        outputs = self._reference.compare(file, kind, ir.load(file))
         check_parity(outputs, kind.file)
         return Judged(outputs=outputs)
 
@@ -179,60 +180,73 @@ class Reference:
         self._encoder = encoder
         self._passes: dict[int, list[ForwardPass]] = {}
 
-    def compare(
-        self, session: ort.InferenceSession, kind: GraphKind, model: ir.Model | None
-    ) -> dict[str, Closeness]:
+    def compare(self, file: Path, kind: GraphKind, model: ir.Model | None) -> dict[str, Closeness]:
         """Compare a graph with PyTorch, over all `compared_sizes`.
 
         Args:
-            session: The graph.
+            file: The graph, for onnxruntime.
             kind: The graph's kind.
             model: The graph, to be evaluated in float64; None if its own rounding is what counts.
 
         Raises:
             ParityError: An output does not have the shape of PyTorch's.
         """
-        config = self._encoder.config
-        names = [spec.name for spec in outputs_of(config, kind)]
-        totals: dict[str, tuple[Total, Total, Total]] = {}
-        for seed, size in enumerate(compared_sizes(config), start=1):
-            inputs = sample_inputs(config, kind, *size, seed=seed)
-            feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
+        graph, pytorch, wiring = (defaultdict[str, Total](Total) for _ in range(3))
+        names = [spec.name for spec in outputs_of(self._encoder.config, kind)]
+        if model is not None:  # before there is a session, whose memory comes on top
+            for feeds, references in self._samples(kind):
+                outputs = dict(zip(names, evaluate(model, names, feeds), strict=True))
+                self._add(wiring, outputs, references[0], kind)
+        session = open_session(file)
+        for feeds, (exact, *rounded) in self._samples(kind):
             outputs = dict(zip(names, session.run(names, feeds), strict=True))
-            exact_pass, (exact, *rounded) = self._run(kind, inputs, seed)
-            for name, got in outputs.items():
-                if got.shape != exact[name].shape:
-                    raise ParityError(
-                        f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {exact[name].shape} "
-                        f"at (B, T) = {size}"
-                    )
-            runs = [(0, outputs), *((1, each) for each in rounded)]
-            if model is not None:
-                runs.append((2, dict(zip(names, evaluate(model, names, feeds), strict=True))))
-            for of, each in runs:
-                ours, theirs = kind.align(config, each, exact, exact_pass)
-                for name, values in ours.items():
-                    totals.setdefault(name, (Total(), Total(), Total()))[of].add(values, theirs[name])
+            self._add(graph, outputs, exact, kind)
+            for each in rounded:
+                self._add(pytorch, each.outputs, exact, kind)
         return {
             name: Closeness(
-                graph=graph.errors,
-                pytorch=pytorch.errors,
-                wiring=None if model is None else wiring.errors,
+                graph=graph[name].errors,
+                pytorch=pytorch[name].errors,
+                wiring=wiring[name].errors if name in wiring else None,
             )
-            for name, (graph, pytorch, wiring) in totals.items()
+            for name in graph
         }
 
-    def _run(
-        self, kind: GraphKind, inputs: Mapping[str, Tensor], seed: int
-    ) -> tuple[ForwardPass, list[dict[str, Array]]]:
-        """Return the forward pass in float64, and the outputs in each arithmetic."""
-        if seed not in self._passes:  # graphs differ in what they make of it
-            self._passes[seed] = [_forward(self._encoder, inputs, each) for each in _ARITHMETICS]
-        passes = self._passes[seed]
-        return passes[0], [
-            _outputs(self._encoder.config, kind, inputs, one, arithmetic)
-            for one, arithmetic in zip(passes, _ARITHMETICS, strict=True)
-        ]
+    def _samples(self, kind: GraphKind) -> Iterator[tuple[dict[str, Array], list["_Run"]]]:
+        """Yield what a graph is fed, and PyTorch's results: in float64, and often in fp32."""
+        config = self._encoder.config
+        for seed, size in enumerate(compared_sizes(config), start=1):
+            inputs = sample_inputs(config, kind, *size, seed=seed)
+            if seed not in self._passes:  # graphs differ in what they make of it
+                self._passes[seed] = [_forward(self._encoder, inputs, each) for each in _ARITHMETICS]
+            feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
+            yield (
+                feeds,
+                [
+                    _Run(run, _outputs(config, kind, inputs, run, arithmetic))
+                    for run, arithmetic in zip(self._passes[seed], _ARITHMETICS, strict=True)
+                ],
+            )
+
+    def _add(
+        self, totals: dict[str, Total], outputs: Mapping[str, Array], exact: "_Run", kind: GraphKind
+    ) -> None:
+        """Add the errors of outputs."""
+        for name, got in outputs.items():
+            if got.shape != exact.outputs[name].shape:
+                raise ParityError(
+                    f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {exact.outputs[name].shape}"
+                )
+        ours, theirs = kind.align(self._encoder.config, outputs, exact.outputs, exact.forward)
+        for name, values in ours.items():
+            totals[name].add(values, theirs[name])
+
+
+class _Run(NamedTuple):
+    """What PyTorch gives."""
+
+    forward: ForwardPass
+    outputs: dict[str, Array]
 
 
 def reference_outputs(

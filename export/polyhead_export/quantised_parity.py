@@ -95,7 +95,7 @@ class JudgeInInt8:
         with tempfile.TemporaryDirectory(prefix="fp32-", dir=self._folder) as place:
             file = Path(place) / kind.file
             ir.save(plain.clone(), file, external_data="fp32.bin")
-            outputs = self._reference.compare(open_session(file), kind, plain)
+            outputs = self._reference.compare(file, kind, plain)
             check_parity(outputs, kind.file)
         _check_products(served, plain, config, kind)
         drift, cosines = _measure_drift(self._encoder, open_session(served), kind, self._texts)
