@@ -1,7 +1,7 @@
 """Compare exported graphs with PyTorch, at sizes that the exporter has not seen and with ragged lengths."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +178,8 @@ class Reference:
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
+        # Views of the weights: in float64 they would be copies, and of 16 bits they are.
+        self._norm_maps = norm_maps_of(encoder, compact=False)
         self._passes: dict[int, list[ForwardPass]] = {}
 
     def compare(self, file: Path, kind: GraphKind, model: ir.Model | None) -> dict[str, Closeness]:
@@ -218,7 +220,9 @@ class Reference:
         for seed, size in enumerate(compared_sizes(config), start=1):
             inputs = sample_inputs(config, kind, *size, seed=seed)
             if seed not in self._passes:  # graphs differ in what they make of it
-                self._passes[seed] = [_forward(self._encoder, inputs, each) for each in _ARITHMETICS]
+                self._passes[seed] = [
+                    _forward(self._encoder, inputs, self._norm_maps, each) for each in _ARITHMETICS
+                ]
             feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
             yield (
                 feeds,
@@ -260,13 +264,13 @@ def run_reference(
     encoder: Encoder, kind: GraphKind, inputs: Mapping[str, Tensor]
 ) -> tuple[ForwardPass, dict[str, NDArray[np.float32]]]:
     """Return PyTorch's forward pass, with plain attention, and the outputs by name."""
-    run = _forward(encoder, inputs, _FP32)
+    run = _forward(encoder, inputs, norm_maps_of(encoder, compact=False), _FP32)
     return run, _outputs(encoder.config, kind, inputs, run, _FP32)
 
 
-def _forward(encoder: Encoder, inputs: Mapping[str, Tensor], arithmetic: "_Arithmetic") -> ForwardPass:
-    # Views of the weights: in float64 they would be copies.
-    norm_maps = norm_maps_of(encoder, compact=False)
+def _forward(
+    encoder: Encoder, inputs: Mapping[str, Tensor], norm_maps: Sequence[Tensor], arithmetic: "_Arithmetic"
+) -> ForwardPass:
     with arithmetic.applied():
         return run_forward(encoder, inputs, explicit=range(encoder.config.layers), norm_maps=norm_maps)
 
