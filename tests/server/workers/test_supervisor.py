@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import shutil
@@ -418,6 +419,7 @@ def test_a_worker_is_killed_after_thirty_ticks_without_a_report(
         with one_worker(Path("models"), ticks) as (supervisor, _):
             running = asyncio.create_task(supervisor.run())
             first = await started.get()
+            await let_all_run()
             await ticks.pass_by(100)  # it has not reported yet: it looks for its device
             for report in (LOADING, LOADING, READY, READY):
                 await first.report(report)
@@ -427,6 +429,7 @@ def test_a_worker_is_killed_after_thirty_ticks_without_a_report(
             assert first.killed
 
             second = await started.get()
+            await let_all_run()
             await ticks.pass_by(100)
             await second.report()
             await ticks.pass_by(29)
@@ -443,16 +446,19 @@ def test_a_worker_is_killed_after_thirty_ticks_without_a_report(
 def test_a_worker_that_is_stopped_for_good_is_replaced(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
+
     async def test() -> None:
         ticks = Ticks()
         with one_worker(repository, ticks) as (supervisor, address):
             running = asyncio.create_task(supervisor.run())
             await asyncio.to_thread(wait_until_ready, address)
-            (first,) = psutil.Process().children()
-            first.send_signal(signal.SIGSTOP)
-            while not supervisor.restarts[0]:
-                await ticks.pass_by(1)
-                await asyncio.sleep(0.01)
+            (first,) = re.findall(r"worker 0 is process (\d+)", caplog.text)
+            os.kill(int(first), signal.SIGSTOP)
+            async with asyncio.timeout(240):
+                while not supervisor.restarts[0]:
+                    await ticks.pass_by(1)
+                    await asyncio.sleep(0.01)
             await asyncio.to_thread(wait_until_ready, address)
             supervisor.stop()
             assert await running == 0
