@@ -52,7 +52,10 @@ def encode_texts(name: str, texts: Sequence[str]) -> list[bytes]:
         try:
             encoded.append(text.encode())
         except UnicodeEncodeError as error:
-            raise InvalidRequest(f"{name}[{index}] must be valid Unicode: {error}") from None
+            raise InvalidRequest(  # the text itself may be private
+                f"{name}[{index}] must be valid Unicode, was U+{ord(text[error.start]):04X} "
+                f"at character {error.start}"
+            ) from None
     return encoded
 
 

@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
@@ -40,6 +40,8 @@ class WorkerContext:
     """A file that becomes readable when the supervisor ends."""
     on_ready: Callable[[], None]
     """Called when every model is loaded or has failed."""
+    keep_reporting: Callable[[], Coroutine[Any, Any, None]]
+    """Runs on the event loop until cancelled: whoever misses its reports knows that the loop stands still."""
 
     @property
     def replacement(self) -> bool:
@@ -79,6 +81,8 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             )
             loop.add_reader(worker.lifeline, _supervisor_ended, loop, worker.lifeline, stopped)
             stack.callback(loop.remove_reader, worker.lifeline)
+            # Not before: it may take long to choose a device, which happens on the event loop.
+            stack.callback(asyncio.ensure_future(worker.keep_reporting()).cancel)
         counters = server.runtime.registry.counters
         counters.start(0 if worker is None else worker.restarts)
         remote = RemoteRuntime(server.runtime, loop) if settings.http else None

@@ -56,6 +56,8 @@ class Failed:
     reason: str
     may_pass: bool = False
     """The machine lacked memory or room, or the storage did not answer: it may load another time."""
+    error: Exception | None = None
+    """What happened. The log may show it, the index does not."""
 
 
 class Loader:
@@ -156,15 +158,12 @@ def _may_double(manifest: Manifest, device: Device) -> bool:
 
 
 def _failure(error: Exception) -> Callable[..., Failed]:
-    """Log an error; return how a graph failed by it. Reasons are our own words: the index shows them."""
+    """Return how a graph failed by an error. Reasons are our own words: the index shows them."""
     if isinstance(error, RepositoryError | DeviceError):
         reason = str(error)
-        if error.__cause__ is not None:
-            LOGGER.warning("%s: %s", error, error.__cause__)
     else:
         reason = "it could not be loaded; the server's log says why"
-        LOGGER.exception("a model could not be loaded")
-    return partial(Failed, reason=reason, may_pass=_may_pass(error))
+    return partial(Failed, reason=reason, may_pass=_may_pass(error), error=error)
 
 
 def _may_pass(error: BaseException | None) -> bool:

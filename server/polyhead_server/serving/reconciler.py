@@ -138,6 +138,7 @@ class Reconciler:
                 raise UnknownModelError(f"model {quoted(name)} is no family of the repository")
             if name in self._rollout.families:
                 self._rollout.families[name].failures.clear()
+                self._rollout.families[name].logged.clear()  # who asks again is told again
             await self._update(name, found, patient=False)
             self._rollout.check(name)
 

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
-from polyhead_server.errors import NotLoadedError, UnknownModelError, listed, quoted
+from polyhead_server.errors import (
+    DeviceError,
+    NotLoadedError,
+    RepositoryError,
+    UnknownModelError,
+    listed,
+    quoted,
+)
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository import Broken, Scan, VersionFolder
 from polyhead_server.serving.loading import Failed, Loaded, in_thread, start
@@ -35,6 +42,8 @@ class Family:
     """The models of each version in service."""
     failures: dict[int, tuple[str, str]] = field(default_factory=dict)
     """By version: the state of files that are not tried again, and the reason."""
+    logged: dict[int, str] = field(default_factory=dict)
+    """By version: the reason that the log has told last, while the version is not served as its files are."""
     missing: set[int] = field(default_factory=set)
     """Versions in service that the last scan did not find."""
 
@@ -73,7 +82,8 @@ class Rollout:
         seen: set[str] = set()
         for one in found:
             if isinstance(one, Broken):
-                self._reject(Family(one.family), one.version, one.reason, [one.family])
+                family = self.families.setdefault(one.family, Family(one.family))
+                self._reject(family, one.version, one.reason, [one.family])
             else:
                 if self._policy == "all" or one.family not in seen:
                     self._declare(one)
@@ -106,6 +116,7 @@ class Rollout:
             LOGGER.info("%s version %d is not served any more", name, version)
         oldest = min(in_service, default=0)
         self._forget(family, {version for version in versions if version >= oldest})
+        family.logged = {version: reason for version, reason in family.logged.items() if version in versions}
         if not family.served and not found:
             del self.families[name]
 
@@ -159,9 +170,13 @@ class Rollout:
             self._reject(family, number, found.reason, [family.name])
             return served is not None
         if served and served[0].signature.manifest.digest == found.manifest.digest:
-            if family.failures.pop(number, None):
-                for model in served:
-                    self._registry.keep(model.signature.name, number, "")
+            family.failures.pop(number, None)
+            family.logged.pop(number, None)
+            names = [model.signature.name for model in served]
+            if any(self._registry.reason(name, number) for name in names):
+                LOGGER.info("%s version %d has the files again that are served", family.name, number)
+                for name in names:
+                    self._registry.keep(name, number, "")
             return True
         if number in family.failures and family.failures[number][0] == found.state:
             return served is not None
@@ -193,14 +208,16 @@ class Rollout:
             for result in loaded:
                 await in_thread(result.close)
             names = [found.manifest.served_name(graph) for graph in found.manifest.graphs]
-            self._reject(family, number, failed[0].reason, names)
+            self._reject(family, number, failed[0].reason, names, failed[0].error)
             return bool(old)
         for failure in failed:
-            self._reject(family, number, failure.reason, [failure.name])
+            self._reject(family, number, failure.reason, [failure.name], failure.error)
         if not at_once:  # all of them in one iteration of the event loop
             models = [self._put_into_service(result) for result in loaded]
         for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
             self._retire(self._registry.forget(name, number))
+        if not failed:
+            family.logged.pop(number, None)
         family.served[number] = models
         LOGGER.info("%s version %d is %s", family.name, number, "replaced" if old else "ready")
         return True
@@ -210,7 +227,14 @@ class Rollout:
         self._retire(self._registry.ready(model))
         return model
 
-    def _reject(self, family: Family, version: int, reason: str, names: Sequence[str]) -> None:
+    def _reject(
+        self,
+        family: Family,
+        version: int,
+        reason: str,
+        names: Sequence[str],
+        error: Exception | None = None,
+    ) -> None:
         """Show in the index, and once in the log, why a version is not served as its files are now."""
         show = self._registry.fail
         shown = reason
@@ -218,8 +242,12 @@ class Rollout:
             show = self._registry.keep
             shown = f"the files have changed and cannot be served: {reason}; it is served as before"
             names = [model.signature.name for model in served]
-        if any(self._registry.reason(name, version) != shown for name in names):
-            LOGGER.error("model %s version %d is not served: %s", family.name, version, reason)
+        if family.logged.get(version) != reason:
+            family.logged[version] = reason
+            unforeseen = None if isinstance(error, RepositoryError | DeviceError) else error
+            cause = "" if error is None or error.__cause__ is None else f" ({error.__cause__})"
+            text = f"model {family.name} version {version} is not served: {reason}{cause}"
+            LOGGER.error("%s", text, exc_info=unforeseen)
         for name in names:
             show(name, version, shown)
 

@@ -1,4 +1,4 @@
-"""The supervisor: starts the workers, replaces those that end, and stops them all.
+"""The supervisor: starts the workers, replaces those that end or stand still, and stops them all.
 
 It loads no model and nothing that computes, so that there is little that could end it.
 """
@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
@@ -19,13 +19,16 @@ from polyhead_server.http.server import announce, check, open_port
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
-from polyhead_server.workers.worker import READY, Assignment
+from polyhead_server.workers.worker import READY, REPORT_SECONDS, Assignment
 
 _FIRST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 30.0
 _MOST_FAILED_STARTS = 5
 # A worker that was ready for this long has started well: its end does not count as a failed start.
 _SETTLED_SECONDS = 30.0
+# A worker that has not reported for so many ticks in a row stands still. Not time but ticks are counted, so
+# that nobody is killed because the machine was suspended or the supervisor stood still itself.
+_MOST_SILENT_TICKS = 30
 # What a worker may take on top of its time to drain.
 _LAST_STEPS_SECONDS = 5.0
 
@@ -42,6 +45,10 @@ class _Ended:
     """It had been ready for a while."""
 
 
+async def _tick() -> None:
+    await asyncio.sleep(REPORT_SECONDS)
+
+
 class Supervisor:
     """Keep a number of workers running.
 
@@ -49,15 +56,26 @@ class Supervisor:
         settings: How they run; the port is reserved.
         counters: Where they count.
         gpus: The GPUs that they spread over; none lets each worker choose its device.
+        tick: Waits for as long as workers take from one report to the next.
     """
 
-    def __init__(self, settings: Settings, counters: SharedCounters, gpus: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        counters: SharedCounters,
+        gpus: Sequence[int] = (),
+        *,
+        tick: Callable[[], Awaitable[object]] = _tick,
+    ) -> None:
         self.restarts = [0] * settings.workers
         self._settings = settings
         self._counters = counters
         self._gpus = gpus
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
+        self._silent: dict[int, int] = {}
+        """The ticks since each worker's last report, from its first one on."""
+        self._tick = tick
         self._started = False
         """All of them have been ready."""
         self._stopping = asyncio.Event()
@@ -70,6 +88,7 @@ class Supervisor:
             StartError: A worker could not start at all, or none of them can any more.
         """
         keepers = [asyncio.create_task(self._keep(worker)) for worker in range(self._settings.workers)]
+        watching = asyncio.create_task(self._watch())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((stopping, self._failed), return_when=asyncio.FIRST_COMPLETED)
@@ -77,6 +96,7 @@ class Supervisor:
             self.stop()
             stopping.cancel()
             codes = await self._end(keepers)
+            watching.cancel()
         if self._failed.done():
             self._failed.result()
         return 0 if all(code == 0 for code in codes) else 1
@@ -134,16 +154,17 @@ class Supervisor:
             return _Ended(code=1, reason=f"it cannot be started: {error}")
         if self._stopping.is_set():  # `stop` has not seen it
             process.send_signal(signal.SIGTERM)
-        loop = asyncio.get_running_loop()
-        ready = await self._wait_until_ready(worker, process)
-        ready_at = loop.time()
+        ready_at = await self._take_reports(worker, process)
         code = await process.wait()
+        reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        if self._silent.get(worker, 0) >= _MOST_SILENT_TICKS:
+            reason += f", as it stood still for {_MOST_SILENT_TICKS * REPORT_SECONDS:g} s"
         self._forget(worker)
         return _Ended(
             code=code,
-            reason=f"exit code {code}" if code >= 0 else signal.Signals(-code).name,
-            ready=ready,
-            settled=ready and loop.time() - ready_at >= _SETTLED_SECONDS,
+            reason=reason,
+            ready=ready_at is not None,
+            settled=ready_at is not None and asyncio.get_running_loop().time() - ready_at >= _SETTLED_SECONDS,
         )
 
     async def _start(self, worker: int) -> Process:
@@ -167,20 +188,38 @@ class Supervisor:
         process.stdin.write(assignment.to_line())  # and left open: it ends with this process
         return process
 
-    async def _wait_until_ready(self, worker: int, process: Process) -> bool:
-        """Wait for a worker's report, and return whether it is ready, or has ended instead."""
+    async def _take_reports(self, worker: int, process: Process) -> float | None:
+        """Take a worker's reports until it ends, and return when it was ready, if it was."""
         assert process.stdout is not None  # noqa: S101 - a pipe
-        if await process.stdout.readline() != READY:
-            return False
+        ready_at = None
+        async for line in process.stdout:
+            self._silent[worker] = 0
+            if line == READY and ready_at is None:
+                ready_at = asyncio.get_running_loop().time()
+                self._note_ready(worker)
+        return ready_at
+
+    def _note_ready(self, worker: int) -> None:
         self._ready.add(worker)
         if not self._started and len(self._ready) == self._settings.workers:
             self._started = True
             address = format_address(self._settings.host, self._settings.port)
             LOGGER.info("%d workers serve on %s", self._settings.workers, address)
-        return True
+
+    async def _watch(self) -> None:
+        """Kill workers that stand still, until cancelled: their connections would wait for ever."""
+        while True:
+            await self._tick()
+            for worker in self._silent:
+                self._silent[worker] += 1
+                if self._silent[worker] == _MOST_SILENT_TICKS:
+                    LOGGER.error("worker %d stands still, and is killed", worker)
+                    with suppress(ProcessLookupError):
+                        self._running[worker].kill()
 
     def _forget(self, worker: int) -> None:
         self._ready.discard(worker)
+        self._silent.pop(worker, None)
         del self._running[worker]
         self._counters.clear_gauges(worker)
 

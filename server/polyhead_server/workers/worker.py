@@ -1,12 +1,14 @@
 """A worker: `python -m polyhead_server.workers.worker`, started by the supervisor.
 
 Its standard input brings the assignment, and ends when the supervisor does. Its standard output reports to
-the supervisor when it is ready; whatever else is printed goes to standard error. The supervisor imports this
-module, so nothing heavy is imported at its top.
+the supervisor, once a second, how far it is; whatever else is printed goes to standard error. The supervisor
+imports this module, so nothing heavy is imported at its top.
 """
 
+import asyncio
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
@@ -15,8 +17,11 @@ from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.settings import Settings
 
-READY = b"ready\n"
-"""What a worker reports when it has loaded."""
+LOADING, READY = b"loading\n", b"ready\n"
+"""What a worker reports before it has loaded, and from then on."""
+
+REPORT_SECONDS = 1.0
+"""How often."""
 
 _STDIN, _STDOUT, _STDERR = range(3)
 
@@ -46,10 +51,40 @@ class Assignment:
 _ADAPTER = TypeAdapter(Assignment)
 
 
+class Reports:
+    """Tell the supervisor that this worker goes on, and whether it has loaded.
+
+    Nothing here blocks: a report is lost if the supervisor does not read, or has ended. The next says all.
+
+    Args:
+        file: The pipe to the supervisor.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._line = LOADING
+        os.set_blocking(file, False)
+
+    def ready(self) -> None:
+        """Report from now on that every model is loaded or has failed."""
+        self._line = READY
+        self._send()
+
+    async def keep(self) -> None:
+        """Report regularly until cancelled."""
+        while True:
+            self._send()
+            await asyncio.sleep(REPORT_SECONDS)
+
+    def _send(self) -> None:
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._file, self._line)
+
+
 def main() -> int:
     """Serve until the supervisor says so, and return the exit code."""
     line = _read_line(_STDIN)
-    reports = os.dup(_STDOUT)
+    reports = Reports(os.dup(_STDOUT))
     os.dup2(_STDERR, _STDOUT)
     if not line:  # the supervisor has ended
         return 1
@@ -59,15 +94,12 @@ def main() -> int:
     from polyhead_server.observability.shared_counters import SharedCounters
     from polyhead_server.process import WorkerContext, run
 
-    def report() -> None:
-        os.write(reports, READY)
-        os.close(reports)
-
     context = WorkerContext(
         counters=SharedCounters(assignment.files, assignment.worker),
         restarts=assignment.restarts,
         lifeline=_STDIN,
-        on_ready=report,
+        on_ready=reports.ready,
+        keep_reporting=reports.keep,
     )
     try:
         return run(assignment.settings, context)

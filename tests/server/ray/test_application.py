@@ -1,11 +1,13 @@
 """What the application takes, and what it refuses by name. Builds it, but runs nothing."""
 
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 from tests.servers import quick_settings
 
@@ -101,6 +103,20 @@ def test_a_ray_that_cannot_start_is_said(
         local.run(quick_settings(repository, host="0.0.0.0", port=0))
 
     assert "listening on 0.0.0.0, beyond this machine, without a token (--token-file)" in caplog.text
+
+
+def test_the_shipped_config_says_how_a_token_is_required(repository: Path) -> None:
+    text = (Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml").read_text()
+
+    def settings(text: str) -> Any:
+        (one,) = yaml.safe_load(text)["applications"]
+        app = build(Arguments(**{**one["args"], "models": str(repository)}))
+        return app._bound_deployment.init_args[0]
+
+    assert settings(text).token_file is None
+    text, found = re.subn(r"^( +)# (token_file: )", r"\1\2", text, flags=re.MULTILINE)
+    assert found == 1
+    assert settings(text).token_file == Path("/run/secrets/token")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

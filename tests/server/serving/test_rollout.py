@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import shutil
 import threading
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.server.serving.world import World, asynchronous, until
 
-from polyhead_server.errors import UnknownModelError
+from polyhead_server.errors import RepositoryError, UnknownModelError
 from polyhead_server.serving.registry import ModelState
 
 
@@ -213,6 +214,63 @@ async def test_what_there_was_no_room_for_is_tried_again(world: World) -> None:
     await world.reconciler.reconcile()
 
     assert world.serving() == {"a": [1], "a.attention": [1]}
+
+
+@asynchronous
+async def test_why_a_version_is_not_served_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def logged(*, polls: int = 3) -> list[str]:
+        caplog.clear()
+        for _ in range(polls):
+            await world.reconciler.reconcile()
+        return caplog.messages
+
+    world.write(1)
+    first, second = "No space left on device", "No space left for others"
+    world.broken = {"a 1": first, "a.attention 1": first}
+    await world.start()
+    assert caplog.messages == [f"model a version 1 is not served: {first}"]
+    assert await logged() == []
+    world.broken = {"a 1": second, "a.attention 1": second}
+    assert await logged() == [f"model a version 1 is not served: {second}"]
+    world.broken = {}
+    assert await logged() == ["a version 1 is ready"]
+
+    # The same while something is served, which goes on.
+    manifest = world.models / "a" / "1" / "manifest.json"
+    whole = manifest.read_text()
+    world.write(1, parameters=20)
+    world.broken = {"a 1": first}
+    assert await logged() == [f"model a version 1 is not served: {first}"]
+    manifest.write_text(whole)
+    assert await logged() == ["a version 1 has the files again that are served"]
+    world.write(1, parameters=30)
+    assert await logged() == [f"model a version 1 is not served: {first}"]
+    world.broken = {}
+    assert await logged() == ["a version 1 is replaced"]
+
+
+@asynchronous
+async def test_what_was_unforeseen_is_in_the_log_and_not_in_the_index(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write(1)
+    foreseen = RepositoryError("it is wrong")
+    foreseen.__cause__ = OSError("/another/secret")
+    for error in (foreseen, RuntimeError("/secret/path")):
+        reason = f"No space, {type(error).__name__}"
+        world.error, world.broken = error, {"a 1": reason, "a.attention 1": reason}
+        await world.reconciler.reconcile()
+        assert [shown for *_, shown in world.index()] == [reason, reason]
+
+    first, second = caplog.records
+    assert first.getMessage().endswith("No space, RepositoryError (/another/secret)")
+    assert first.exc_info is None
+    assert second.exc_info
+    assert second.exc_info[1] is world.error
 
 
 @asynchronous

@@ -5,6 +5,7 @@ import functools
 import shutil
 import threading
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
@@ -78,6 +79,8 @@ class World:
         """Of each load; held here, so that only an explicit close ends one."""
         self.engines: dict[str, FakeEngine] = {}
         self.broken: dict[str, str] = {}
+        self.error: Exception | None = None
+        """What has broken them."""
         self.retired: list[Model] = []
         self.bug: str | None = None
         """A family whose load raises."""
@@ -131,8 +134,8 @@ class World:
             if held := self.held.get(signature.name):
                 assert held.wait(240)
             if reason := self.broken.get(f"{signature.name} {version.version}"):
-                may_pass = "No space" in reason
-                yield Failed(name=signature.name, version=version.version, reason=reason, may_pass=may_pass)
+                failed = Failed(name=signature.name, version=version.version, reason=reason, error=self.error)
+                yield replace(failed, may_pass="No space" in reason)
             else:
                 yield Loaded(
                     signature=signature,

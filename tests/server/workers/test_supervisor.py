@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import shutil
@@ -11,12 +12,13 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import grpc
 import numpy as np
@@ -30,7 +32,7 @@ from polyhead_server import Settings
 from polyhead_server.address import reserve_port
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.workers.supervisor import Supervisor, settings_of
-from polyhead_server.workers.worker import Assignment
+from polyhead_server.workers.worker import LOADING, READY, Assignment
 
 if TYPE_CHECKING:
     from tests.server.workers.conftest import Start, Workers
@@ -335,6 +337,134 @@ def test_when_the_system_gives_no_process_it_is_asked_again(
 def wait_until_ready(address: str) -> None:
     with Client(address) as client:
         client.wait_until_ready(timeout=240)
+
+
+# ---- Workers that stand still ----------------------------------------------------------------------
+
+
+class Ticks:
+    """The supervisor's ticks, which pass when the test says so."""
+
+    def __init__(self) -> None:
+        self._left = asyncio.Semaphore(0)
+
+    async def __call__(self) -> None:
+        await self._left.acquire()
+
+    async def pass_by(self, count: int) -> None:
+        """So many ticks pass, and what they cause happens."""
+        for _ in range(count):
+            self._left.release()
+            await let_all_run()
+
+
+class FakeWorker:
+    """A process that reports when the test says so."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.stdin, self.stdout = MagicMock(), asyncio.StreamReader()
+        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def report(self, line: bytes = READY) -> None:
+        self.stdout.feed_data(line)
+        await let_all_run()
+
+    def send_signal(self, number: int) -> None:
+        self.stdout.feed_eof()
+        self._code.set_result(-number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        return await self._code
+
+    @property
+    def killed(self) -> bool:
+        return self._code.done()
+
+
+async def let_all_run() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@contextmanager
+def one_worker(models: Path, tick: Ticks) -> Iterator[tuple[Supervisor, str]]:
+    with ExitStack() as stack:
+        port = stack.enter_context(reserve_port("127.0.0.1", 0)).getsockname()[1]
+        counters = SharedCounters.create(1, worker=None)
+        stack.callback(counters.close)
+        settings = replace(quick_settings(models), port=port, workers=1)
+        yield Supervisor(settings, counters, tick=tick), f"127.0.0.1:{port}"
+
+
+def test_a_worker_is_killed_after_thirty_ticks_without_a_report(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: asyncio.Queue[FakeWorker] = asyncio.Queue()
+
+    async def create(*_: object, **__: object) -> FakeWorker:
+        worker = FakeWorker()
+        started.put_nowait(worker)
+        return worker
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+    monkeypatch.setattr("polyhead_server.workers.supervisor._FIRST_PAUSE_SECONDS", 0.01)
+
+    async def test() -> None:
+        ticks = Ticks()
+        with one_worker(Path("models"), ticks) as (supervisor, _):
+            running = asyncio.create_task(supervisor.run())
+            first = await started.get()
+            await let_all_run()
+            await ticks.pass_by(100)  # it has not reported yet: it looks for its device
+            for report in (LOADING, LOADING, READY, READY):
+                await first.report(report)
+                await ticks.pass_by(29)
+                assert not first.killed
+            await ticks.pass_by(1)
+            assert first.killed
+
+            second = await started.get()
+            await let_all_run()
+            await ticks.pass_by(100)
+            await second.report()
+            await ticks.pass_by(29)
+            assert not second.killed
+            assert supervisor.restarts == [1]
+            supervisor.stop()
+            assert await running == 1  # a fake does not drain
+
+    asyncio.run(test())
+    assert "worker 0 stands still, and is killed" in caplog.text
+    assert "worker 0 has ended (SIGKILL, as it stood still for 30 s)" in caplog.text
+
+
+def test_a_worker_that_is_stopped_for_good_is_replaced(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def test() -> None:
+        ticks = Ticks()
+        with one_worker(repository, ticks) as (supervisor, address):
+            running = asyncio.create_task(supervisor.run())
+            await asyncio.to_thread(wait_until_ready, address)
+            (first,) = re.findall(r"worker 0 is process (\d+)", caplog.text)
+            os.kill(int(first), signal.SIGSTOP)
+            async with asyncio.timeout(240):
+                while not supervisor.restarts[0]:
+                    await ticks.pass_by(1)
+                    await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_until_ready, address)
+            supervisor.stop()
+            assert await running == 0
+
+    asyncio.run(test())
+    assert "worker 0 has ended (SIGKILL, as it stood still for 30 s)" in caplog.text
 
 
 # ---- Workers spread over GPUs ----------------------------------------------------------------------

@@ -1,12 +1,17 @@
-"""The assignment of a worker."""
+"""The assignment of a worker, and its reports."""
 
+import asyncio
 import dataclasses
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from polyhead_server import Settings
-from polyhead_server.workers.worker import Assignment
+from polyhead_server.workers.worker import LOADING, READY, Assignment, Reports
 
 
 def test_an_assignment_arrives_as_it_was_sent() -> None:
@@ -20,6 +25,45 @@ def test_an_assignment_arrives_as_it_was_sent() -> None:
     assert line.count(b"\n") == 1
     assert Assignment.from_line(line) == sent
     assert {field.name for field in dataclasses.fields(settings)} <= set(line.decode().split('"'))
+
+
+def test_a_worker_reports_regularly_that_it_loads_and_then_that_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polyhead_server.workers.worker.REPORT_SECONDS", 0.01)
+    source, sink = os.pipe()
+    reports = Reports(sink)
+
+    async def test() -> None:
+        keeping = asyncio.create_task(reports.keep())
+        with open(source, "rb", closefd=False) as lines:  # noqa: ASYNC230 - a pipe
+            for expected in (LOADING, LOADING, READY, READY):
+                if expected == READY:
+                    reports.ready()
+                line = await asyncio.to_thread(lines.readline)
+                while expected == READY and line == LOADING:  # it was on its way
+                    line = await asyncio.to_thread(lines.readline)
+                assert line == expected
+        keeping.cancel()
+
+    asyncio.run(test())
+    os.close(source)
+    reports.ready()  # to nobody
+    os.close(sink)
+
+
+def test_a_report_is_lost_rather_than_waited_for() -> None:
+    source, sink = os.pipe()
+    reports = Reports(sink)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(sink, b"\n" * 4096)
+    reports.ready()
+    assert READY.strip() not in os.read(source, 1 << 20)
+    reports.ready()
+    assert os.read(source, 1 << 20) == READY
+    for file in (source, sink):
+        os.close(file)
 
 
 def test_the_process_above_loads_nothing_that_computes() -> None:
