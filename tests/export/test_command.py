@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.checkpoints import OTHER_PROMPTS, sentence_transformer, write_checkpoint
 
-from polyhead_export import ExportError
+from polyhead_export import ExportError, ParityError
 from polyhead_export.command import app
 from polyhead_model import CheckpointError, DescriptionError
 
@@ -257,6 +258,29 @@ def test_descriptions_of_no_encoder_are_refused(text: str, message: str, tmp_pat
         export("--encoder", file, "--name", "described", "--models", tmp_path / "models")
 
     assert not (tmp_path / "models").exists()
+
+
+def test_what_could_not_be_verified_is_added_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails_for_attention(*arguments: Any) -> dict[str, Any]:
+        if arguments[1].name == "attention":
+            raise ParityError("attention.onnx: planted")
+        return {}
+
+    arguments = ("--preset", "teaching", "--heads", "1,2", "--layers", "1", "--models", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("polyhead_export.family.measure_neighbours", fails_for_attention)
+        with pytest.raises(ExportError) as caught:
+            export(*arguments)
+    incomplete = {path.parent.parent.name for path in tmp_path.glob("*/1/model.onnx")}
+    export(*arguments, "--if-exists", "add")
+
+    assert incomplete == {"teaching-h1", "teaching-h2"}
+    assert "teaching-h2/1 was written without attention: fast agree with PyTorch" in str(caught.value)
+    assert "The same command with --if-exists add exports only attention, and keeps the others" in str(
+        caught.value
+    )
+    for name in incomplete:
+        assert (tmp_path / name / "1" / "attention.onnx").is_file()
 
 
 def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
