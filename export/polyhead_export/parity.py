@@ -214,7 +214,7 @@ class Reference:
             for name in graph
         }
 
-    def _samples(self, kind: GraphKind) -> Iterator[tuple[dict[str, Array], list["_Run"]]]:
+    def _samples(self, kind: GraphKind) -> Iterator[tuple[dict[str, Array], list["_Computed"]]]:
         """Yield what a graph is fed, and PyTorch's results: in float64, and often in fp32."""
         config = self._encoder.config
         for seed, size in enumerate(compared_sizes(config), start=1):
@@ -227,26 +227,27 @@ class Reference:
             yield (
                 feeds,
                 [
-                    _Run(run, _outputs(config, kind, inputs, run, arithmetic))
+                    _Computed(run, _outputs(config, kind, inputs, run, arithmetic))
                     for run, arithmetic in zip(self._passes[seed], _ARITHMETICS, strict=True)
                 ],
             )
 
     def _add(
-        self, totals: dict[str, Total], outputs: Mapping[str, Array], exact: "_Run", kind: GraphKind
+        self, totals: dict[str, Total], outputs: Mapping[str, Array], exact: "_Computed", kind: GraphKind
     ) -> None:
         """Add the errors of outputs."""
         for name, got in outputs.items():
             if got.shape != exact.outputs[name].shape:
                 raise ParityError(
-                    f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {exact.outputs[name].shape}"
+                    f"{kind.file}: {name!r} has shape {got.shape}, PyTorch gives {exact.outputs[name].shape} "
+                    f"at (B, T) = {tuple(exact.forward.output.shape[:2])}"
                 )
         ours, theirs = kind.align(self._encoder.config, outputs, exact.outputs, exact.forward)
         for name, values in ours.items():
             totals[name].add(values, theirs[name])
 
 
-class _Run(NamedTuple):
+class _Computed(NamedTuple):
     """What PyTorch gives."""
 
     forward: ForwardPass
