@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+import pytest
 import torch
 
 from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig
 
 
+@pytest.mark.slow
 def test_more_than_two_gibibytes(tmp_path: Path) -> None:
     # A vocabulary is the cheapest way to many weights: it is stored, but hardly computed with.
     config = EncoderConfig(d_model=1024, heads=8, layers=1, vocabulary=540_000)
