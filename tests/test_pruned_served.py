@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.checkpoints import sentence_transformer, write_checkpoint
+from tests.numerics import close
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
@@ -127,7 +128,7 @@ def test_heads_are_selected_by_their_numbers(client: Client) -> None:
     np.testing.assert_allclose(some.attention[0], every.attention[0][[3, 0]], atol=0.5 / 255 + 1e-6)  # type: ignore[index]
     norms = client.encode(text, attention=[1], value_norms=True).value_norms
     expected = every.attention[1][2] * norms[1][2]  # type: ignore[index]
-    np.testing.assert_allclose(weighted.attention[1][0], expected, atol=1e-6)  # type: ignore[index]
+    close(weighted.attention[1][0], expected)  # type: ignore[index]
     for queries in (None, [0]):
         with pytest.raises(InvalidRequest, match=r"pruning left in layer 1 of .* \(1, 2\), was 0"):
             client.encode(text, attention=[0, 1], heads=[0], queries=queries)
@@ -145,7 +146,7 @@ def test_a_head_mask_silences_what_is_left(client: Client, encoder: Encoder) -> 
     assert np.abs(np.asarray(silenced.pooled) - np.asarray(ids.pooled)).max() > 1e-4
     mask[1, 2] = 1
     again = client.encode(TEXTS[0], head_mask=mask).pooled
-    np.testing.assert_allclose(np.asarray(again), np.asarray(ids.pooled), atol=1e-6)
+    close(np.asarray(again), np.asarray(ids.pooled))
 
 
 def test_ablation_and_the_survey_say_what_is_gone(

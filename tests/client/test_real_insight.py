@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tests.client.conftest import Connect
 from tests.conftest import TEXT_MAX_TOKENS, write_tokenizer
+from tests.numerics import close
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest, norm_weighted
@@ -113,7 +114,7 @@ def test_few_queries_are_those_of_the_whole(client: Client, kind: str) -> None:
     assert whole.attention is not None
     for layer, expected in whole.attention.items():
         for one, other in zip(rows.attention[layer], expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)
+            close(one, other)
 
 
 def test_weights_are_multiplied_by_norms(client: Client) -> None:

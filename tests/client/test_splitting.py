@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 import pytest
+from tests.numerics import close
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
@@ -441,12 +442,12 @@ def test_a_real_server_gives_what_one_with_room_gives(
     assert split.tokens == whole.tokens
     assert split.pooled is not None
     assert whole.pooled is not None
-    np.testing.assert_allclose(split.pooled, whole.pooled, atol=1e-6)
+    close(split.pooled, whole.pooled)
     for one, other in zip(split.output, whole.output, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+        close(one, other)
     for layer in split.attention or ():
         for one, other in zip((split.attention or {})[layer], (whole.attention or {})[layer], strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)
+            close(one, other)
 
 
 def test_vectors_and_attention_of_a_real_server_too(
@@ -460,6 +461,6 @@ def test_vectors_and_attention_of_a_real_server_too(
 
     assert split.attention is not None
     assert whole.attention is not None
-    np.testing.assert_allclose(split.output, whole.output, atol=1e-6)
+    close(split.output, whole.output)
     for layer in whole.attention:
-        np.testing.assert_allclose(split.attention[layer], whole.attention[layer], atol=1e-6)
+        close(split.attention[layer], whole.attention[layer])

@@ -14,6 +14,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from tests.numerics import close
 from tests.server.conftest import Running
 
 from polyhead_client import Client
@@ -264,7 +265,7 @@ def test_two_lengths_are_padded_and_cut_each_by_itself(models: Path) -> None:
     ]
 
     for request, outputs in zip(requests, together(models, "cross", "fast", requests), strict=True):
-        np.testing.assert_allclose(outputs["weights"], cross(*request.values()), atol=1e-6)
+        close(outputs["weights"], cross(*request.values()))
 
 
 def test_all_of_them_are_served(models: Path, serve: Any) -> None:
@@ -283,12 +284,12 @@ def test_all_of_them_are_served(models: Path, serve: Any) -> None:
     lengths = np.array([9, 3], np.int32)
     expected = cross(query, memory, lengths)
     inputs = {"query": query, "memory": memory, "memory_lengths": lengths}
-    np.testing.assert_allclose(server.infer("cross", inputs)["weights"], expected, atol=1e-6)
+    close(server.infer("cross", inputs)["weights"], expected)
     chosen = {"weights": {"heads": "1", "queries": "3,0"}}
     some = server.infer("cross", inputs, outputs=chosen)["weights"]
-    np.testing.assert_allclose(some, expected[:, [1]][:, :, [3, 0]], atol=1e-6)
+    close(some, expected[:, [1]][:, :, [3, 0]])
     full = server.infer("cross", {"query": query, "memory": memory})["weights"]
-    np.testing.assert_allclose(full, cross(query, memory, np.array([9, 9], np.int32)), atol=1e-6)
+    close(full, cross(query, memory, np.array([9, 9], np.int32)))
 
 
 def test_the_first_of_the_strongest_are_selected(models: Path, serve: Any) -> None:

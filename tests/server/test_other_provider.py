@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.numerics import close
 from tests.server.conftest import Running, everything_on, running
 from tests.servers import quick_settings
 
@@ -57,7 +58,7 @@ def test_it_is_served_and_named(server: Running, other: Running, opened: list[li
     metrics = Metrics(other.runtime.registry.counters)
     samples = [sample for family in metrics.collect() for sample in family.samples]
 
-    np.testing.assert_allclose(result["output"], expected["output"], atol=2e-6)
+    close(result["output"], expected["output"])
     assert opened == [[(PROVIDER, {"device_type": "CPU"}), CPU]] * 6  # one session for each graph
     assert metadata.properties["execution_provider"] == PROVIDER
     assert config.instance_group[0].kind == pb.ModelInstanceGroup.KIND_CPU

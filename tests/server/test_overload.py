@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 import pytest
+from tests.numerics import close
 from tests.server import h2
 
 from polyhead_proto import RPCS
@@ -60,10 +61,9 @@ def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: "Gate", 
     assert len(answered) + len(refused) == CALLERS
     assert len(answered) >= QUEUE
     for call in answered:
-        np.testing.assert_allclose(
+        close(
             np.frombuffer(call.result().raw_output_contents[0], np.float32),
             np.frombuffer(expected[0], np.float32),
-            atol=2e-6,
         )
     for call in refused:
         assert "queue is full" in call.details()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conftest import write_tokenizer
+from tests.numerics import close
 from tests.server.conftest import Running, running
 from tests.servers import quick_settings
 
@@ -86,7 +87,7 @@ def test_rows_of_texts(probed: Running) -> None:
     whole = probed.infer("probed.attention", {"text": texts})
 
     attention = np.stack([whole[f"attention.{layer}"] for layer in range(L)], axis=1)
-    np.testing.assert_allclose(result["attention_rows"], taken(attention, rows), atol=1e-6)
+    close(result["attention_rows"], taken(attention, rows))
 
 
 def test_a_factor_goes_with_a_text(probed: Running) -> None:
@@ -95,7 +96,7 @@ def test_a_factor_goes_with_a_text(probed: Running) -> None:
     mute, loud = (probed.infer("probed", {"text": texts, **more}) for more in ({"head_mask": silent}, {}))
 
     assert np.abs(mute["pooled"] - loud["pooled"]).max() > 0.01
-    np.testing.assert_allclose(mute["output"], mute["output"][:, :1].repeat(8, axis=1), atol=1e-6)
+    close(mute["output"], mute["output"][:, :1].repeat(8, axis=1))
 
 
 def test_metadata_says_what_they_may_be(probed: Running) -> None:

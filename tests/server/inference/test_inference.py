@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.numerics import close
 from tests.server.conftest import Result, Running
 from tokenizers import Tokenizer
 
@@ -43,10 +44,6 @@ def reference(
 @pytest.fixture(scope="module")
 def tiny(repository: Path) -> dict[str, Any]:
     return reference(repository, "tiny", {"x": X, "lengths": LENGTHS})
-
-
-def close(left: Any, right: Any) -> None:
-    np.testing.assert_allclose(left, right, rtol=0, atol=2e-6)
 
 
 def test_no_outputs_named_means_all(server: Any, tiny: dict[str, Any]) -> None:
