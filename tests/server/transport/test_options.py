@@ -109,6 +109,21 @@ def test_connections_that_stay_silent_make_room_again(
     assert server.call("ServerLive", wait_for_ready=True).live
 
 
+def test_connections_without_calls_make_room_again(serve: Any) -> None:
+    """Their clients are there, and answer pings."""
+    server = serve(
+        grpc_option=["grpc.max_allowed_incoming_connections=2", "grpc.max_connection_idle_ms=1000"]
+    )
+    with (
+        grpc.insecure_channel(server.address, ALONE) as first,
+        grpc.insecure_channel(server.address, ALONE) as second,
+        grpc.insecure_channel(server.address, ALONE) as third,
+    ):
+        for channel in (first, second, third, first):
+            live: Any = channel.unary_unary(LIVE)
+            live(b"", timeout=120, wait_for_ready=True)
+
+
 def test_headers_that_are_too_large_are_refused_and_others_go_on(serve: Any) -> None:
     server = serve(grpc_option=["grpc.max_metadata_size=4096"])
     with pytest.raises(grpc.RpcError) as caught:
