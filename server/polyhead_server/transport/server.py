@@ -60,7 +60,7 @@ class GrpcServer:
         self._tracer = open_tracer()
         self._guards = guards(settings, statistics)
         self._requests = RequestReader(settings, statistics)
-        self._streams = stream_reader(settings)
+        self._streams = stream_reader(settings, statistics)
         self._grpc = grpc.aio.server(
             interceptors=(*self._guards, ReadingInterceptor(self._requests, self._streams)),
             options=server_options(settings, reuse_port=reuse_port),
