@@ -20,7 +20,7 @@ from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import Scan
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Iterations, Limits, Scheduler, layout_of
-from polyhead_server.serving.budget import Budget
+from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.loading import Loaded, Loader
@@ -148,7 +148,12 @@ class Runtime:
     # ---- Requests ----------------------------------------------------------------------------------
 
     async def infer(
-        self, request: bytes, *, deadline: float = math.inf, until_sent: UntilSent | None = None
+        self,
+        request: bytes,
+        *,
+        deadline: float = math.inf,
+        until_sent: UntilSent | None = None,
+        held: Reservation | None = None,
     ) -> bytes:
         """Answer an inference request.
 
@@ -157,6 +162,8 @@ class Runtime:
             deadline: When the caller stops waiting, in the event loop's time.
             until_sent: Called with a function that must be called once the reply has been sent, with any
                 arguments: the memory of a large reply counts as held until then.
+            held: Has the request's bytes already. Whoever reserved them releases them once the reply has been
+                sent. None reserves them here.
 
         Returns:
             A `ModelInferResponse`.
@@ -165,12 +172,16 @@ class Runtime:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
-        with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
-            reply = await self._inference.answer(request, self.deadline(deadline), held)
-            if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
-                until_sent(held.release)
-                held.keep()
-            return reply
+        with self.lifecycle.accept():
+            if held is not None:
+                held.arrived()
+                return await self._inference.answer(request, self.deadline(deadline), held)
+            with self.budget.reserve(len(request)) as own:
+                reply = await self._inference.answer(request, self.deadline(deadline), own)
+                if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
+                    until_sent(own.release)
+                    own.keep()
+                return reply
 
     async def stream(self, request: bytes, send: Send, *, deadline: float = math.inf) -> None:
         """Answer an inference request with one message, or in parts if it asks for them.

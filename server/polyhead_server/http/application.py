@@ -56,6 +56,7 @@ from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
 from polyhead_server.repository.signature import Signature
+from polyhead_server.serving.budget import Reservation
 from polyhead_server.settings import Settings
 from polyhead_server.transport.access import guards
 
@@ -159,12 +160,12 @@ class Inferences:
             types: Media types that the body may have, beside JSON.
             effort: Returns what it costs to translate a body, in bytes of JSON.
         """
-        request, beside, deadline = await self._read(caller, translate, types, effort)
-        async with (
-            until_left(caller.request.receive),
-            self._remote.infer(request, deadline=deadline) as reply,
-        ):
-            yield reply, beside
+        with self._remote.reserve() as held:
+            request, beside, deadline = await self._read(caller, translate, types, effort, held)
+            async with until_left(caller.request.receive):
+                reply = await self._remote.infer(request, deadline=deadline, held=held)
+                del request  # before the reply is translated and sent
+                yield reply, beside
 
     async def _read(
         self,
@@ -172,6 +173,7 @@ class Inferences:
         translate: _Translate[T],
         types: Sequence[str],
         effort: Callable[[memoryview], int],
+        held: Reservation,
     ) -> tuple[bytes, T, float]:
         """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
         began_ns, began = time.perf_counter_ns(), time.monotonic()
@@ -179,8 +181,10 @@ class Inferences:
             seconds, priority = TIMEOUT.read(caller.request), PRIORITY.read(caller.request)
             given = {} if priority is None else {"priority": priority}
             caller.check_type(*types)
-            async with self._bodies.read(caller.request) as body:
-                request, beside = await self._bodies.run(effort(body), translate, body, given)
+            body = await self._bodies.read(caller.request, held)
+            request, beside = await self._bodies.run(effort(body), translate, body, given)
+            del body
+            held.add(len(request) - held.bytes)
             return request, beside, math.inf if seconds is None else began + seconds
         except (Exception, asyncio.CancelledError) as error:
             self._count(error, time.perf_counter_ns() - began_ns)
@@ -242,7 +246,8 @@ class HttpProcedures:
             fields = caller.request.path_params
             if form is not None:
                 caller.check_type(_BINARY)
-                async with self._bodies.read(caller.request) as body:
+                with self._remote.reserve() as held:
+                    body = await self._bodies.read(caller.request, held)
                     fields = fields | form.read(read_json(body) if body else {}, "the request")
             response = to_json(await self._remote.call(procedure, rpc.request(**fields)))
             yield _json(response[field] if field else response)

@@ -18,10 +18,9 @@ from polyhead_server.errors import (
     ExpiredError,
     InvalidRequestError,
     TooLargeError,
-    UnavailableError,
     quoted,
-    scattered_retry_ms,
 )
+from polyhead_server.serving.budget import Reservation
 from polyhead_server.settings import Settings
 
 SMALL = 16 * 1024
@@ -34,33 +33,6 @@ _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _COMPRESS_FROM = 1024
 _INFLATED_AT_ONCE = 2**20
 T = TypeVar("T")
-
-
-class _Room:
-    """The bytes of one body, which are among those that `Bodies` holds."""
-
-    def __init__(self, bodies: "Bodies", settings: Settings) -> None:
-        self._bodies = bodies
-        self._settings = settings
-        self.bytes = 0
-
-    def add(self, size: int) -> None:
-        """Count more bytes.
-
-        Raises:
-            TooLargeError: The body has too many.
-            UnavailableError: All bodies have too many, and others have some.
-        """
-        limit, most, held = self._settings.max_request_bytes, self._settings.max_held_bytes, self._bodies.held
-        if self.bytes + size > limit:
-            raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
-        if held > self.bytes and held + size > most:
-            raise UnavailableError(
-                f"requests hold {held} bytes, {size} more would pass the limit of {most}: try again later",
-                retry_after_ms=scattered_retry_ms(),
-            )
-        self._bodies.held += size
-        self.bytes += size
 
 
 class _Growing:
@@ -90,7 +62,7 @@ class _Growing:
 
 
 class Bodies:
-    """Read bodies, with a limit on each and on all of them together. Lives on the server's event loop.
+    """Read bodies, with a limit on each. Lives on the server's event loop.
 
     Args:
         settings: The limits.
@@ -100,38 +72,35 @@ class Bodies:
     def __init__(self, settings: Settings, workers: Executor) -> None:
         self._settings = settings
         self._workers = workers
-        self.held = 0
-        """Bytes of all bodies that are being read or translated."""
 
-    @asynccontextmanager
-    async def read(self, request: Request) -> AsyncIterator[memoryview]:
-        """Read the body of a request, which counts as held until the end of the block.
+    async def read(self, request: Request, held: Reservation) -> memoryview:
+        """Read the body of a request.
+
+        Args:
+            request: Has it.
+            held: Takes its bytes as they come, and as they are decompressed.
 
         Raises:
             HTTPException: The content has an encoding that is not known.
             InvalidRequestError: It is not encoded as it says.
             TooLargeError: It has too many bytes.
-            UnavailableError: Too many bytes are held.
+            UnavailableError: Too many bytes are held for all requests.
             ExpiredError: It has not come in time.
             CancelledError: The client has left.
         """
-        room = _Room(self, self._settings)
+        seconds = self._settings.max_request_seconds
         try:
-            seconds = self._settings.max_request_seconds
-            try:
-                async with asyncio.timeout(seconds):
-                    body = await self._receive(request, room)
-            except TimeoutError:
-                raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
-            except ClientDisconnect:
-                raise asyncio.CancelledError from None
-            given = request.headers.getlist("content-encoding") or ["identity"]
-            encoding = ", ".join(given).strip().lower()
-            if encoding != "identity":
-                body = await self._decompress(body, encoding, room)
-            yield body
-        finally:
-            self.held -= room.bytes
+            async with asyncio.timeout(seconds):
+                body = await self._receive(request, held)
+        except TimeoutError:
+            raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
+        except ClientDisconnect:
+            raise asyncio.CancelledError from None
+        given = request.headers.getlist("content-encoding") or ["identity"]
+        encoding = ", ".join(given).strip().lower()
+        if encoding != "identity":
+            body = await self._decompress(body, encoding, held)
+        return body
 
     async def run(self, size: int, function: Callable[..., T], *arguments: object) -> T:
         """Call a function that works on so many bytes: in another thread if they are many."""
@@ -139,17 +108,26 @@ class Bodies:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
 
-    async def _receive(self, request: Request, room: _Room) -> memoryview:
+    async def _receive(self, request: Request, held: Reservation) -> memoryview:
         announced = request.headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced) > self._settings.max_request_bytes:
-            room.add(int(announced))  # raises
+        if announced.isdecimal():
+            self._check(int(announced))
         body = _Growing()
         async for part in request.stream():
-            room.add(len(part))
+            self._add(held, len(part))
             body.write(part)
         return body.content
 
-    async def _decompress(self, body: memoryview, encoding: str, room: _Room) -> memoryview:
+    def _add(self, held: Reservation, size: int) -> None:
+        self._check(held.bytes + size)
+        held.add(size)
+
+    def _check(self, size: int) -> None:
+        limit = self._settings.max_request_bytes
+        if size > limit:
+            raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
+
+    async def _decompress(self, body: memoryview, encoding: str, held: Reservation) -> memoryview:
         if encoding not in _ENCODINGS:
             raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
         inflater = zlib.decompressobj(_ENCODINGS[encoding])
@@ -160,7 +138,7 @@ class Bodies:
                 rest = body[start : start + PIECE]
                 while rest and not inflater.eof:
                     part = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
-                    room.add(len(part))
+                    self._add(held, len(part))
                     inflated.write(part)
                     rest = inflater.unconsumed_tail
         except zlib.error as error:

@@ -5,18 +5,18 @@ them, and requests that arrive together can be computed in one batch.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from polyhead_proto import RPCS
 from polyhead_server.errors import DrainingError, ExpiredError
-from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.runtime import Runtime
+from polyhead_server.serving.budget import Reservation
 
 _MOST_AT_ONCE = 32
 """Calls for which the first of them waits at most: others may come in every turn of a busy event loop."""
@@ -37,6 +37,7 @@ class RemoteRuntime:
         self.serving = runtime.serving
         self.settings = runtime.settings
         self._runtime = runtime
+        self._budget = runtime.budget
         self._loop = loop
         self._calls = _HandOver(loop, take=_Call.begin, lost=_Call.drain)
         self._replies: _HandOver | None = None
@@ -50,27 +51,27 @@ class RemoteRuntime:
         response = await self._run(self._runtime.call(procedure, request.SerializeToString()))
         return RPCS[procedure].response.FromString(response)
 
-    @asynccontextmanager
-    async def infer(self, request: bytes, *, deadline: float) -> AsyncIterator[bytes]:
-        """Yield the reply to an inference request. Its memory counts as held until the end of the block.
+    async def infer(self, request: bytes, *, deadline: float, held: Reservation) -> bytes:
+        """Return the reply to an inference request.
 
         Args:
             request: A `ModelInferRequest`.
             deadline: When the caller stops waiting, by `time.monotonic`, as all event loops count.
+            held: Has the request's bytes, and takes what is computed and written.
 
         Raises:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
-        held = _Held()
-        size = None
-        try:
-            reply = await self._run(self._answer(request, deadline, held))
-            size = len(reply)
-            yield reply
-        finally:
-            if size is None or size >= LARGE:  # otherwise nothing has been kept
-                self.soon(held.release)
+        return await self._run(self._answer(request, deadline, held))
+
+    def reserve(self) -> Reservation:
+        """Return the reservation of a request that is about to arrive. The end of its block releases it."""
+        return self._budget.begin(self)
+
+    def on_drop(self, reason: str) -> None:
+        """Count a request that finds no room."""
+        self.soon(partial(self.registry.unattributed.on_drop, reason))
 
     def soon(self, function: Callable[[], object]) -> None:
         """Call a function on the runtime's event loop, unless that has ended."""
@@ -79,12 +80,12 @@ class RemoteRuntime:
         except RuntimeError:
             return
 
-    async def _answer(self, request: bytes, deadline: float, held: "_Held") -> bytes:
+    async def _answer(self, request: bytes, deadline: float, held: Reservation) -> bytes:
         """Answer on the runtime's event loop, whose clock decides whether the deadline has passed."""
         deadline = self._runtime.deadline(deadline)
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._runtime.infer(request, deadline=deadline, until_sent=held.keep)
+                return await self._runtime.infer(request, deadline=deadline, held=held)
         except TimeoutError:
             raise ExpiredError(
                 "the deadline passed before there was an answer: give the call more time"
@@ -202,23 +203,3 @@ class _HandOver:
                 self._take(call)
             except Exception:
                 LOGGER.exception("HTTP: a call failed")
-
-
-class _Held:
-    """What the runtime holds for a reply until it has been sent. Used on the runtime's event loop only."""
-
-    def __init__(self) -> None:
-        self._release: Callable[..., None] | None = None
-        self._over = False
-
-    def keep(self, release: Callable[..., None]) -> None:
-        """Note how the memory is released. Where the caller has left meanwhile, release it."""
-        self._release = release
-        if self._over:
-            release()
-
-    def release(self) -> None:
-        """Release the memory, if there is any."""
-        self._over = True
-        if self._release is not None:
-            self._release()

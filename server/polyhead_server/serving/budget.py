@@ -1,23 +1,46 @@
-"""The memory that requests and replies may hold.
+"""The memory that requests and replies may hold, however they come.
 
 A request is in memory from its arrival, its outputs from their computation, until the reader has taken the
-reply. Readers decide how long that is, so one limit bounds all of them together.
+reply. Over HTTP it counts as it comes; gRPC does not say what has come of one that is not complete. Callers
+decide how long all that is, so one limit bounds all of them together.
 """
+
+from threading import Lock
+from typing import Protocol
 
 from polyhead_server.errors import UnavailableError, scattered_retry_ms
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 
 
+class Drops(Protocol):
+    """Count rejections."""
+
+    def on_drop(self, reason: str) -> None:
+        """Count one."""
+
+
 class Reservation:
-    """The bytes of one request. The end of a `with` block releases them, unless `keep` was called."""
+    """The bytes of one request, in any thread.
 
-    __slots__ = ("_budget", "_bytes", "_kept")
+    The end of a `with` block releases them, unless `keep` was called.
 
-    def __init__(self, budget: "Budget", size: int) -> None:
+    Args:
+        budget: Has them.
+        size: How many they are.
+        drops: Counts rejections where nobody else is to.
+        arriving: The request is not complete yet.
+    """
+
+    __slots__ = ("_arriving", "_budget", "_drops", "_kept", "_released", "bytes")
+
+    def __init__(self, budget: "Budget", size: int, drops: Drops, *, arriving: bool = False) -> None:
+        self.bytes = size
         self._budget = budget
-        self._bytes = size
+        self._drops = drops
+        self._arriving = arriving
         self._kept = False
+        self._released = False
 
     def __enter__(self) -> "Reservation":
         return self
@@ -26,22 +49,33 @@ class Reservation:
         if not self._kept:
             self.release()
 
-    def add(self, size: int, statistics: Statistics) -> None:
-        """Reserve more, where there is room or no other request holds anything.
+    def add(self, size: int, drops: Drops | None = None) -> None:
+        """Reserve more, where there is room or no other request holds anything. After `release`, do nothing.
 
         Args:
-            size: Bytes of what is about to be computed and written.
-            statistics: Counts a rejection.
+            size: Bytes of what has come, or is about to be computed and written. Negative: of what is gone.
+            drops: Counts a rejection; None: what the reservation was made with.
 
         Raises:
             UnavailableError: There is no room.
         """
         budget = self._budget
-        if budget.bytes > self._bytes and budget.bytes + size > budget.limit:
-            statistics.on_drop(MEMORY)
-            raise budget.rejection(size)
-        budget.bytes += size
-        self._bytes += size
+        with budget.lock:
+            if self._released:
+                return
+            held = budget.bytes
+            if size <= 0 or held <= self.bytes or held + size <= budget.limit:
+                self._change(size)
+                return
+        (drops or self._drops).on_drop(MEMORY)
+        raise budget.rejection(held, size)
+
+    def arrived(self) -> None:
+        """Note that the request is complete: from now on a drain waits for it."""
+        with self._budget.lock:
+            if self._arriving:
+                self._budget.arriving -= self.bytes
+                self._arriving = False
 
     def keep(self) -> None:
         """Keep the bytes beyond the block, until `release`."""
@@ -49,12 +83,19 @@ class Reservation:
 
     def release(self, *_: object) -> None:
         """Release the bytes, once."""
-        self._budget.bytes -= self._bytes
-        self._bytes = 0
+        with self._budget.lock:
+            self._change(-self.bytes)
+            self._released = True
+
+    def _change(self, size: int) -> None:
+        self._budget.bytes += size
+        if self._arriving:
+            self._budget.arriving += size
+        self.bytes += size
 
 
 class Budget:
-    """Limits the bytes in memory. Lives on the event loop.
+    """Limits the bytes in memory.
 
     A request is always taken when no other holds anything: other limits bound it alone.
 
@@ -66,26 +107,45 @@ class Budget:
     def __init__(self, limit: int, statistics: Statistics) -> None:
         self.limit = limit
         self.bytes = 0
+        self.arriving = 0
+        """Those among them of requests that are not complete, and may never be."""
+        self.lock = Lock()
+        """For all numbers: HTTP has a thread of its own."""
         self._statistics = statistics
 
+    @property
+    def answering(self) -> int:
+        """The bytes of requests that are complete, and of their replies."""
+        return self.bytes - self.arriving
+
     def reserve(self, size: int) -> Reservation:
-        """Reserve the bytes of a request that has arrived.
+        """Reserve the bytes of a request that has arrived. Call it on the event loop.
 
         Raises:
             UnavailableError: There is no room.
         """
-        if self.bytes and self.bytes + size > self.limit:
-            error = self.rejection(size)
-            self._statistics.on_drop(MEMORY)
-            self._statistics.failed(total_ns=0, error=error)
-            raise error
-        self.bytes += size
-        return Reservation(self, size)
+        with self.lock:
+            held = self.bytes
+            if not held or held + size <= self.limit:
+                self.bytes += size
+                return Reservation(self, size, self._statistics)
+        error = self.rejection(held, size)
+        self._statistics.on_drop(MEMORY)
+        self._statistics.failed(total_ns=0, error=error)
+        raise error
 
-    def rejection(self, size: int) -> UnavailableError:
-        """Return the error for a request that finds no room."""
+    def begin(self, drops: Drops) -> Reservation:
+        """Return the reservation of a request that is about to arrive, in any thread: of nothing yet.
+
+        Args:
+            drops: Counts a rejection, in that thread.
+        """
+        return Reservation(self, 0, drops, arriving=True)
+
+    def rejection(self, held: int, size: int) -> UnavailableError:
+        """Return the error for a request that finds no room beside what is held."""
         return UnavailableError(
-            f"requests and replies hold {self.bytes} bytes, {size} more would pass "
+            f"requests and replies hold {held} bytes, {size} more would pass "
             f"the limit of {self.limit}: try again later, ask for less, or read replies as they come",
             retry_after_ms=scattered_retry_ms(),
         )

@@ -310,7 +310,7 @@ async def _check() -> None:
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     settings = Settings(models=Path())
     open_unary = partial(UnaryCall, answer=echo, reader=RequestReader(settings, Statistics()))
-    open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings))
+    open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings, Statistics()))
     queue = AcceptQueue(server, {unary: open_unary, stream: open_stream}, guards=())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

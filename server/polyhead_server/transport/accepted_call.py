@@ -23,6 +23,7 @@ from polyhead_server.transport.call import CallContext, StreamContext, reject
 from polyhead_server.transport.reading import (
     EMPTY_CALL,
     MAX_IN_PROGRESS,
+    OVER_SECONDS,
     BoundedReader,
     RequestReader,
     StreamRequests,
@@ -50,6 +51,7 @@ class AcceptedCall:
         queue: Has accepted it.
         method: The method's full name.
         event: Has brought it.
+        reader: Bounds how many requests are waited for.
     """
 
     __slots__ = (
@@ -61,15 +63,17 @@ class AcceptedCall:
         "_left",
         "_metadata",
         "_queue",
+        "_reader",
         "_reading",
         "_started",
         "_task",
         "method",
     )
 
-    def __init__(self, queue: "AcceptQueue", method: str, event: Any) -> None:
+    def __init__(self, queue: "AcceptQueue", method: str, event: Any, reader: BoundedReader) -> None:
         self.method = method
         self._queue = queue
+        self._reader = reader
         self._call = event.call
         self._metadata = event.invocation_metadata
         self._deadline: float = event.call_details.deadline
@@ -148,6 +152,13 @@ class AcceptedCall:
             self._left = True
             self._queue.hand_over(self._cancel)
 
+    def _read_message(self, event: Any) -> Any:
+        """Return the request that an event brings; None if it brings none."""
+        self._reading = None
+        if not event.success:  # others come without a message
+            self._queue.hand_over(self._refuse)
+        return event.batch_operations[0].message()
+
     def _sent(self, _event: Any) -> None:
         self._queue.hand_over(self._call_back)
 
@@ -156,6 +167,14 @@ class AcceptedCall:
     def _deny(self, guard: Guard, rejection: Rejection) -> None:
         guard.count(self.method, rejection)
         self._send_status(*rejection)
+
+    def _refuse(self) -> None:
+        """Count a request that gRPC refuses. It has told the caller, and ends the call."""
+        if self._ended:
+            return
+        error = self._reader.too_large(or_else="cannot be decompressed")
+        reject(self, error)
+        self._reader.count(error, self._began_ns)
 
     def _start(self) -> None:
         """Let the handler answer."""
@@ -252,14 +271,13 @@ class UnaryCall(AcceptedCall):
         reader: Bounds how many requests are waited for, and how long.
     """
 
-    __slots__ = ("_handler", "_reader", "_request")
+    __slots__ = ("_handler", "_request")
 
     def __init__(
         self, queue: "AcceptQueue", method: str, event: Any, *, answer: Answer, reader: RequestReader
     ) -> None:
-        super().__init__(queue, method, event)
+        super().__init__(queue, method, event, reader)
         self._handler = answer
-        self._reader = reader
         self._request: bytes | None = None
 
     # ---- In the polling thread ---------------------------------------------------------------------
@@ -269,9 +287,8 @@ class UnaryCall(AcceptedCall):
         self._receive()
 
     def _received(self, event: Any) -> None:
-        self._reading = None
         self._reader.finish(self._fail_read)
-        self._request = event.batch_operations[0].message()
+        self._request = self._read_message(event)
         self._queue.hand_over(self._start, waits=True)
 
     def lose(self, error: Exception) -> None:
@@ -290,11 +307,16 @@ class UnaryCall(AcceptedCall):
         finally:
             self._fail(error)
 
+    def _refuse(self) -> None:
+        super()._refuse()
+        self._ended = True
+
     def _start(self) -> None:
         if self._ended or self._left:
             self._request = None
         elif self._request is None:
-            self._fail(InvalidRequestError(EMPTY_CALL))
+            empty = InvalidRequestError(EMPTY_CALL)
+            self._queue.loop.call_later(OVER_SECONDS, self._fail_read, empty)
         else:
             super()._start()
 
@@ -330,7 +352,6 @@ class StreamCall(AcceptedCall):
         "_handler",
         "_has_head",
         "_lock",
-        "_reader",
         "_requests",
         "_room",
         "_sending",
@@ -344,9 +365,8 @@ class StreamCall(AcceptedCall):
     def __init__(
         self, queue: "AcceptQueue", method: str, event: Any, *, answer: StreamAnswer, reader: BoundedReader
     ) -> None:
-        super().__init__(queue, method, event)
+        super().__init__(queue, method, event, reader)
         self._handler = answer
-        self._reader = reader
         self._requests: deque[Any] = deque()
         """Those that have come: messages, `grpc.aio.EOF`, or an error. Only the event loop changes it."""
         self._to_read: asyncio.Future[None] | None = None
@@ -421,8 +441,7 @@ class StreamCall(AcceptedCall):
         self._receive()
 
     def _received(self, event: Any) -> None:
-        self._reading = None
-        message = event.batch_operations[0].message()
+        message = self._read_message(event)
         if message is not None and not self._closed:
             with self._lock:
                 self._room -= 1

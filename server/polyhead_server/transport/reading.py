@@ -19,13 +19,14 @@ from polyhead_server.errors import (
     ExpiredError,
     InvalidRequestError,
     RequestError,
+    TooLargeError,
     UnavailableError,
     scattered_retry_ms,
 )
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFER, Context, Handler, StreamContext, abort
+from polyhead_server.transport.call import INFER, Context, Handler, StreamContext, abort, reject
 
 End: TypeAlias = Callable[[RequestError], None]
 
@@ -40,6 +41,9 @@ _STREAMS_PER_REQUEST = 4
 
 EMPTY_CALL = "a call must bring a request, this one ended without"
 
+OVER_SECONDS = 0.05
+"""A call that is over looks like one without a request until word of that comes, within this time."""
+
 _CHECK_SECONDS = 0.25
 
 
@@ -50,12 +54,24 @@ class BoundedReader:
         what: What is read, for error messages.
         limit: How many may take longer than `PROMPT_SECONDS` at once. The first ones to wait may.
         seconds: The longest that any may take.
+        largest: The most bytes of a message, which gRPC enforces.
+        statistics: Counts inference requests that are not read; None: nobody does.
     """
 
-    def __init__(self, what: str, *, limit: int, seconds: float = math.inf) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        limit: int,
+        seconds: float = math.inf,
+        largest: int = 0,
+        statistics: Statistics | None = None,
+    ) -> None:
         self._what = what
         self._limit = limit
         self._seconds = seconds
+        self._largest = largest
+        self._statistics = statistics
         # For each read the check since which it waits, the longest first. A read is known by the function
         # that ends it. Checks are counted, not seconds: if the event loop was held up, messages have come
         # meanwhile that nothing had time to see.
@@ -117,6 +133,30 @@ class BoundedReader:
         finally:
             self.finish(end)
 
+    def count(self, error: Exception, began_ns: int) -> None:
+        """Count an inference request that could not be read.
+
+        Args:
+            error: The reason.
+            began_ns: When its call came, by `time.perf_counter_ns`.
+        """
+        if self._statistics is None:
+            return
+        if isinstance(error, UnavailableError):
+            self._statistics.on_drop(MEMORY)
+        self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
+
+    def too_large(self, *, or_else: str) -> TooLargeError:
+        """Return the reason why gRPC has ended a call by itself.
+
+        Args:
+            or_else: What else it may have been: gRPC tells its caller, not us.
+        """
+        return TooLargeError(
+            f"{self._what} must have at most {self._largest} bytes, also when decompressed; gRPC has ended "
+            f"the call because it had more, or {or_else}"
+        )
+
     def _check(self) -> None:
         """End the reads that take too long, or are too many."""
         self._checks += 1
@@ -166,20 +206,12 @@ class RequestReader(BoundedReader):
 
     def __init__(self, settings: Settings, statistics: Statistics) -> None:
         super().__init__(
-            "the request", limit=_largest_requests(settings), seconds=settings.max_request_seconds
+            "the request",
+            limit=_largest_requests(settings),
+            seconds=settings.max_request_seconds,
+            largest=settings.max_request_bytes,
+            statistics=statistics,
         )
-        self._statistics = statistics
-
-    def count(self, error: Exception, began_ns: int) -> None:
-        """Count an inference request that could not be read.
-
-        Args:
-            error: The reason.
-            began_ns: When its call came, by `time.perf_counter_ns`.
-        """
-        if isinstance(error, UnavailableError):
-            self._statistics.on_drop(MEMORY)
-        self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
 
 
 class StreamRequests:
@@ -285,16 +317,35 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
                 self._requests.count(error, began_ns)
             await abort(context, error)
         if request is grpc.aio.EOF:
-            # gRPC itself would leave a caller that is still there without an answer. One that has left
-            # does not count.
-            await abort(context, InvalidRequestError(EMPTY_CALL))
+            try:
+                await asyncio.sleep(OVER_SECONDS)  # gRPC cancels this task if the call is over
+            except asyncio.CancelledError:
+                if context.time_remaining() != 0:
+                    refused = self._requests.too_large(or_else="its caller has left")
+                    reject(context, refused)
+                    if method == INFER:
+                        self._requests.count(refused, began_ns)
+                raise
+            # gRPC itself would leave the caller without an answer.
+            empty = InvalidRequestError(EMPTY_CALL)
+            if method == INFER:
+                self._requests.count(empty, began_ns)
+            await abort(context, empty)
         return request
 
 
-def stream_reader(settings: Settings) -> BoundedReader:
-    """Return what reads the next request of each stream."""
+def stream_reader(settings: Settings, statistics: Statistics) -> BoundedReader:
+    """Return what reads the next request of each stream.
+
+    Args:
+        settings: The limits.
+        statistics: Counts requests that are too large.
+    """
     return BoundedReader(
-        "the stream's next request", limit=_STREAMS_PER_REQUEST * _largest_requests(settings)
+        "the stream's next request",
+        limit=_STREAMS_PER_REQUEST * _largest_requests(settings),
+        largest=settings.max_request_bytes,
+        statistics=statistics,
     )
 
 

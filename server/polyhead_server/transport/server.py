@@ -60,7 +60,7 @@ class GrpcServer:
         self._tracer = open_tracer()
         self._guards = guards(settings, statistics)
         self._requests = RequestReader(settings, statistics)
-        self._streams = stream_reader(settings)
+        self._streams = stream_reader(settings, statistics)
         self._grpc = grpc.aio.server(
             interceptors=(*self._guards, ReadingInterceptor(self._requests, self._streams)),
             options=server_options(settings, reuse_port=reuse_port),
@@ -112,10 +112,10 @@ class GrpcServer:
         finished = await self.runtime.drain(seconds)
         await asyncio.sleep(max(0.0, min(_FAREWELL_SECONDS, deadline - loop.time())))
         # The last replies may still be on their way to their readers. Unused streams are not waited for.
-        left = deadline - loop.time() if self.runtime.budget.bytes else 0.0
+        left = deadline - loop.time() if self.runtime.budget.answering else 0.0
         await (self._accept_queue or self._grpc).stop(max(left, _LAST_REPLIES_SECONDS))
         # Replies over HTTP; nothing says when the last of them is gone.
-        while self.runtime.budget.bytes and loop.time() < deadline:  # noqa: ASYNC110
+        while self.runtime.budget.answering and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         await self.runtime.close()
         if self._tracer is not None:  # whose collector may be gone

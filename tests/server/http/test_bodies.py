@@ -17,6 +17,8 @@ from tests.server.http.conftest import StartHttp
 
 from polyhead_server import Settings
 from polyhead_server.http.bodies import Bodies
+from polyhead_server.observability.statistics import Statistics
+from polyhead_server.serving.budget import Budget
 
 SIZE = 8 * 2**20
 PART = 64 * 2**10
@@ -51,14 +53,13 @@ def test_a_body_takes_the_memory_that_is_counted(parts: Any, encoding: str) -> N
         request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
         with ThreadPoolExecutor(1) as workers:
             bodies = Bodies(Settings(models=Path("models")), workers)
+            budget = Budget(4 * SIZE, Statistics())
             tracemalloc.start()
-            async with bodies.read(request) as body:
-                peak = tracemalloc.get_traced_memory()[1]
-                tracemalloc.stop()
-                assert bytes(body).count(0) == len(body) == SIZE
-                held = bodies.held
-        assert bodies.held == 0
-        return peak / held
+            body = await bodies.read(request, budget.begin(Statistics()))
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert bytes(body).count(0) == len(body) == SIZE
+        return peak / budget.bytes
 
     assert asyncio.run(read()) < 1.5
 

@@ -10,11 +10,12 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -31,6 +32,9 @@ from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Gate
 
 FEW = 8
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -205,9 +209,93 @@ def test_slow_bodies_fill_the_memory_for_requests_and_no_more(serve_over_http: S
 
     assert replies[-1].status == 503
     assert int(replies[-1].headers["retry-after"]) in {1, 2}
-    assert "requests hold 131072 bytes" in replies[-1].error
+    assert "requests and replies hold 131072 bytes" in replies[-1].error
     while web.post("/v2/models/tiny/infer", part).status == 503:  # until the slow ones are gone
         pass
+
+
+def unfinished(web: OverHttp, size: int) -> socket.socket:
+    """A connection on which so many bytes of a body have come, and the last has not."""
+    connection = web.connect(HEAD + b"Content-Length: %d\r\n\r\n" % (size + 1) + bytes(size))
+    until(lambda: web.running.runtime.budget.bytes >= size)
+    return connection
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_round(
+    serve_over_http: StartHttp, gate: "Gate"
+) -> None:
+    web = serve_over_http(max_request_bytes=2**17, max_held_bytes=2**17)
+    x = {"x": np.ones((1, 1000, 16), np.float32)}
+    slots = at.DROP["memory"], at.CODE["http"]["UNAVAILABLE"]
+    with unfinished(web, 2**17 - 2**10):
+        with pytest.raises(grpc.RpcError) as caught:
+            web.running.infer("tiny", x)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    nothing_held(web)
+
+    with ThreadPoolExecutor(1) as pool:
+        with gate.closed():
+            answer = pool.submit(web.running.infer, "tiny", x)
+            gate.until_held()
+            dropped, refused = (web.counted()[slot] for slot in slots)
+            assert web.post("/v2/models/tiny/infer", bytes(2**16)).status == 503
+            until(lambda: web.counted()[slots[1]] > refused)
+            assert [web.counted()[slot] for slot in slots] == [dropped + 1, refused + 1]
+        assert answer.result()["output"].shape == (1, 1000, 16)
+    nothing_held(web)
+
+
+def binary(x: "np.ndarray[Any, Any]") -> tuple[bytes, dict[str, str]]:
+    """The body and the headers of a request with a binary tensor."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": x.shape, "parameters": {"binary_data_size": x.nbytes}}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    return text + x.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
+
+
+def test_a_request_over_http_counts_as_much_as_one_over_grpc(
+    serve_over_http: StartHttp, gate: "Gate"
+) -> None:
+    web = serve_over_http()
+    x = np.ones((1, 1000, 16), np.float32)
+
+    def held_for(call: Callable[[], object]) -> int:
+        with ThreadPoolExecutor(1) as pool:
+            with gate.closed():
+                answer = pool.submit(call)
+                gate.until_held()
+                held: int = web.running.runtime.budget.bytes
+            answer.result()
+        nothing_held(web)
+        return held
+
+    over_grpc = held_for(lambda: web.running.infer("tiny", {"x": x}))
+    over_http = held_for(lambda: web.post("/v2/models/tiny/infer", *binary(x)))
+
+    assert over_grpc > 2 * x.nbytes
+    assert abs(over_http - over_grpc) < 100
+
+
+@pytest.mark.parametrize("body", [b"{", b"[" + b" " * 2**17, json.dumps({"inputs": []}).encode()])
+def test_a_rejected_body_is_held_no_longer(web: OverHttp, body: bytes) -> None:
+    assert web.post("/v2/models/tiny/infer", body).status == 400
+    assert web.post("/v2/repository/index", body[:1]).status == 400
+    nothing_held(web)
+
+
+def test_a_body_that_is_not_complete_does_not_hold_up_a_drain(serve_over_http: StartHttp) -> None:
+    web = serve_over_http()
+    with unfinished(web, 2**16):
+        draining = threading.Thread(target=lambda: web.running.drain(240))
+        draining.start()
+        draining.join(60)
+        assert not draining.is_alive()
 
 
 def attention(connection: socket.socket, *, batch: int = 64) -> None:

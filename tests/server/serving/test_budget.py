@@ -1,5 +1,7 @@
 """Bytes that are held for callers: none is forgotten, none is let go twice."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from polyhead_server.errors import UnavailableError
@@ -47,6 +49,51 @@ def test_who_is_alone_is_always_taken(statistics: Statistics) -> None:
             budget.reserve(1)
 
     assert statistics.page[at.DROP["memory"]] == statistics.page[at.CODE[at.GRPC]["UNAVAILABLE"]] == 1
+
+
+def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(statistics: Statistics) -> None:
+    budget = Budget(100, Statistics())
+    with budget.reserve(30), budget.begin(statistics) as coming:
+        coming.add(40)
+        assert (budget.bytes, budget.answering) == (70, 30)
+        with pytest.raises(UnavailableError, match="hold 70 bytes, 31 more"):
+            coming.add(31)
+        coming.add(-10)
+        coming.arrived()
+        coming.add(5)
+        assert budget.bytes == budget.answering == 65
+
+    assert budget.bytes == budget.answering == 0
+    assert statistics.page[at.DROP["memory"]] == 1
+
+
+def test_what_is_released_takes_nothing_more(statistics: Statistics) -> None:
+    budget = Budget(100, statistics)
+    one = budget.begin(statistics)
+    one.add(60)
+    one.release()
+
+    one.add(500)
+    one.arrived()
+    one.release()
+
+    assert budget.bytes == budget.answering == 0
+
+
+def test_threads_share_it(statistics: Statistics) -> None:
+    budget = Budget(10**9, statistics)
+
+    def hold(_: int) -> None:
+        for _ in range(2000):
+            with budget.begin(statistics) as held:
+                held.add(7)
+                held.arrived()
+                held.add(5)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(hold, range(4)))
+
+    assert budget.bytes == budget.answering == 0
 
 
 def test_what_is_kept_is_let_go_once(statistics: Statistics) -> None:

@@ -110,7 +110,7 @@ class Echo:
         server = grpc.aio.server()
         settings = Settings(models=Path())
         unary = partial(UnaryCall, answer=self.answer, reader=self.reader)
-        stream = partial(StreamCall, answer=self.answer_stream, reader=stream_reader(settings))
+        stream = partial(StreamCall, answer=self.answer_stream, reader=stream_reader(settings, Statistics()))
         self.queue = AcceptQueue(server, {ECHO: unary, STREAM: stream}, guards=self.guards)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

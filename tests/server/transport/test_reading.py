@@ -17,6 +17,7 @@ from tests.server import h2
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.transport.reading import BoundedReader
 
 if TYPE_CHECKING:
@@ -285,3 +286,89 @@ def until_reset(connection: Any) -> Iterator[tuple[int, int, bytes]]:
         yield frame
         if frame[0] == h2.RST_STREAM:
             return
+
+
+def rejected(server: Any) -> dict[str, int]:
+    """How many requests of no known model have been counted, by their status."""
+    totals = server.runtime.registry.counters.total("", 0)
+    return {code: totals[slot] for code, slot in at.CODE[at.GRPC].items() if totals[slot]}
+
+
+def logged_once(caplog: pytest.LogCaptureFixture, code: str, reason: str) -> bool:
+    lines = [line for line in caplog.messages if line.startswith("request ")]
+    return len(lines) == 1 and f" rejected: {code}: " in lines[0] and reason in lines[0]
+
+
+@pytest.fixture
+def debug(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level("DEBUG", logger=LOGGER.name)
+    return caplog
+
+
+def test_a_request_above_the_size_limit_is_counted_and_logged_as_one(
+    serve: Any, debug: pytest.LogCaptureFixture
+) -> None:
+    server = serve(max_request_bytes=MIB, max_held_bytes=MIB)
+    method = server.channel.unary_unary(INFER)
+    for count, compression in enumerate((grpc.Compression.NoCompression, grpc.Compression.Gzip), 1):
+        debug.clear()
+        with pytest.raises(grpc.RpcError) as caught:
+            method(bytes(MIB + 1), timeout=60, compression=compression)
+
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        until(lambda: sum(rejected(server).values()) == count)  # noqa: B023
+        assert rejected(server) == {"RESOURCE_EXHAUSTED": count}
+        assert logged_once(debug, "RESOURCE_EXHAUSTED", "the request must have at most 1048576 bytes")
+    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
+    assert rejected(server) == {"RESOURCE_EXHAUSTED": 2}
+
+
+def test_a_streams_request_above_the_size_limit_is_counted(serve: Any, accept_queue: str) -> None:
+    if accept_queue == "off":
+        pytest.skip("grpc.aio tells it from the end of a stream to nobody")
+    server = serve(max_request_bytes=MIB, max_held_bytes=MIB)
+    stream = server.channel.stream_stream(STREAM)
+    call = stream(iter([server.request("tiny", X).SerializeToString(), bytes(MIB + 1)]), timeout=60)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    until(lambda: rejected(server).get("RESOURCE_EXHAUSTED"))
+    assert rejected(server)["RESOURCE_EXHAUSTED"] == 1
+
+
+def test_a_call_that_ends_without_a_request_is_counted_and_logged_as_one(
+    serve: Any, debug: pytest.LogCaptureFixture
+) -> None:
+    server = serve()
+    debug.clear()
+    with pytest.raises(grpc.RpcError):
+        server.channel.stream_unary(INFER)(iter(()), timeout=60)
+
+    assert rejected(server) == {"INVALID_ARGUMENT": 1}
+    assert logged_once(debug, "INVALID_ARGUMENT", "a call must bring a request")
+
+
+def test_a_caller_who_leaves_before_the_request_has_come_sent_no_wrong_one(
+    serve: Any, debug: pytest.LogCaptureFixture
+) -> None:
+    server = serve()
+    debug.clear()
+    with closing(h2.connect(server.address)) as connection:
+        head = h2.call(server.address, INFER, 1)
+        connection.sendall(head + h2.frame(h2.DATA, b"\0\0\0\0\x09half", stream=1))
+        h2.round_trip(connection)
+        connection.sendall(h2.frame(h2.RST_STREAM, struct.pack(">I", h2.CANCEL), stream=1))
+        h2.round_trip(connection)
+        time.sleep(0.3)
+
+    assert "INVALID_ARGUMENT" not in rejected(server)
+    assert not any("must bring a request" in line for line in debug.messages)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Waits for what the server does after its caller has the status."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
