@@ -1,5 +1,6 @@
 """A real server on a free port, in a thread of its own, and the smallest client that can speak to it."""
 
+import logging
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +23,23 @@ from polyhead_proto.datatypes import DTYPES
 from polyhead_server import GrpcServer, Runtime, Settings
 from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.engine.engine import Engine
+from polyhead_server.observability.logs import LOGGER
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
 
 Serve = Callable[..., "Running"]
 Value = NDArray[Any] | Sequence[str]
+
+
+@pytest.fixture(autouse=True)
+def _logging_restored() -> Iterator[None]:
+    """Leave no test the handlers and the level that another one configured."""
+    state = (LOGGER.handlers[:], LOGGER.propagate, LOGGER.level)
+    last_resort = logging.lastResort
+    yield
+    LOGGER.handlers[:], LOGGER.propagate = state[0], state[1]
+    LOGGER.setLevel(state[2])
+    logging.lastResort = last_resort
 
 
 @dataclass(frozen=True)

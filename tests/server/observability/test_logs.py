@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,6 @@ from polyhead_server.observability.logs import LOGGER, configure, flush
 from polyhead_server.observability.request_log import RequestRecord
 
 X = np.ones((1, 3, 16), np.float32)
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    state = (LOGGER.handlers[:], LOGGER.propagate, LOGGER.level)
-    last_resort = logging.lastResort
-    yield
-    LOGGER.handlers[:], LOGGER.propagate = state[0], state[1]
-    LOGGER.setLevel(state[2])
-    logging.lastResort = last_resort
 
 
 def test_text_has_time_level_and_worker(capfd: pytest.CaptureFixture[str]) -> None:
