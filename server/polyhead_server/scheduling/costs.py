@@ -12,6 +12,8 @@ from math import copysign, exp, inf, log, sqrt
 from threading import Lock
 from typing import TypeAlias
 
+import numpy as np
+
 Size: TypeAlias = tuple[int, int]
 """(B, T) of a request or of a run."""
 
@@ -37,8 +39,10 @@ _FORGET = 0.005
 """How far the shape returns to the first one with each run: what was learned lasts for some 200 runs."""
 _STEP = 0.1
 """The most by which one run changes any part, and so any price."""
-_REPLAYS = 100
-"""How often the first runs count. Parts that are 100 times those of the typical shape need about so many."""
+_TRUST = 1e-3
+"""What the typical shape counts beside a run: little, but runs of one size leave the shape open."""
+_ITERATIONS = 50
+"""Steps of the fit to the first runs. Parts that are 100 times those of the typical shape need about ten."""
 
 
 class CostModel:
@@ -62,18 +66,15 @@ class CostModel:
             raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
         self._doubling_tokens = doubling_tokens
         self._lock = Lock()
-        self._coefficients = a, b, c = _TYPICAL
-        speed = min(seconds / self.price(*size) for size, seconds in prior.items())
-        self._set(log(speed * a), log(speed * b), log(speed * c))
+        self._set(*_fitted(prior))
         self._first = self._logs
         self._covariances = _SHAPE**2, 0.0, 0.0, _SHAPE**2, 0.0, _SHAPE**2
-        for _ in range(_REPLAYS):
-            for size, seconds in prior.items():
-                self.observe(*size, seconds)
+        for size, seconds in prior.items():  # which makes the shape less uncertain
+            self.observe(*size, seconds)
         # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is first
         # at least half of what is typical; where it is less, runs will show it.
         log_a, log_b, log_c = self._logs
-        self._set(max(log_a, log_b + log(a / 2)), log_b, log_c)
+        self._set(max(log_a, log_b + log(_TYPICAL[0] / 2)), log_b, log_c)
         self._first = self._logs
 
     def price(self, batch: int, tokens: int) -> float:
@@ -140,3 +141,19 @@ class CostModel:
     def _set(self, log_a: float, log_b: float, log_c: float) -> None:
         self._logs = log_a, log_b, log_c
         self._coefficients = exp(log_a), exp(log_b), exp(log_c)
+
+
+def _fitted(prior: Mapping[Size, float]) -> list[float]:
+    """Return log a, log b and log c with the least squared logarithms of price over time for some runs."""
+    parts = np.array([(1, batch * tokens, batch * tokens**2) for batch, tokens in prior])
+    seconds = np.array(list(prior.values()))
+    typical = np.array(_TYPICAL)
+    typical *= (seconds / (parts @ typical)).min()  # at about this machine's speed
+    logs = np.zeros(3)  # of a, b and c relative to the typical ones
+    for _ in range(_ITERATIONS):  # Gauss and Newton's, in steps that are not too far for it
+        costs = parts * typical * np.exp(logs)
+        prices = costs.sum(axis=1)
+        shares = costs / prices[:, None]
+        slope = shares.T @ np.log(seconds / prices) - _TRUST * logs
+        logs += np.clip(np.linalg.solve(shares.T @ shares + _TRUST * np.eye(3), slope), -1, 1)
+    return [float(part) for part in logs + np.log(typical)]

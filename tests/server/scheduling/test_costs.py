@@ -41,6 +41,15 @@ def test_runs_of_the_form_are_priced_right_from_the_first() -> None:
     assert costs.marginal(4, 64) == pytest.approx(costs.price(4, 64) - costs.price(0, 64))
 
 
+def test_attention_that_prevails_is_no_odd_run() -> None:
+    """Runs of one layer with 32 heads of 1 channel. A price that is too low would block the event loop."""
+    prior = {(1, 8): 40e-6, (8, 8): 159e-6, (1, 64): 116e-6, (1, 256): 1727e-6, (8, 64): 728e-6}
+    costs = CostModel(prior)
+
+    assert all(0.6 < costs.price(*size) / time < 1.4 for size, time in prior.items())
+    assert costs.price(1, 725) > 6e-3  # it took 18 ms
+
+
 def test_one_run_is_enough_for_a_prior() -> None:
     costs = CostModel({(1, 8): 0.002})
 
