@@ -88,6 +88,7 @@ def _traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
 
 
+@pytest.mark.slow
 def test_every_kind_of_graph_of_a_modern_encoder(tmp_path: Path) -> None:
     graphs = exported(MODERN, tmp_path, graphs=["all"])
 

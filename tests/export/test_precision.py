@@ -108,6 +108,7 @@ def test_drift_is_that_of_pytorch_in_16_bits(narrow: Path, precision: Precision)
         assert all(each["graph"][error] <= each["limit"][error] for error in ("rms", "largest"))
 
 
+@pytest.mark.slow
 def test_a_sentence_encoder_in_fp16(minilm_checkpoint: Path, tmp_path: Path) -> None:
     encoder = load_checkpoint(minilm_checkpoint).encoder
     steps: list[str] = []
