@@ -109,6 +109,7 @@ def run_forward(
     norm_maps: Sequence[Tensor],
     plain: bool = True,
     masks_by_bias: bool = False,
+    pack: bool = False,
 ) -> ForwardPass:
     """Run an encoder.
 
@@ -120,6 +121,7 @@ def run_forward(
         norm_maps: Of each attention in the order of computation, see `norm_maps_of`.
         plain: Whether explicit attention is as the encoder computes it, not as onnxruntime is fastest.
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
+        pack: Whether padding is left out between attentions, see `Encoder.forward`.
     """
     config, lengths = encoder.config, inputs["lengths"]
     dtype = next(encoder.parameters()).dtype
@@ -174,6 +176,7 @@ def run_forward(
         token_type_ids=inputs.get("token_type_ids"),
         head_mask=inputs.get("head_mask"),
         attend=attend,
+        pack=pack,
     )
     output, pooled, class_logits = result.output, result.pooled, result.logits
     if dtype != torch.float32:

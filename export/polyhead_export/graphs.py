@@ -62,6 +62,7 @@ class _TracedEncoder(nn.Module):
             norm_maps=list(self.norm_maps),
             plain=False,
             masks_by_bias=self.kind.masks_by_bias,
+            pack=True,
         )
         return (*run.outputs, *self.kind.compute(config, inputs, run))
 

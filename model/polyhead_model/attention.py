@@ -101,7 +101,14 @@ def attend_explicitly(
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Attend with explicit operations, and return the weights; an `Attend`."""
+    """Attend with explicit operations, and return the weights; an `Attend`.
+
+    Raises:
+        ValueError: The mask does not have its shape.
+        TypeError: The mask is not boolean.
+    """
+    if mask is not None and not torch.compiler.is_compiling():
+        masks.check(mask, batch=query.shape[0], queries=query.shape[1], keys=key.shape[1])
     output, weights = scaled_dot_product_attention(
         split_heads(query, heads),
         split_heads(key, heads),
@@ -196,8 +203,8 @@ class MultiHeadAttention(FusibleModule):
             key: [B, Tk, D]; None means `query`, self-attention.
             value: [B, Tk, D]; None means `key`.
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
-            head_mask: [B, H], a factor on what each head gives, before the output projection: 0 silences it.
-                The weights stay as they are. None = all 1.
+            head_mask: [B, H] or [B, Tq or 1, H], a factor on what each head gives, before the output projection:
+                0 silences it. The weights stay as they are. None = all 1.
             bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
             rotation: Of the positions of queries and keys, where Tq = Tk; None = they are not rotated.
             need_weights: Whether to return the weights.
@@ -215,7 +222,7 @@ class MultiHeadAttention(FusibleModule):
         key = query if key is None else key
         value = key if value is None else value
         if not torch.compiler.is_compiling():  # comparing sizes would fix them in an exported graph
-            self._check(query, key, value, mask)
+            self._check(query, key, value)
         if self.training and self.dropout > 0.0:
             attend = partial(attend_explicitly, dropout=self.dropout)
         q, k, v = self._project(query, key, value)
@@ -224,7 +231,8 @@ class MultiHeadAttention(FusibleModule):
         context, weights = attend(q, k, v, self.heads, mask, bias=bias)
         if head_mask is not None:
             by_head = context.reshape(*context.shape[:2], self.heads, -1)
-            context = (by_head * head_mask[:, None, :, None].to(context.dtype)).flatten(2)
+            by_query = head_mask[:, None] if head_mask.ndim == 2 else head_mask
+            context = (by_head * by_query[..., None].to(context.dtype)).flatten(2)
         return self.w_o(context), weights if need_weights else None
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -239,7 +247,7 @@ class MultiHeadAttention(FusibleModule):
         q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
         return q, k, v
 
-    def _check(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         batch = query.shape[0]
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.ndim != 3 or x.shape[0] != batch or x.shape[2] != self.d_model:
@@ -249,8 +257,6 @@ class MultiHeadAttention(FusibleModule):
             raise ValueError(
                 f"value must have key's shape, {list(key.shape)}: one value a key; was {list(value.shape)}"
             )
-        if mask is not None:
-            masks.check(mask, batch=batch, queries=query.shape[1], keys=key.shape[1])
 
     def _like(self, *, fused: bool) -> Self:
         return type(self)(

@@ -142,6 +142,7 @@ class DecoderBlock(ResidualLayer):
         memory_mask: Tensor | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
+        attend_to_memory: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Transform x [B, T, D], given memory [B, S, D].
 
@@ -151,15 +152,29 @@ class DecoderBlock(ResidualLayer):
             mask: Boolean [B or 1, T or 1, T], True = may attend, of the attention to x.
             memory_mask: Boolean [B or 1, T or 1, S], likewise, of the attention to the memory.
             need_weights: Whether to return the weights.
-            attend: The computation of both attentions, first to x, then to the memory.
+            attend: The computation of the attention to x.
+            attend_to_memory: That of the attention to the memory.
 
         Returns:
             The output [B, T, D]; the weights [B, H, T, T] and [B, H, T, S] if needed, else None.
         """
-        options = {"need_weights": need_weights, "attend": attend}
-        x, weights = self._attend(self.attention, self.attention_norm, x, None, mask=mask, **options)
+        x, weights = self._attend(
+            self.attention,
+            self.attention_norm,
+            x,
+            None,
+            mask=mask,
+            need_weights=need_weights,
+            attend=attend,
+        )
         x, cross_weights = self._attend(
-            self.cross_attention, self.cross_attention_norm, x, memory, mask=memory_mask, **options
+            self.cross_attention,
+            self.cross_attention_norm,
+            x,
+            memory,
+            mask=memory_mask,
+            need_weights=need_weights,
+            attend=attend_to_memory,
         )
         return self._transform(x), weights, cross_weights
 

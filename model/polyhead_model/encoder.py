@@ -10,6 +10,7 @@ from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig
+from polyhead_model.packing import Layout, Packed, Padded, attend_in
 from polyhead_model.pooling import ClassifierHead, Pooler
 from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
@@ -53,7 +54,11 @@ class Embeddings(nn.Module):
         self.projection = nn.Linear(width, config.d_model) if config.embedding_width else None
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor | None = None, valid: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor | None = None,
+        valid: Tensor | None = None,
+        layout: Layout | None = None,
     ) -> Tensor:
         """Embed ids as vectors.
 
@@ -61,20 +66,24 @@ class Embeddings(nn.Module):
             input_ids: [B, T].
             token_type_ids: [B, T]; None = every token is of type 0.
             valid: Boolean [B, T], True = token; None = no padding.
+            layout: Of the vectors; None = padded.
 
         Returns:
-            [B, T, D].
+            [B, T, D], or as the layout has them.
         """
-        x: Tensor = self.tokens(input_ids)
+        layout = Padded() if layout is None else layout
+        x: Tensor = self.tokens(layout.pack(input_ids))
         if self.token_dropout_id is not None:
-            x = drop_tokens(x, input_ids == self.token_dropout_id, valid)
+            factors = dropout_factors(input_ids == self.token_dropout_id, valid)
+            x = x * layout.pack(factors)[..., None].to(x.dtype)
         if self.types is not None:
-            x = x + (self.types.weight[0] if token_type_ids is None else self.types(token_type_ids))
+            of_all = token_type_ids is None
+            x = x + (self.types.weight[0] if of_all else self.types(layout.pack(token_type_ids)))
         if self.positions is not None and self.padding_id is not None:
             counted = (input_ids != self.padding_id).to(torch.int64)
-            x = x + self.positions(counted.cumsum(1) * counted)
+            x = x + self.positions(layout.pack(counted.cumsum(1) * counted))
         elif self.positions is not None:
-            x = x + self.positions.weight[: input_ids.shape[1]]
+            x = x + layout.at_positions(self.positions.weight[: input_ids.shape[1]])
         if self.norm is not None:
             x = self.norm(x)
         return x if self.projection is None else self.projection(x)
@@ -84,18 +93,20 @@ TRAINED_WITHOUT_MASK = 1 - 0.15 * 0.8
 """The share of tokens that were not masked when ESM was trained."""
 
 
-def drop_tokens(x: Tensor, dropped: Tensor, valid: Tensor | None) -> Tensor:
-    """Set embeddings to zero, and scale the others as if as many were zero as in training (ESM).
+def dropout_factors(dropped: Tensor, valid: Tensor | None) -> Tensor:
+    """Return factors of embeddings: 0 for some, and for others as if as many were 0 as in training (ESM).
 
     Args:
-        x: [B, T, D].
         dropped: Boolean [B, T].
         valid: Boolean [B, T], True = token; None = no padding.
+
+    Returns:
+        [B, T], in fp32.
     """
     tokens = torch.ones_like(dropped) if valid is None else valid
     kept = (tokens & ~dropped).sum(1)
     scale = TRAINED_WITHOUT_MASK * tokens.sum(1) / kept.clamp(min=1)  # all are zero where none is kept
-    return torch.where(dropped[..., None], 0, x) * scale.to(x.dtype)[:, None, None]
+    return torch.where(dropped, 0, scale[:, None])
 
 
 class Encoder(FusibleModule):
@@ -144,6 +155,7 @@ class Encoder(FusibleModule):
         head_mask: Tensor | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
+        pack: bool = False,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -158,6 +170,8 @@ class Encoder(FusibleModule):
             head_mask: [B, L, H], a factor on what each head gives: 0 silences it; None = all 1.
             need_weights: Whether to return every layer's attention weights.
             attend: The attention of every layer, see `Attend`.
+            pack: Whether what each token needs is computed for the tokens that exist alone, where `lengths`
+                are given. The result is the same.
 
         Raises:
             ValueError: A shape or a value is out of range; the message names it.
@@ -168,11 +182,14 @@ class Encoder(FusibleModule):
             self._check_memory(x, memory, memory_lengths, mask, memory_mask)
         tokens = x.shape[1]
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
+        layout: Layout = Packed(lengths, tokens) if pack and lengths is not None else Padded()
+        memory_layout: Layout = Padded()
         if self.embeddings is not None:
             # Padding may hold any number, which need not be a valid id.
             types = None if token_type_ids is None else _zero_padding(token_type_ids, valid)
-            x = self.embeddings(_zero_padding(x, valid), types, valid)
-        x = _zero_padding(x, valid)
+            x = self.embeddings(_zero_padding(x, valid), types, valid, layout)
+        else:
+            x = _zero_padding(layout.pack(x), None if valid is None else layout.pack(valid))
         visible = masks.combine(
             None if valid is None else valid[:, :, None] & valid[:, None, :],
             masks.causal(tokens, device=x.device) if self.config.causal else None,
@@ -182,7 +199,10 @@ class Encoder(FusibleModule):
         if self.config.local_window is not None:
             near = masks.combine(visible, masks.window(tokens, self.config.local_window, device=x.device))
         bias = None if self.relative_bias is None else self.relative_bias(tokens)
-        rotation, near_rotation = self._rotations(tokens, x.device)
+        rotation, near_rotation = (
+            None if each is None else (layout.at_positions(each[0]), layout.at_positions(each[1]))
+            for each in self._rotations(tokens, x.device)
+        )
         visible_memory = memory_mask
         if memory is not None:
             valid_memory = None
@@ -190,12 +210,18 @@ class Encoder(FusibleModule):
                 valid_memory = masks.valid_tokens(memory_lengths, memory.shape[1])
             elif valid is not None:  # a mask has S columns
                 valid_memory = valid.new_ones(memory.shape[:2])
-            memory = _zero_padding(memory, valid_memory)
+            if pack and memory_lengths is not None:
+                memory_layout = Packed(memory_lengths, memory.shape[1])
+            memory = _zero_padding(
+                memory_layout.pack(memory), None if valid_memory is None else memory_layout.pack(valid_memory)
+            )
             visible_memory = masks.combine(
                 None if valid is None else valid[:, :, None],
                 None if valid_memory is None else valid_memory[:, None, :],
                 memory_mask,
             )
+        to_memory = attend_in(attend, layout, memory_layout)
+        attend = attend_in(attend, layout, layout)
         attention: list[Tensor] = []
         cross_attention: list[Tensor] = []
         for number in range(self.config.layers):
@@ -208,17 +234,20 @@ class Encoder(FusibleModule):
                     memory_mask=visible_memory,
                     need_weights=need_weights,
                     attend=attend,
+                    attend_to_memory=to_memory,
                 )
             else:
                 x, weights = layer(
                     x,
                     memory,
                     mask=visible_memory if memory is not None else near if is_local else visible,
-                    head_mask=None if head_mask is None else self._heads_of(number, head_mask[:, number]),
+                    head_mask=None
+                    if head_mask is None
+                    else layout.repeat(self._heads_of(number, head_mask[:, number])),
                     bias=None if bias is None else self._heads_of(number, bias),
                     rotation=near_rotation if is_local else rotation,
                     need_weights=need_weights,
-                    attend=attend,
+                    attend=attend if memory is None else to_memory,
                 )
             if weights is not None:
                 attention.append(weights)
@@ -226,7 +255,7 @@ class Encoder(FusibleModule):
                 cross_attention.append(cross_weights)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        output = _zero_padding(x, valid)
+        output = _zero_padding(layout.pad(x), valid)
         pooled, logits = self._of_sequences(output, valid)
         return EncoderOutput(
             output,
