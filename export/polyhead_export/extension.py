@@ -11,7 +11,6 @@ from typing import Any, cast
 from polyhead_export.errors import ExportError
 from polyhead_export.manifest import FILE, Identity, describe_graph
 from polyhead_export.signature import GraphKind
-from polyhead_model import EncoderConfig
 from polyhead_model.checkpoint_files import read_object
 
 
@@ -39,7 +38,7 @@ def read_graphs(folder: Path, identity: Identity) -> Mapping[str, Any]:
 
 
 def check_graphs(
-    graphs: Mapping[str, Any], kinds: Collection[GraphKind], folder: Path, config: EncoderConfig
+    graphs: Mapping[str, Any], kinds: Collection[GraphKind], folder: Path, identity: Identity
 ) -> dict[str, Path]:
     """Check that graphs are what would be exported now; return their files by name.
 
@@ -47,7 +46,7 @@ def check_graphs(
         graphs: What `read_graphs` gave.
         kinds: The graphs that the version is to have.
         folder: The version's.
-        config: The encoder's configuration.
+        identity: The version.
 
     Raises:
         ExportError: A graph is another, such as one of other layers.
@@ -56,7 +55,7 @@ def check_graphs(
     for kind in kinds:
         if (there := graphs.get(kind.name)) is None:
             continue
-        expected = _as_json(describe_graph(config, kind))
+        expected = _as_json(describe_graph(identity, kind))
         if different := [key for key, value in expected.items() if there.get(key) != value]:
             raise ExportError(
                 f"{folder} must have the {kind.name} graph that would be exported now, for others to join; "

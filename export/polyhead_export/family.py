@@ -27,7 +27,7 @@ from polyhead_export.pruning import Pruning
 from polyhead_export.quantisation import check_products, quantise
 from polyhead_export.quantised_parity import JudgeInInt8
 from polyhead_export.sentences import SENTENCES, token_ids
-from polyhead_export.signature import GraphKind
+from polyhead_export.signature import GraphKind, packs
 from polyhead_export.staging import check_absent, check_place, publish, staged
 from polyhead_export.triton import triton_config
 from polyhead_export.weights import hash_of, names_of, share_weights
@@ -218,7 +218,7 @@ def export_family(
     if if_exists == "add" and target.exists():
         there = read_graphs(target, identity)
         kinds = kinds_of(encoder.config, {*graphs, *there}, attention_layers, classes)
-        kept = check_graphs(there, kinds, target, encoder.config)
+        kept = check_graphs(there, kinds, target, identity)
     with staged(repository) as folder:
         parity, failures = _write_version(
             encoder,
@@ -279,7 +279,7 @@ def _write_version(
             traced[kind] = ir.load(kept[kind.name])
         else:
             on_step(f"{name}: tracing the {kind.name} graph")
-            traced[kind] = build_graph(served, kind)
+            traced[kind] = build_graph(served, kind, pack=packs(encoder.config, precision))
         models[kind] = _in_its_precision(traced[kind], encoder, kind, precision, names)
         operators[kind.name] = count_operators(models[kind])
         check_operators(operators[kind.name], required_operators(encoder.config, kind, precision), kind.file)

@@ -38,10 +38,11 @@ _ONE_EXPORT = Lock()
 class _TracedEncoder(nn.Module):
     """The encoder with the graph's inputs by name and its outputs as a flat tuple."""
 
-    def __init__(self, encoder: Encoder, kind: GraphKind) -> None:
+    def __init__(self, encoder: Encoder, kind: GraphKind, *, pack: bool) -> None:
         super().__init__()
         self.encoder = encoder
         self.kind = kind
+        self.pack = pack
         # Buffers, as constants of the graph: not computed in each run.
         self.norm_maps = nn.ParameterList(
             nn.Parameter(each, requires_grad=False) for each in norm_maps_of(encoder, compact=True)
@@ -62,21 +63,26 @@ class _TracedEncoder(nn.Module):
             norm_maps=list(self.norm_maps),
             plain=False,
             masks_by_bias=self.kind.masks_by_bias,
-            pack=True,
+            pack=self.pack,
         )
         return (*run.outputs, *self.kind.compute(config, inputs, run))
 
 
-def build_graph(encoder: Encoder, kind: GraphKind) -> ir.Model:
+def build_graph(encoder: Encoder, kind: GraphKind, *, pack: bool = False) -> ir.Model:
     """Trace one graph of the encoder, with dynamic B and T, in the precision of its parameters.
 
     The graph's weights still refer to the encoder's memory; `polyhead_export.weights` writes them out.
+
+    Args:
+        encoder: The encoder.
+        kind: The graph's kind.
+        pack: Whether layers are computed for the tokens that exist alone, see `polyhead_export.signature.packs`.
     """
     with _ONE_EXPORT:
-        return _build(encoder, kind)
+        return _build(encoder, kind, pack=pack)
 
 
-def _build(encoder: Encoder, kind: GraphKind) -> ir.Model:
+def _build(encoder: Encoder, kind: GraphKind, *, pack: bool) -> ir.Model:
     config = encoder.config
     inputs = sample_inputs(config, kind, *TRACED_SIZE, seed=0)
     for spec in inputs_of(config, kind):
@@ -87,11 +93,11 @@ def _build(encoder: Encoder, kind: GraphKind) -> ir.Model:
     with _quiet_exporter(), torch.no_grad():
         try:
             with _interruptible(), _traced_once():
-                program = _export(encoder, kind, inputs)
+                program = _export(encoder, kind, inputs, pack=pack)
         except (torch.onnx.OnnxExporterError, AttributeError):
             # Another version of torch may not have the cache, or record other operators.
             with _interruptible():
-                program = _export(encoder, kind, inputs)
+                program = _export(encoder, kind, inputs, pack=pack)
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program")
     model = program.model
@@ -102,10 +108,12 @@ def _build(encoder: Encoder, kind: GraphKind) -> ir.Model:
     return model
 
 
-def _export(encoder: Encoder, kind: GraphKind, inputs: dict[str, Tensor]) -> torch.onnx.ONNXProgram | None:
+def _export(
+    encoder: Encoder, kind: GraphKind, inputs: dict[str, Tensor], *, pack: bool
+) -> torch.onnx.ONNXProgram | None:
     config = encoder.config
     return torch.onnx.export(
-        _TracedEncoder(encoder, kind).eval(),
+        _TracedEncoder(encoder, kind, pack=pack).eval(),
         kwargs={"inputs": inputs},
         dynamo=True,
         opset_version=OPSET,

@@ -24,6 +24,7 @@ from polyhead_export.pruning import Pruning
 from polyhead_export.signature import (
     GraphKind,
     ManifestTensor,
+    activations,
     axis_sizes,
     inputs_of,
     map_axes,
@@ -98,7 +99,7 @@ def write_manifest(
     manifest: dict[str, Any] = identity.describe() | {
         "sizes": axis_sizes(config, kinds),
         "graphs": {
-            kind.name: describe_graph(config, kind) | {"operators": operators[kind.name]} for kind in kinds
+            kind.name: describe_graph(identity, kind) | {"operators": operators[kind.name]} for kind in kinds
         },
         "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir())},
         "parity": {
@@ -119,12 +120,14 @@ def write_manifest(
     (folder / FILE).write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def describe_graph(config: EncoderConfig, kind: GraphKind) -> dict[str, Any]:
+def describe_graph(identity: Identity, kind: GraphKind) -> dict[str, Any]:
     """Return what the manifest has of a graph, but for what is counted in its file."""
+    config = identity.config
     return {
         "file": kind.file,
         "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
         "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
+        "activations": activations(config, identity.precision),
         "maps": kind.maps(config),
         **({} if (axes := map_axes(config)) is None else {"map_axes": axes}),
     }

@@ -1,6 +1,6 @@
 """The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
-Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers, A chosen layers,
+Shape letters: B batch, T tokens, N tokens of a batch that exist, S tokens of the memory, D d_model, H heads, L layers, A chosen layers,
 R rows asked for, P width of pooled vectors behind dense layers, C labels.
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
+from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
 
@@ -119,6 +120,20 @@ class GraphKind:
             run: The reference's forward pass.
         """
         return actual, expected
+
+
+def packs(config: EncoderConfig, precision: Precision) -> bool:
+    """Return whether layers are computed for the N tokens of a batch that exist, not for B·T places.
+
+    Attention alone costs too little for that: between its operator and padded inputs and outputs, tokens would
+    be moved more often than computed with. Kernels of GPUs for packed tokens have not been tried.
+    """
+    return config.feed_forward is not None and precision not in IN_16_BITS
+
+
+def activations(config: EncoderConfig, precision: Precision) -> tuple[str, ...]:
+    """Return the axes of what layers compute."""
+    return ("N", "D") if packs(config, precision) else ("B", "T", "D")
 
 
 def bias_maps(config: EncoderConfig) -> int:
