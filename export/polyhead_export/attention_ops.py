@@ -6,8 +6,10 @@ Shape letters: B batch, T tokens, H heads, K head width.
 import torch
 from torch import Tensor
 
+from polyhead_export.blocks import Blocks
 from polyhead_model import Attend, attend_explicitly, masks
-from polyhead_model.attention import masked_softmax, split_heads
+from polyhead_model.attention import PADDED, masked_softmax
+from polyhead_model.packing import Layout, Packed
 
 _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""
@@ -21,24 +23,31 @@ that hold tokens, and products of them are finite.
 
 
 def fused_attention(
-    lengths: Tensor, *, causal: bool, window: Tensor | None = None, can_be_empty: bool = False
+    lengths: Tensor,
+    *,
+    causal: bool,
+    window: Tensor | None = None,
+    width: int | None = None,
+    can_be_empty: bool = False,
 ) -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
 
-    The operator has its fastest kernels for lengths rather than for a mask. It has no windows, so a window is
-    added to the scores.
+    The operator has its fastest kernels for lengths rather than for a mask. It has no windows: packed tokens
+    attend in blocks, and to others a window is added to the scores.
 
     Args:
         lengths: Integers [B], of the keys.
         causal: Whether a token sees only itself and those before it.
         window: Boolean [1, T, T], True = may attend; None = everything.
+        width: Of the window, as `masks.window` takes it.
         can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
             operator would give the mean of what is in padding.
     """
     made: list[Tensor] = []  # from the window once, not in every layer
+    blocks: list[Blocks] = []  # likewise
 
     def attend(
-        q: Tensor,  # (B, T, H·K)
+        q: Tensor,
         k: Tensor,
         v: Tensor,
         heads: int,
@@ -46,15 +55,24 @@ def fused_attention(
         /,
         *,
         bias: Tensor | None = None,
+        layouts: tuple[Layout, Layout] = PADDED,
     ) -> tuple[Tensor, None]:
+        layout = layouts[0]
+        if window is not None and width is not None and bias is None and isinstance(layout, Packed):
+            if not blocks:
+                tokens = window.shape[-1]
+                blocks.append(
+                    Blocks(lengths, tokens, layout, width=width, causal=causal, hidden=_MASKED_SCORE)
+                )
+            return _fused_in_blocks(q, k, v, heads, blocks[0]), None
         if window is not None and not made:
             outside = max(_OUTSIDE_SCORE, torch.finfo(q.dtype).min / 2)  # finite with a score added
             made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
         if made:
             bias = made[0] if bias is None else made[0] + bias
-        context = _fused(q, k, v, heads, lengths=lengths, bias=bias, causal=causal)
+        context = _fused(q, k, v, heads, layouts, lengths=lengths, bias=bias, causal=causal)
         if can_be_empty:
-            context = torch.where((lengths > 0)[:, None, None], context, 0)
+            context = torch.where(layout.repeat(lengths > 0)[..., None], context, 0)
         return context, None
 
     return attend
@@ -68,7 +86,7 @@ def fused_masked_attention() -> Attend:
     made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
 
     def attend(
-        q: Tensor,  # (B, T, H·K)
+        q: Tensor,
         k: Tensor,
         v: Tensor,
         heads: int,
@@ -76,6 +94,7 @@ def fused_masked_attention() -> Attend:
         /,
         *,
         bias: Tensor | None = None,
+        layouts: tuple[Layout, Layout] = PADDED,
     ) -> tuple[Tensor, None]:
         if mask is None:
             raise ValueError("masked attention needs a mask")
@@ -86,8 +105,10 @@ def fused_masked_attention() -> Attend:
             made[id(mask)] = mask, hidden, sees.to(q.dtype)
         _, hidden, sees = made[id(mask)]
         # Half of the lowest score, as the sum of two must not overflow.
-        context = _fused(q, k, v, heads, bias=hidden if bias is None else hidden / 2 + bias)
-        return context * sees, None  # for a query that sees nothing, the operator gives a mean of all
+        context = _fused(q, k, v, heads, layouts, bias=hidden if bias is None else hidden / 2 + bias)
+        return context * layouts[0].pack(
+            sees
+        ), None  # for a query that sees nothing, the operator gives a mean of all
 
     return attend
 
@@ -95,6 +116,29 @@ def fused_masked_attention() -> Attend:
 def _fused(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
+    heads: int,
+    layouts: tuple[Layout, Layout],
+    *,
+    lengths: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    queries, keys = layouts
+    if isinstance(keys, Packed):  # to be padded, which may as well be by head: the operator need not do that
+        k, v = keys.by_head(k, heads), keys.by_head(v, heads)
+    context = _operator(queries.pad(q), k, v, heads, lengths=lengths, bias=bias, causal=causal)
+    return queries.pack(context)
+
+
+def _fused_in_blocks(q: Tensor, k: Tensor, v: Tensor, heads: int, blocks: Blocks) -> Tensor:
+    keys, values = blocks.keys(k, heads), blocks.keys(v, heads)
+    return blocks.pack(_operator(blocks.queries(q), keys, values, heads, bias=blocks.bias))
+
+
+def _operator(
+    q: Tensor,  # (B, Tq, H·K)
+    k: Tensor,  # (B, Tk, H·K) or (B, H, Tk, K)
     v: Tensor,
     heads: int,
     *,
@@ -129,7 +173,7 @@ def explicit_masked_attention() -> Attend:
     made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
 
     def attend(
-        query: Tensor,  # (B, T, H·K)
+        query: Tensor,
         key: Tensor,
         value: Tensor,
         heads: int,
@@ -137,8 +181,10 @@ def explicit_masked_attention() -> Attend:
         /,
         *,
         bias: Tensor | None = None,
+        layouts: tuple[Layout, Layout] = PADDED,
     ) -> tuple[Tensor, Tensor]:
-        scores = _scores(query, key, heads, bias)
+        queries, keys = layouts
+        scores = _scores(queries.by_head(query, heads), keys.by_head(key, heads), bias)
         if mask is None:
             weights = scores.softmax(-1)
         else:
@@ -148,7 +194,7 @@ def explicit_masked_attention() -> Attend:
             _, hidden, sees = made[id(mask)]
             # The product: kernels may give a masked key 4e-39, and a query without any other equal weights.
             weights = (scores + hidden).softmax(-1) * sees
-        return _weigh(weights, value, heads), weights
+        return queries.merge_heads(weights @ keys.by_head(value, heads)), weights
 
     return attend
 
@@ -183,43 +229,43 @@ def biased_attention(
         /,
         *,
         bias: Tensor | None = None,
+        layouts: tuple[Layout, Layout] = PADDED,
     ) -> tuple[Tensor, Tensor]:
-        logits.append(_scores(query, key, heads, bias) + hidden)
+        queries, keys = layouts
+        logits.append(_scores(queries.by_head(query, heads), keys.by_head(key, heads), bias) + hidden)
         weights = logits[-1].softmax(-1)
-        return _weigh(weights, value, heads), weights
+        return queries.merge_heads(weights @ keys.by_head(value, heads)), weights
 
     return attend
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, heads: int, mask: Tensor | None, *, bias: Tensor | None = None
+    query: Tensor, key: Tensor, mask: Tensor | None, *, bias: Tensor | None = None
 ) -> Tensor:
     """Compute attention weights [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision.
 
     So the weights of 16-bit operands sum to 1 as they do in fp32.
 
     Args:
-        query: [B, Tq, H·K].
-        key: [B, Tk, H·K].
-        heads: H.
+        query: [B, H, Tq, K].
+        key: [B, H, Tk, K].
         mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
         bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
     """
-    scores = _scores(query, key, heads, bias)
+    scores = _scores(query, key, bias)
     return masked_softmax(scores, None if mask is None else mask[:, None])  # the same for every head
 
 
-def _scores(query: Tensor, key: Tensor, heads: int, bias: Tensor | None) -> Tensor:
+def _scores(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     """Compute Q Kᵀ / √K + bias [B, H, Tq, Tk] in fp32, from a matrix product in the operands' precision."""
-    q, k = split_heads(query, heads), split_heads(key, heads)
     # Scale in fp32: 1/√K rounded to 16 bits is a different temperature.
-    scaled = (q.float() * q.shape[-1] ** -0.5).to(q.dtype)
-    scores: Tensor = (scaled @ k.transpose(-2, -1)).float()
+    scaled = (query.float() * query.shape[-1] ** -0.5).to(query.dtype)
+    scores: Tensor = (scaled @ key.transpose(-2, -1)).float()
     return scores if bias is None else scores + bias.float()
 
 
 def _attend_in_half_precision(
-    query: Tensor,  # (B, T, H·K), 16 bits
+    query: Tensor,  # 16 bits
     key: Tensor,
     value: Tensor,
     heads: int,
@@ -227,11 +273,8 @@ def _attend_in_half_precision(
     /,
     *,
     bias: Tensor | None = None,
+    layouts: tuple[Layout, Layout] = PADDED,
 ) -> tuple[Tensor, Tensor]:
-    weights = attention_weights(query, key, heads, mask, bias=bias)
-    return _weigh(weights, value, heads), weights
-
-
-def _weigh(weights: Tensor, value: Tensor, heads: int) -> Tensor:
-    """Return the weighted sum of the values of each head, [B, Tq, H·K]."""
-    return (weights.to(value.dtype) @ split_heads(value, heads)).transpose(1, 2).flatten(2)
+    queries, keys = layouts
+    weights = attention_weights(queries.by_head(query, heads), keys.by_head(key, heads), mask, bias=bias)
+    return queries.merge_heads(weights.to(value.dtype) @ keys.by_head(value, heads)), weights

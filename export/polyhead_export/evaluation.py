@@ -99,7 +99,8 @@ class _FusedAttention(OpRun):
         mask_filter_value: float,
     ) -> tuple[Array]:
         q, k, v = (
-            each.reshape(*each.shape[:2], num_heads, -1).swapaxes(1, 2) for each in (query, key, value)
+            each if each.ndim == 4 else each.reshape(*each.shape[:2], num_heads, -1).swapaxes(1, 2)
+            for each in (query, key, value)
         )
         scores = q @ k.swapaxes(2, 3) / q.shape[-1] ** 0.5
         if bias is not None:

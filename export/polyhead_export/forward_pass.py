@@ -19,7 +19,8 @@ from polyhead_export.attention_ops import (
     fused_masked_attention,
 )
 from polyhead_model import Attend, Encoder, masks
-from polyhead_model.attention import MultiHeadAttention, split_heads
+from polyhead_model.attention import PADDED, MultiHeadAttention
+from polyhead_model.packing import Layout
 
 Made = TypeVar("Made")
 
@@ -29,10 +30,12 @@ class AttentionPass:
     """What one attention of each layer computed, to the own sequence or to the memory."""
 
     queries: Sequence[Tensor]
-    """[B, T, H·K] of each layer."""
+    """[B, T, H·K] of each layer, as `layouts` has them."""
     keys: Sequence[Tensor]
-    """[B, T or S, H·K]."""
+    """[B, T or S, H·K], likewise."""
     values: Sequence[Tensor]
+    layouts: tuple[Layout, Layout]
+    """Of the queries, and of keys and values."""
     weights: Mapping[int, Tensor]
     """[B, H, T, T or S] in fp32, by layer, of the layers whose attention is explicit.
 
@@ -55,7 +58,7 @@ class AttentionPass:
     def value_norms(self, layer: int) -> Tensor:
         """Return ‖v W_O‖ of each head and key, [B, H, T or S]; zero in padding (Kobayashi et al. 2020)."""
         maps = self.norm_maps[layer]
-        values = split_heads(self.values[layer].float(), len(maps))
+        values = self.layouts[1].by_head(self.values[layer].float(), len(maps))
         valid = masks.valid_tokens(self.key_lengths, values.shape[2])
         if maps.shape[2] > maps.shape[1]:
             # Head by head: [B, H, T, D] for all at once can be as much as the weights of a wide encoder.
@@ -137,6 +140,7 @@ def run_forward(
             explicit_attention(dtype) if plain else explicit_masked_attention(),
             causal=config.causal,
             windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
+            width=config.local_window,
         )
         if masks_by_bias and mask is None:
             own.mask_by_bias(tokens)
@@ -163,8 +167,9 @@ def run_forward(
         /,
         *,
         bias: Tensor | None = None,
+        layouts: tuple[Layout, Layout] = PADDED,
     ) -> tuple[Tensor, Tensor | None]:
-        return next(turns)(query, key, value, heads, visible, bias=bias)
+        return next(turns)(query, key, value, heads, visible, bias=bias, layouts=layouts)
 
     result = encoder(
         x if config.vocabulary is not None else x.to(dtype),
@@ -212,6 +217,7 @@ class _Recorder:
         explicit: The layers that compute attention explicitly.
         attend: Computes it.
         windows: Boolean [1, T, T] of each layer, or None.
+        width: Of the windows.
         causal: Whether a token sees only itself and those before it.
         can_be_empty: See `fused_attention`.
     """
@@ -224,6 +230,7 @@ class _Recorder:
         attend: Attend,
         *,
         windows: Sequence[Tensor | None],
+        width: int | None = None,
         causal: bool = False,
         can_be_empty: bool = False,
     ) -> None:
@@ -239,10 +246,11 @@ class _Recorder:
             self._in_fused_layers = for_each_window(
                 windows,
                 lambda window: fused_attention(
-                    key_lengths, causal=causal, window=window, can_be_empty=can_be_empty
+                    key_lengths, causal=causal, window=window, width=width, can_be_empty=can_be_empty
                 ),
             )
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._layouts = PADDED
         self._biases: list[Tensor | None] = []
         self._weights: dict[int, Tensor] = {}
 
@@ -265,12 +273,14 @@ class _Recorder:
         /,
         *,
         bias: Tensor | None,
+        layouts: tuple[Layout, Layout],
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(self._seen)
         self._seen.append((query, key, value))
+        self._layouts = layouts
         self._biases.append(bias)
         attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
-        context, weights = attend(query, key, value, heads, visible, bias=bias)
+        context, weights = attend(query, key, value, heads, visible, bias=bias, layouts=layouts)
         if weights is not None:
             self._weights[layer] = weights
         return context, weights
@@ -282,6 +292,7 @@ class _Recorder:
             queries=queries,
             keys=keys,
             values=values,
+            layouts=self._layouts,
             weights=self._weights,
             logits=dict(zip(self._weights, self._all_logits, strict=True)) if self._all_logits else {},
             norm_maps=norm_maps,

@@ -76,7 +76,7 @@ def build_graph(encoder: Encoder, kind: GraphKind, *, pack: bool = False) -> ir.
     Args:
         encoder: The encoder.
         kind: The graph's kind.
-        pack: Whether layers are computed for the tokens that exist alone, see `polyhead_export.signature.packs`.
+        pack: Whether layers are computed for the tokens that exist alone (`polyhead_export.signature.packs`).
     """
     with _ONE_EXPORT:
         return _build(encoder, kind, pack=pack)

@@ -1,7 +1,7 @@
 """The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
-Shape letters: B batch, T tokens, N tokens of a batch that exist, S tokens of the memory, D d_model, H heads, L layers, A chosen layers,
-R rows asked for, P width of pooled vectors behind dense layers, C labels.
+Shape letters: B batch, T tokens, N tokens of a batch that exist, S tokens of the memory, D d_model, H heads,
+L layers, A chosen layers, R rows asked for, P width of pooled vectors behind dense layers, C labels.
 """
 
 from collections.abc import Collection, Mapping
@@ -125,8 +125,8 @@ class GraphKind:
 def packs(config: EncoderConfig, precision: Precision) -> bool:
     """Return whether layers are computed for the N tokens of a batch that exist, not for B·T places.
 
-    Attention alone costs too little for that: between its operator and padded inputs and outputs, tokens would
-    be moved more often than computed with. Kernels of GPUs for packed tokens have not been tried.
+    Attention alone costs too little for that: between its operator and padded inputs and outputs, tokens
+    would be moved more often than computed with. Kernels of GPUs for packed tokens have not been tried.
     """
     return config.feed_forward is not None and precision not in IN_16_BITS
 

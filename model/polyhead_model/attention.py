@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
+from polyhead_model.packing import Layout, Padded
 from polyhead_model.positions import Rotation, rotate
 from polyhead_model.projections import FusibleModule
 
@@ -61,6 +62,10 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return weights.masked_fill(~mask, 0.0)
 
 
+PADDED: tuple[Layout, Layout] = (Padded(), Padded())
+"""The layouts of queries and of keys, where nothing else is said."""
+
+
 class Attend(Protocol):
     """The computation between the projections of `MultiHeadAttention`; an exporter passes a fused kernel."""
 
@@ -74,19 +79,21 @@ class Attend(Protocol):
         /,
         *,
         bias: Tensor | None = None,
+        layouts: tuple[Layout, Layout] = PADDED,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend with all heads at once.
 
         Args:
-            query: [B, Tq, H·K], head h in columns h·K … (h+1)·K − 1.
-            key: [B, Tk, H·K].
-            value: [B, Tk, H·K].
+            query: [B, Tq, H·K] as its layout has it, head h in columns h·K … (h+1)·K − 1.
+            key: [B, Tk, H·K], likewise.
+            value: [B, Tk, H·K], likewise.
             heads: H.
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
             bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
+            layouts: Of the queries, and of keys and values.
 
         Returns:
-            The concatenated outputs of the heads [B, Tq, H·K], and the weights [B, H, Tq, Tk] or None.
+            The concatenated outputs of the heads, as `query`, and the weights [B, H, Tq, Tk] or None.
         """
 
 
@@ -99,6 +106,7 @@ def attend_explicitly(
     /,
     *,
     bias: Tensor | None = None,
+    layouts: tuple[Layout, Layout] = PADDED,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attend with explicit operations, and return the weights; an `Attend`.
@@ -107,22 +115,19 @@ def attend_explicitly(
         ValueError: The mask does not have its shape.
         TypeError: The mask is not boolean.
     """
+    queries, keys = layouts
+    q, k, v = queries.by_head(query, heads), keys.by_head(key, heads), keys.by_head(value, heads)
     if mask is not None and not torch.compiler.is_compiling():
-        masks.check(mask, batch=query.shape[0], queries=query.shape[1], keys=key.shape[1])
+        masks.check(mask, batch=q.shape[0], queries=q.shape[2], keys=k.shape[2])
     output, weights = scaled_dot_product_attention(
-        split_heads(query, heads),
-        split_heads(key, heads),
-        split_heads(value, heads),
+        q,
+        k,
+        v,
         None if mask is None else mask[:, None],  # the same for every head
         bias=bias,
         dropout=dropout,
     )
-    return output.transpose(1, 2).flatten(2), weights
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Reshape [B, T, H·K] to [B, H, T, K]."""
-    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+    return queries.merge_heads(output), weights
 
 
 class MultiHeadAttention(FusibleModule):
@@ -203,8 +208,8 @@ class MultiHeadAttention(FusibleModule):
             key: [B, Tk, D]; None means `query`, self-attention.
             value: [B, Tk, D]; None means `key`.
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
-            head_mask: [B, H] or [B, Tq or 1, H], a factor on what each head gives, before the output projection:
-                0 silences it. The weights stay as they are. None = all 1.
+            head_mask: [B, H] or [B, Tq or 1, H], a factor on what each head gives, before the output
+                projection: 0 silences it. The weights stay as they are. None = all 1.
             bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
             rotation: Of the positions of queries and keys, where Tq = Tk; None = they are not rotated.
             need_weights: Whether to return the weights.

@@ -1,6 +1,7 @@
 """The encoder: embeddings for token ids, a stack of layers, pooling."""
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple, Self
 
 import torch
@@ -10,7 +11,7 @@ from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig
-from polyhead_model.packing import Layout, Packed, Padded, attend_in
+from polyhead_model.packing import Layout, Packed, Padded
 from polyhead_model.pooling import ClassifierHead, Pooler
 from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
@@ -77,8 +78,10 @@ class Embeddings(nn.Module):
             factors = dropout_factors(input_ids == self.token_dropout_id, valid)
             x = x * layout.pack(factors)[..., None].to(x.dtype)
         if self.types is not None:
-            of_all = token_type_ids is None
-            x = x + (self.types.weight[0] if of_all else self.types(layout.pack(token_type_ids)))
+            if token_type_ids is None:
+                x = x + self.types.weight[0]
+            else:
+                x = x + self.types(layout.pack(token_type_ids))
         if self.positions is not None and self.padding_id is not None:
             counted = (input_ids != self.padding_id).to(torch.int64)
             x = x + self.positions(layout.pack(counted.cumsum(1) * counted))
@@ -182,14 +185,8 @@ class Encoder(FusibleModule):
             self._check_memory(x, memory, memory_lengths, mask, memory_mask)
         tokens = x.shape[1]
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
-        layout: Layout = Packed(lengths, tokens) if pack and lengths is not None else Padded()
-        memory_layout: Layout = Padded()
-        if self.embeddings is not None:
-            # Padding may hold any number, which need not be a valid id.
-            types = None if token_type_ids is None else _zero_padding(token_type_ids, valid)
-            x = self.embeddings(_zero_padding(x, valid), types, valid, layout)
-        else:
-            x = _zero_padding(layout.pack(x), None if valid is None else layout.pack(valid))
+        layout = _layout_of(lengths, tokens, pack=pack)
+        x = self._embed(x, token_type_ids, valid, layout)
         visible = masks.combine(
             None if valid is None else valid[:, :, None] & valid[:, None, :],
             masks.causal(tokens, device=x.device) if self.config.causal else None,
@@ -203,25 +200,22 @@ class Encoder(FusibleModule):
             None if each is None else (layout.at_positions(each[0]), layout.at_positions(each[1]))
             for each in self._rotations(tokens, x.device)
         )
-        visible_memory = memory_mask
+        memory_layout, visible_memory = layout, memory_mask
         if memory is not None:
             valid_memory = None
             if memory_lengths is not None:
                 valid_memory = masks.valid_tokens(memory_lengths, memory.shape[1])
             elif valid is not None:  # a mask has S columns
                 valid_memory = valid.new_ones(memory.shape[:2])
-            if pack and memory_lengths is not None:
-                memory_layout = Packed(memory_lengths, memory.shape[1])
-            memory = _zero_padding(
-                memory_layout.pack(memory), None if valid_memory is None else memory_layout.pack(valid_memory)
-            )
+            memory_layout = _layout_of(memory_lengths, memory.shape[1], pack=pack)
+            memory = _zero_padding(memory, valid_memory, memory_layout)
             visible_memory = masks.combine(
                 None if valid is None else valid[:, :, None],
                 None if valid_memory is None else valid_memory[:, None, :],
                 memory_mask,
             )
-        to_memory = attend_in(attend, layout, memory_layout)
-        attend = attend_in(attend, layout, layout)
+        to_memory = partial(attend, layouts=(layout, memory_layout))
+        attend = partial(attend, layouts=(layout, layout))
         attention: list[Tensor] = []
         cross_attention: list[Tensor] = []
         for number in range(self.config.layers):
@@ -264,6 +258,17 @@ class Encoder(FusibleModule):
             tuple(cross_attention) or None,
             logits,
         )
+
+    def _embed(
+        self, x: Tensor, token_type_ids: Tensor | None, valid: Tensor | None, layout: Layout
+    ) -> Tensor:
+        """Return the vectors of tokens, laid out."""
+        if self.embeddings is None:
+            return _zero_padding(x, valid, layout)
+        # Padding may hold any number, which need not be a valid id.
+        types = None if token_type_ids is None else _zero_padding(token_type_ids, valid)
+        embedded: Tensor = self.embeddings(_zero_padding(x, valid), types, valid, layout)
+        return embedded
 
     def _heads_of(self, layer: int, values: Tensor) -> Tensor:
         """Take the heads that a layer has, [B, H, …] → [B, H of the layer, …]."""
@@ -399,8 +404,14 @@ class Encoder(FusibleModule):
         return type(self)(dataclasses.replace(self.config, fused=fused))
 
 
-def _zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Set the padding of x [B, T] or [B, T, D] to zero."""
+def _layout_of(lengths: Tensor | None, tokens: int, *, pack: bool) -> Layout:
+    return Packed(lengths, tokens) if pack and lengths is not None else Padded()
+
+
+def _zero_padding(x: Tensor, valid: Tensor | None, layout: Layout | None = None) -> Tensor:
+    """Set the padding of x [B, T] or [B, T, D] to zero, and lay x out."""
+    if layout is not None:
+        x, valid = layout.pack(x), None if valid is None else layout.pack(valid)
     if valid is None:
         return x
     return torch.where(valid if x.ndim == 2 else valid[..., None], x, 0)

@@ -2,15 +2,16 @@
 
 What is computed token by token (projections, norms, feed-forward networks) need not be computed for padding.
 Only attention needs sequences side by side. Shape letters: B batch, T tokens, N tokens of the batch that
-exist, D d_model, H heads, K head width.
+exist, H heads, K head width.
 """
 
 from typing import Protocol
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polyhead_model import masks
-from polyhead_model.attention import Attend
 
 
 class Layout(Protocol):
@@ -21,6 +22,12 @@ class Layout(Protocol):
 
     def pad(self, x: Tensor) -> Tensor:
         """Return what `pack` gave as [B, T, …]; padding holds any finite numbers."""
+
+    def by_head(self, x: Tensor, heads: int) -> Tensor:
+        """Return what `pack` gave of vectors [B, T, H·K] as [B, H, T, K], likewise."""
+
+    def merge_heads(self, x: Tensor) -> Tensor:
+        """Return vectors by head, x [B, H, T, K], as `pack` gives [B, T, H·K]."""
 
     def repeat(self, x: Tensor) -> Tensor:
         """Return what each sequence has, x [B, …], as `pack` gives it: for every token, or to broadcast."""
@@ -39,6 +46,14 @@ class Padded:
     def pad(self, x: Tensor) -> Tensor:
         """Return x."""
         return x
+
+    def by_head(self, x: Tensor, heads: int) -> Tensor:
+        """Reshape [B, T, H·K] to [B, H, T, K]."""
+        return split_heads(x, heads)
+
+    def merge_heads(self, x: Tensor) -> Tensor:
+        """Reshape [B, H, T, K] to [B, T, H·K]."""
+        return x.transpose(1, 2).flatten(2)
 
     def repeat(self, x: Tensor) -> Tensor:
         """Return x [B, …] as [B, 1, …]."""
@@ -60,44 +75,49 @@ class Packed:
     """
 
     def __init__(self, lengths: Tensor, tokens: int) -> None:
-        self._batch, self._tokens = lengths.shape[0], tokens
         exist = masks.valid_tokens(lengths.clamp(min=1), tokens)
-        self._sequences, self._positions = exist.nonzero().unbind(1)  # [N] each
-        self._places = self._sequences * tokens + self._positions  # [N], in B·T
-        # [B·T], the token of each place. In padding that is the one before it.
-        self._sources = exist.flatten().int().cumsum(0) - 1
+        self.sequences, self.positions = exist.nonzero().unbind(1)
+        """[N], of each token: the number of its sequence, and its position there."""
+        self._places = self.sequences * tokens + self.positions  # [N], in B·T
+        # [B, T], the token of each place. In padding that is the one before it.
+        self._sources = (exist.flatten().int().cumsum(0) - 1).reshape(exist.shape)
 
     def pack(self, x: Tensor) -> Tensor:
         """Take the tokens of x: [1, N, …]."""
+        if x.ndim == 3:
+            return take_rows(x.flatten(0, 1), self._places[None])
         return x.flatten(0, 1).index_select(0, self._places)[None]
 
     def pad(self, x: Tensor) -> Tensor:
         """Return x [1, N, …] as [B, T, …]; padding holds copies of tokens."""
-        return x.squeeze(0).index_select(0, self._sources).reshape(self._batch, self._tokens, *x.shape[2:])
+        return take_rows(x.squeeze(0), self._sources)
+
+    def by_head(self, x: Tensor, heads: int) -> Tensor:
+        """Return x [1, N, H·K] as [B, H, T, K], likewise, in one step instead of two."""
+        head = torch.arange(heads, device=x.device)[None, :, None]
+        return take_rows(x.reshape(-1, x.shape[-1] // heads), self._sources[:, None] * heads + head)
+
+    def merge_heads(self, x: Tensor) -> Tensor:
+        """Return x [B, H, T, K] as [1, N, H·K]."""
+        heads, tokens = x.shape[1:3]
+        head = torch.arange(heads, device=x.device)
+        places = (self.sequences[:, None] * heads + head) * tokens + self.positions[:, None]  # [N, H]
+        return take_rows(x.flatten(0, 2), places[None]).flatten(2)
 
     def repeat(self, x: Tensor) -> Tensor:
         """Return x [B, …] as [1, N, …]."""
-        return x.index_select(0, self._sequences)[None]
+        return x.index_select(0, self.sequences)[None]
 
     def at_positions(self, x: Tensor) -> Tensor:
         """Return x [T, …] as [N, …]."""
-        return x.index_select(0, self._positions)
+        return x.index_select(0, self.positions)
 
 
-def attend_in(attend: Attend, queries: Layout, keys: Layout) -> Attend:
-    """Return an `Attend` on tokens in these layouts, given one on padded sequences."""
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """Reshape [B, T, H·K] to [B, H, T, K]."""
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
-    def attend_padded(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        heads: int,
-        mask: Tensor | None,
-        /,
-        *,
-        bias: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        context, weights = attend(queries.pad(query), keys.pad(key), keys.pad(value), heads, mask, bias=bias)
-        return queries.pack(context), weights
 
-    return attend_padded
+def take_rows(rows: Tensor, numbers: Tensor) -> Tensor:
+    """Take rows [X, Y] by number, numbers of any shape […]: […, Y]."""
+    return F.embedding(numbers, rows)  # of which an exporter makes one operator

@@ -14,6 +14,7 @@ from polyhead_export.attention_ops import attention_weights
 from polyhead_export.forward_pass import AttentionPass, ForwardPass
 from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
 from polyhead_model import EncoderConfig, masks
+from polyhead_model.packing import split_heads
 from polyhead_model.pruning import stack_layers
 
 
@@ -72,7 +73,11 @@ class RowsGraph(GraphKind):
     def _rows_of(
         self, config: EncoderConfig, attention: AttentionPass, rows: Tensor, run: ForwardPass
     ) -> Tensor:
-        keys = attention.keys[0].shape[1]
+        of_queries, of_keys = attention.layouts
+        by_head = [
+            of_keys.by_head(keys, len(config.heads_of(layer))) for layer, keys in enumerate(attention.keys)
+        ]
+        keys = by_head[0].shape[2]
         valid = masks.valid_tokens(attention.key_lengths, keys)
         mask = attention.mask
         visible = masks.combine(
@@ -87,11 +92,11 @@ class RowsGraph(GraphKind):
             if (weights := attention.weights.get(layer)) is not None:
                 found.append(_take(weights, rows[:, None].expand(-1, len(numbers), -1)))
                 continue
-            queries = _take(attention.queries[layer], rows)
+            queries = split_heads(_take(of_queries.pad(attention.queries[layer]), rows), len(numbers))
             window, bias = attention.windows[layer], attention.biases[layer]
             seen = visible if window is None else masks.combine(visible, _rows_of_all(window, rows))
             added = None if bias is None else _rows_of_all(bias, rows)
-            found.append(attention_weights(queries, attention.keys[layer], len(numbers), seen, bias=added))
+            found.append(attention_weights(queries, by_head[layer], seen, bias=added))
         return stack_layers(found, kept, config.heads)
 
 

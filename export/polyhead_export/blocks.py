@@ -1,0 +1,73 @@
+"""Local attention in blocks: some queries at a time, with the keys that they can see.
+
+A token sees those at most W // 2 away, so a block of Q queries sees Q + W keys, however long its sequence is.
+Shape letters: B batch, T tokens, N tokens of a batch that exist, G blocks, Q queries and S keys of a block,
+H heads, K head width.
+"""
+
+import torch
+from torch import Tensor
+
+from polyhead_model.packing import Packed, take_rows
+
+_QUERIES = 64
+"""Queries of a block. Fewer would share their keys with few others, more would see more keys in vain."""
+
+
+class Blocks:
+    """The blocks of a batch's sequences.
+
+    Args:
+        lengths: Integers [B].
+        tokens: T.
+        layout: Of queries and keys.
+        width: W, the width of the window.
+        causal: Whether a token sees only itself and those before it.
+        hidden: What is added to the score of a key that a query does not see.
+    """
+
+    def __init__(
+        self, lengths: Tensor, tokens: int, layout: Packed, *, width: int, causal: bool, hidden: float
+    ) -> None:
+        reach = width // 2
+        queries = _at_most(tokens, _QUERIES)
+        keys = _at_most(tokens, _QUERIES + 2 * reach)
+        lengths = lengths.clamp(min=1).to(torch.int64)
+        starts = torch.arange(0, tokens, queries)
+        sequences, numbers = (starts[None] < lengths[:, None]).nonzero().unbind(1)  # [G]
+        first_query = numbers[:, None] * queries
+        # Where a sequence begins or ends, the block's keys do, too.
+        first_key = (first_query - reach).clamp(min=0).minimum(torch.full_like(first_query, tokens) - keys)
+        at_query = first_query + torch.arange(queries)  # [G, Q], positions
+        at_key = first_key + torch.arange(keys)  # [G, S]
+        offset = (lengths.cumsum(0) - lengths).index_select(0, sequences)[:, None]
+        length = lengths.index_select(0, sequences)[:, None]
+        # Beyond the end, the last token is taken in place of those that do not exist.
+        self._queries = offset + at_query.minimum(length - 1)
+        self._keys = offset + at_key.minimum(length - 1)
+        distance = at_key[:, None, :] - at_query[:, :, None]  # [G, Q, S]
+        seen = (distance >= -reach) & (distance <= (0 if causal else reach)) & (at_key < length)[:, None, :]
+        self.bias = torch.where(seen, 0.0, hidden)[:, None]
+        """[G, 1, Q, S], added to the scores."""
+        counts = (lengths + queries - 1) // queries
+        self._places = (counts.cumsum(0) - counts).index_select(
+            0, layout.sequences
+        ) * queries + layout.positions
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Return x [1, N, H·K] as [G, Q, H·K]."""
+        return take_rows(x.squeeze(0), self._queries)
+
+    def keys(self, x: Tensor, heads: int) -> Tensor:
+        """Return x [1, N, H·K] as [G, H, S, K]."""
+        head = torch.arange(heads)[None, :, None]
+        return take_rows(x.reshape(-1, x.shape[-1] // heads), self._keys[:, None] * heads + head)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Return x [G, Q, H·K] as [1, N, H·K]."""
+        return take_rows(x.flatten(0, 1), self._places[None])
+
+
+def _at_most(tokens: int, most: int) -> int:
+    size: int = torch.sym_min(tokens, most)  # type: ignore[no-untyped-call]
+    return size
