@@ -194,7 +194,7 @@ def explicit_masked_attention() -> Attend:
             _, hidden, sees = made[id(mask)]
             # The product: kernels may give a masked key 4e-39, and a query without any other equal weights.
             weights = (scores + hidden).softmax(-1) * sees
-        return queries.merge_heads(weights @ keys.by_head(value, heads)), weights
+        return queries.merge_heads(weights.to(value.dtype) @ keys.by_head(value, heads)), weights
 
     return attend
 
@@ -234,7 +234,7 @@ def biased_attention(
         queries, keys = layouts
         logits.append(_scores(queries.by_head(query, heads), keys.by_head(key, heads), bias) + hidden)
         weights = logits[-1].softmax(-1)
-        return queries.merge_heads(weights @ keys.by_head(value, heads)), weights
+        return queries.merge_heads(weights.to(value.dtype) @ keys.by_head(value, heads)), weights
 
     return attend
 
