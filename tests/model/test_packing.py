@@ -1,0 +1,137 @@
+"""Packed tokens: nothing is computed for padding, and the result is that of padded ones."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.numerics import close
+from torch import Tensor, nn
+
+from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.packing import Packed, Padded
+
+TOKEN_IDS = {"vocabulary": 30, "positions": 40, "embedding_norm": True}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "attention alone": {"feed_forward": None},
+    "post-norm": {},
+    "pre-norm, causal": {"norm": "pre", "causal": True, "final_norm": True},
+    "fused, pruned heads": {"fused": True, "kept_heads": ((0, 2), (1,))},
+    "token ids with types": {**TOKEN_IDS, "types": 2, "pooling": "mean"},
+    "positions that padding ids do not count in": {**TOKEN_IDS, "padding_id": 1, "pooling": "last"},
+    "dropped tokens": {**TOKEN_IDS, "token_dropout_id": 3, "pooling": "cls"},
+    "narrow embeddings, a shared layer": {**TOKEN_IDS, "embedding_width": 8, "shared_layers": True},
+    "rotations, windows": {
+        **TOKEN_IDS,
+        "rotary_base": 100.0,
+        "local_rotary_base": 10.0,
+        "local_window": 4,
+        "global_every": 2,
+    },
+    "relative positions": {"relative_buckets": 8, "relative_distance": 6},
+    "a mask of the caller's": {"mask_input": True},
+}
+LENGTHS = torch.tensor([7, 0, 3, 1, 9, 0])
+TOKENS = 9
+
+
+def build(**fields: Any) -> Encoder:
+    torch.manual_seed(8)
+    encoder = Encoder(EncoderConfig(**{"d_model": 24, "heads": 3, "layers": 2, "feed_forward": 40, **fields}))
+    for parameter in encoder.parameters():  # biases and norms, too
+        nn.init.normal_(parameter, std=0.3)
+    return encoder.eval()
+
+
+def inputs_of(encoder: Encoder) -> dict[str, Tensor]:
+    torch.manual_seed(9)
+    config, batch = encoder.config, len(LENGTHS)
+    inputs: dict[str, Tensor] = {"lengths": LENGTHS}
+    if config.vocabulary is None:
+        inputs["x"] = torch.randn(batch, TOKENS, config.d_model)
+        for row, length in zip(inputs["x"], LENGTHS, strict=True):
+            row[length:] = math.nan
+    else:
+        inputs["x"] = torch.randint(config.vocabulary, (batch, TOKENS))
+    if config.types:
+        inputs["token_type_ids"] = torch.randint(config.types, (batch, TOKENS))
+    if config.mask_input:
+        inputs["mask"] = torch.rand(batch, TOKENS, TOKENS) < 0.7
+    if not config.shared_layers:
+        inputs["head_mask"] = torch.rand(batch, config.layers, config.heads)
+    return inputs
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_packed_tokens_give_what_padded_ones_give(variant: str) -> None:
+    encoder = build(**VARIANTS[variant])
+    inputs = inputs_of(encoder)
+
+    padded = encoder(**inputs, need_weights=True)
+    packed = encoder(**inputs, need_weights=True, pack=True)
+
+    close(packed.output, padded.output)
+    for mine, theirs in zip(packed.attention, padded.attention, strict=True):
+        close(mine, theirs, scale=1)
+    if encoder.config.pooling is not None:
+        close(packed.pooled, padded.pooled)
+
+
+@pytest.mark.parametrize("cross_attention", ["alone", "after_self"])
+def test_a_memory_is_packed_too(cross_attention: str) -> None:
+    encoder = build(cross_attention=cross_attention)
+    inputs = inputs_of(encoder) | {"memory": torch.randn(len(LENGTHS), 5, 24)}
+    del inputs["head_mask"]
+    inputs["memory_lengths"] = torch.tensor([5, 2, 0, 1, 3, 4])
+
+    padded = encoder(**inputs, need_weights=True)
+    packed = encoder(**inputs, need_weights=True, pack=True)
+
+    close(packed.output, padded.output)
+    for mine, theirs in zip(
+        packed.cross_attention or packed.attention, padded.cross_attention or padded.attention, strict=True
+    ):
+        close(mine, theirs, scale=1)
+
+
+def test_layers_see_only_the_tokens_that_exist() -> None:
+    encoder = build()
+    seen = []
+    network = encoder.get_submodule("layers.0.feed_forward")
+    network.register_forward_hook(lambda _, given, __: seen.append(given[0].shape))
+
+    encoder(**inputs_of(encoder), pack=True)
+
+    # A sequence of length 0 counts as one of length 1.
+    assert seen == [(1, 7 + 1 + 3 + 1 + 9 + 1, 24)]
+
+
+def test_without_lengths_there_is_nothing_to_pack() -> None:
+    encoder = build()
+    x = torch.randn(2, 5, 24)
+
+    assert torch.equal(encoder(x, pack=True).output, encoder(x).output)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5))
+def test_layouts_move_every_token_to_its_place(lengths: list[int]) -> None:
+    batch, tokens, heads = len(lengths), 6, 2
+    x = torch.arange(batch * tokens * 4).reshape(batch, tokens, 4).float()
+    packed = Packed(torch.tensor(lengths), tokens)
+
+    rows = packed.pack(x)
+
+    expected = [x[i, j] for i, length in enumerate(lengths) for j in range(max(1, length))]
+    assert torch.equal(rows[0], torch.stack(expected))
+    numbers = [[i, j] for i, length in enumerate(lengths) for j in range(max(1, length))]
+    assert packed.repeat(torch.arange(batch)[:, None])[0, :, 0].tolist() == [i for i, _ in numbers]
+    assert packed.at_positions(torch.arange(tokens)[:, None])[:, 0].tolist() == [j for _, j in numbers]
+    assert torch.equal(packed.pack(x[..., 0])[0], rows[0, :, 0])
+    by_head, plain = packed.by_head(rows, heads), Padded().by_head(x, heads)
+    for i, length in enumerate(lengths):
+        assert torch.equal(packed.pad(rows)[i, :length], x[i, :length])
+        assert torch.equal(by_head[i, :, :length], plain[i, :, :length])
+    assert torch.equal(packed.merge_heads(plain), rows)
+    assert torch.equal(Padded().merge_heads(plain), x)
