@@ -88,7 +88,7 @@ def targets(
             bounds = {CTRANSLATE2: 1.0, SENTENCE_TRANSFORMERS: 1.3}
         traffic = TextTraffic(per_call=each.per_call, in_flight=each.in_flight).title
         for prefix, least in bounds.items():
-            other = each.strongest(prefix)
+            other = each.triton if prefix == TRITON else each.strongest(prefix)
             ratio = median(each.against(POLYHEAD, other))
             found.append(
                 Condition(name=f"{traffic}: ≥ {least} × {other}", holds=ratio >= least, seen=f"{ratio:.2f}")
