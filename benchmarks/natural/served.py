@@ -62,6 +62,9 @@ class TextServer:
 
 
 def whole_rounds(load: LoadResult, calls: int) -> LoadResult:
-    """Leave out the calls after the last whole round of so many, one at a time: their texts would count more than others."""
+    """Leave out the calls after the last whole round of so many, made one at a time.
+
+    Their texts would count more than the others.
+    """
     latencies = load.latencies_ms[: len(load.latencies_ms) // calls * calls]
     return replace(load, latencies_ms=latencies, seconds=sum(latencies) / 1e3) if latencies else load

@@ -61,7 +61,10 @@ def test_lists_are_compared_with_engines_that_take_lists(
 def test_single_texts_are_compared_with_the_padded_limit_and_triton(
     traffic: Any, padded: float, holds: bool
 ) -> None:
-    triton = {f"{TRITON}, 1 × 2 threads, padded graph": 70.0, f"{TRITON}, 1 × 2 threads, packed graph": 90.0}
+    triton = {
+        f"{TRITON}, 1 × 2 threads, {graph} graph": rate
+        for graph, rate in (("padded", 70.0), ("packed", 90.0))
+    }
 
     assert judged(compared(traffic, **{PADDED: padded}, **triton))[:2] == [holds, True]
 
