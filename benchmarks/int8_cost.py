@@ -1,8 +1,9 @@
 """`make int8`: how much faster int8 is than fp32, and what it changes, on this machine.
 
 A trained MiniLM and an encoder of BERT-base's shape, fast graphs, in process. Each size runs both precisions
-in turn; the gain is the median over turns. Then MiniLM embeds sentences of this project's documents: alone,
-and in batches.
+in turn; the gain is the median over turns. MiniLM also runs lists of texts of natural lengths, beside lists
+of as many tokens and equal lengths. Then it embeds sentences of this project's documents: alone, and in
+batches.
 """
 
 import sys
@@ -15,28 +16,34 @@ from typing import TypeAlias
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 import report
 from encoders import MINILM, trained_minilm, unpadded_inputs
 from in_process import CORES
+from natural.batches import Ids, open_tokenizer, pad, token_ids
+from natural.comparison import PER_LIST
 from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
-from sentences import some_sentences
+from sentences import natural_texts, share_of_tokens, some_sentences
 from turns import paired_ratios, time_in_turn
 
 BERT = "bert-base"
+NATURAL, EQUAL = "natural lengths", "equal lengths"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 LEAST = {(1, 16): 2.2, (1, 64): 2.2, (8, 64): 2.2, (4, 256): 1.9}
 """How many times as fast as fp32 int8 must be, by size (B, T)."""
 
+_NATURAL_WITHIN = 0.05
+"""The most by which the gain on natural lengths may differ from that on equal ones."""
+_LISTS = 6
 _SENTENCES = 240
 _BATCH = 16
 
 Vectors: TypeAlias = NDArray[np.float32]
+Feeds: TypeAlias = dict[str, NDArray[np.generic]]
 Samples: TypeAlias = Mapping[tuple[str, int, tuple[int, int]], Mapping[str, list[float]]]
 """The seconds of runs: by encoder, threads and size, then by precision."""
 
@@ -63,6 +70,60 @@ def _measure(
     inputs = unpadded_inputs(config, "fast", *size)
     calls = {precision: partial(session.run, None, inputs) for precision, session in sessions.items()}
     return time_in_turn(calls, seconds)
+
+
+def _measure_lists(
+    sessions: Mapping[str, ort.InferenceSession], lists: Mapping[str, Sequence[Feeds]], seconds: float
+) -> dict[str, dict[str, list[float]]]:
+    """Run lists of natural and of equal lengths in both precisions, in turn.
+
+    Returns:
+        The seconds of all lists of a kind, by kind, then by precision.
+    """
+
+    def run(session: ort.InferenceSession, feeds: Sequence[Feeds]) -> None:
+        for each in feeds:
+            session.run(None, each)
+
+    calls = {
+        (kind, precision): partial(run, session, feeds)
+        for kind, feeds in lists.items()
+        for precision, session in sessions.items()
+    }
+    names = {f"{kind} {precision}": (kind, precision) for kind, precision in calls}
+    taken = time_in_turn({name: calls[key] for name, key in names.items()}, seconds)
+    found: dict[str, dict[str, list[float]]] = {kind: {} for kind in lists}
+    for name, (kind, precision) in names.items():
+        found[kind][precision] = taken[name]
+    return found
+
+
+def natural_lists(ids: Sequence[Sequence[int]]) -> dict[str, list[Feeds]]:
+    """Return the inputs of lists of 32 texts, and of lists of as many tokens and equal lengths."""
+    lists: dict[str, list[Feeds]] = {NATURAL: [], EQUAL: []}
+    for start in range(0, len(ids), PER_LIST):
+        some = [list(each) for each in ids[start : start + PER_LIST]]
+        mean = max(1, round(sum(map(len, some)) / len(some)))
+        joined = [token for each in some for token in each]
+        lists[NATURAL].append(pad(some))
+        lists[EQUAL].append(pad([np.resize(joined[row * mean :], mean).tolist() for row in range(len(some))]))
+    return lists
+
+
+def judge_natural(samples: Mapping[int, Mapping[str, Mapping[str, list[float]]]]) -> list[report.Condition]:
+    """Return whether int8 gains as much on natural lengths, by number of threads."""
+    found = []
+    for threads, taken in samples.items():
+        natural, equal = gain(taken[NATURAL]), gain(taken[EQUAL])
+        found.append(
+            report.Condition(
+                name=f"{MINILM}, lists of {PER_LIST} texts of natural lengths, {threads} "
+                f"thread{'s' * (threads > 1)}: as at equal lengths ± {_NATURAL_WITHIN}",
+                holds=abs(natural - equal) <= _NATURAL_WITHIN,
+                seen=f"{natural:.2f} × beside {equal:.2f} ×",
+            )
+        )
+    return found
 
 
 def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort.InferenceSession:
@@ -105,6 +166,10 @@ def _embed(session: ort.InferenceSession, ids: Sequence[Sequence[int]], batch: i
     return vectors
 
 
+def _token_ids(models: Path, texts: Sequence[str]) -> list[Ids]:
+    return token_ids(open_tokenizer(str(models / f"{MINILM}-fp32" / "1" / "tokenizer.json")), texts)
+
+
 def _nearest(vectors: Vectors) -> NDArray[np.intp]:
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -2)
@@ -114,10 +179,7 @@ def _nearest(vectors: Vectors) -> NDArray[np.intp]:
 
 def _quality(models: Path) -> list[dict[str, object]]:
     """Embed sentences in each precision, alone and in batches."""
-    tokenizer = Tokenizer.from_file(str(models / f"{MINILM}-fp32" / "1" / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(256)
-    ids = [encoding.ids for encoding in tokenizer.encode_batch(some_sentences(_SENTENCES))]
+    ids = _token_ids(models, some_sentences(_SENTENCES))
     exact: Vectors | None = None
     rows: list[dict[str, object]] = []
     for precision in PRECISIONS:
@@ -147,7 +209,8 @@ def main() -> int:
     chosen = parser.parse_args()
     configs = _export(chosen.models)
     quality = _quality(chosen.models)
-    samples = {}
+    lists = natural_lists(_token_ids(chosen.models, natural_texts(_LISTS * PER_LIST)))
+    samples, natural = {}, {}
     for encoder, config in configs.items():
         for threads in dict.fromkeys((1, CORES)):
             sessions: dict[str, ort.InferenceSession] = {
@@ -155,7 +218,9 @@ def main() -> int:
             }
             for size in SIZES:
                 samples[encoder, threads, size] = _measure(sessions, config, size, chosen.seconds)
-    conditions = judge(samples)
+            if encoder == MINILM:
+                natural[threads] = _measure_lists(sessions, lists, 2 * chosen.seconds)
+    conditions = [*judge(samples), *judge_natural(natural)]
     rows = [
         {
             "encoder": encoder,
@@ -167,6 +232,19 @@ def main() -> int:
         }
         for (encoder, threads, size), taken in samples.items()
     ]
+    lengths = np.concatenate([feeds["lengths"] for feeds in lists[NATURAL]]).tolist()
+    rows += [
+        {
+            "encoder": MINILM,
+            "threads": threads,
+            "B × T": f"{PER_LIST}, {kind}",
+            "fp32, ms": f"{1e3 * median(taken['fp32']) / _LISTS:.1f}",
+            "int8, ms": f"{1e3 * median(taken['int8']) / _LISTS:.1f}",
+            "× fp32": f"{gain(taken):.2f}",
+        }
+        for threads, kinds in natural.items()
+        for kind, taken in kinds.items()
+    ]
     result = report.with_fingerprint({"conditions": conditions, "gains": rows, "quality": quality})
     lines = [
         *report.heading("int8 beside fp32", "int8", result),
@@ -174,6 +252,9 @@ def main() -> int:
         "",
         *report.conditions_rows(conditions),
         *report.markdown_table(rows),
+        f"Padded, {share_of_tokens(lengths, PER_LIST):.2f} of the tokens in the lists of natural lengths "
+        "exist; those of equal lengths have as many.",
+        "",
         f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches of "
         f"{_BATCH}:",
         "",

@@ -10,11 +10,8 @@ and has a model repository of its own, exported by that checkout.
 """
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +19,15 @@ from typing import Any
 
 from rich.progress import Progress
 
+from baseline import baseline_server
 from echo_server import echo_server
 from encoders import (
     ENCODERS,
+    GRAPH,
     BenchEncoder,
+    computes_padding,
     export_missing,
+    export_padded_limit,
     mixed_lengths,
     reply_bytes,
     request_bytes,
@@ -35,6 +36,7 @@ from encoders import (
 from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
 from load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
 from report import SERVE_FLAGS, console, options, with_fingerprint, write
+from sentences import share_of_tokens
 from servers import ServerProcess, serve
 from serving_report import BenchRow, BenchSample, Reference, Target, page, table
 from turns import in_turn
@@ -61,6 +63,10 @@ class Scenario:
     target: Target | None = None
     limits: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
     """The candidates for the limit by name; each runs for so many seconds."""
+    packed: Callable[[float], RunSpeed] | None = None
+    """The packed limit, where the limit computes padding."""
+    share: float | None = None
+    """Of the tokens in padded batches, those that exist; None where nothing is padded."""
     expected_rate: float = 0.0
     """Sequences per second, if known; a sample has two times as many requests as are in flight."""
     echo_bytes: int = 0
@@ -98,8 +104,10 @@ class Bench:
             if encoder.name == _TINY:
                 scenarios += self._tiny(encoder)
             else:
-                fast = stack.enter_context(in_process(encoder, models, "model.onnx"))
-                scenarios += self._against_limit(encoder, fast)
+                fast = stack.enter_context(in_process(encoder, models, GRAPH))
+                padded = stack.enter_context(in_process(encoder, export_padded_limit(encoder, models), GRAPH))
+                scenarios += self._equal(encoder, fast)
+                scenarios += self._mixed(encoder, fast, padded)
             if encoder.name == _LARGE:
                 explicit = stack.enter_context(in_process(encoder, models, "attention.onnx"))
                 scenarios += self._attention(encoder, explicit)
@@ -157,7 +165,7 @@ class Bench:
         for in_flight in (8, 32):
             yield replace(floor("mixed", _calls(mixed, in_flight), in_flight, None), echo_bytes=echo_bytes)
 
-    def _against_limit(self, encoder: BenchEncoder, graph: InProcess) -> Iterator[Scenario]:
+    def _equal(self, encoder: BenchEncoder, graph: InProcess) -> Iterator[Scenario]:
         """Yield the scenarios of encoders whose runs cost more than the transport; the limit counts."""
         requests = request_bytes(encoder, [encoder.tokens] * 64)
         yield Scenario(
@@ -168,22 +176,37 @@ class Bench:
             target=Target(of="limit", most=1.1, plus_ms=0.5),
             limits=_runs(graph, graph.one_in_flight(encoder.tokens)),
         )
-        mixed = mixed_lengths(encoder.mixed)
         near = (0.87, 0.92) if encoder.name == _SMALL else (0.95, 0.95)
-        for name, sent, lengths, least in (
-            ("equal", requests, [encoder.tokens], near),
-            ("mixed", request_bytes(encoder, mixed), mixed, (0.9, 0.9)),
-        ):
-            limits = graph.search(tuple(lengths), self._seconds / 4)
-            for in_flight, bound in zip((8, 32), least, strict=True):
-                yield Scenario(
-                    name=name,
-                    send=_calls(sent, in_flight),
-                    in_flight=in_flight,
-                    target=Target(of="limit", least=bound),
-                    limits=_runs(graph, limits),
-                    expected_rate=max(limits.values()),
-                )
+        limits = graph.search((encoder.tokens,), self._seconds / 4)
+        for in_flight, least in zip((8, 32), near, strict=True):
+            yield Scenario(
+                name="equal",
+                send=_calls(requests, in_flight),
+                in_flight=in_flight,
+                target=Target(of="limit", least=least),
+                limits=_runs(graph, limits),
+                expected_rate=max(limits.values()),
+            )
+
+    def _mixed(self, encoder: BenchEncoder, graph: InProcess, padded: InProcess) -> Iterator[Scenario]:
+        """Yield the scenarios of mixed lengths; the limit computes padding."""
+        lengths = tuple(mixed_lengths(encoder.mixed))
+        limits = padded.search(lengths, self._seconds / 4)
+        packed = None
+        if not computes_padding(graph.graph):
+            rates = graph.search(lengths, self._seconds / 4)
+            packed = partial(graph.measure, max(rates, key=rates.__getitem__))
+        for in_flight, least in ((8, 1.0), (32, 1.05)):
+            yield Scenario(
+                name="mixed",
+                send=_calls(request_bytes(encoder, lengths), in_flight),
+                in_flight=in_flight,
+                target=Target(of="limit", least=least),
+                limits=_runs(padded, limits),
+                packed=packed,
+                share=share_of_tokens(lengths, in_flight),
+                expected_rate=max(limits.values()),
+            )
 
     def _attention(self, encoder: BenchEncoder, graph: InProcess) -> Iterator[Scenario]:
         """Yield the scenarios with attention in the reply."""
@@ -233,6 +256,8 @@ class Bench:
                 echo = stack.enter_context(echo_server(scenario.echo_bytes))
                 send = scenario.echo_send or scenario.send
                 references["floor"] = lambda: value(asyncio.run(send(echo, seconds=half)))
+            if packed := scenario.packed:
+                references["packed"] = partial(limit, packed)
             if scenario.plain_send:
                 plain = replace(scenario, send=scenario.plain_send)
                 references["plain"] = lambda: value(self._serve(self._server, plain))
@@ -258,6 +283,7 @@ class Bench:
             unit="p50 ms" if scenario.latency else "seq/s",
             target=scenario.target,
             candidates=list(scenario.limits),
+            share=scenario.share,
             samples=samples,
         )
 
@@ -281,24 +307,6 @@ def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[
     return {str(config): partial(graph.measure, config) for config in configs}
 
 
-@contextmanager
-def _baseline_server(
-    checkout: Path, encoders: Sequence[BenchEncoder], flags: Sequence[str]
-) -> Iterator[ServerProcess]:
-    """Serve the encoders by the code of another checkout, from a repository that it exports."""
-    roots = ("model", "export", "proto", "server", "client", "load", "benchmarks")
-    environment = {"PYTHONPATH": os.pathsep.join(str(checkout / root) for root in roots)}
-    models = checkout / "build" / "bench-models"
-    code = (
-        "import pathlib, sys, encoders as e\n"
-        "e.export_missing([each for each in e.ENCODERS if each.name in sys.argv], pathlib.Path(sys.argv[1]))"
-    )
-    command = [sys.executable, "-c", code, str(models), *(encoder.name for encoder in encoders)]
-    subprocess.run(command, env=os.environ | environment, check=True)
-    with serve(models, flags, environment=environment) as server:
-        yield server
-
-
 def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__, "serving", models="bench", epilog=SERVE_FLAGS)
@@ -315,7 +323,7 @@ def main() -> None:
         export_missing(encoders, chosen.models)
         baseline = None
         if chosen.baseline:
-            baseline = stack.enter_context(_baseline_server(chosen.baseline.resolve(), encoders, flags))
+            baseline = stack.enter_context(baseline_server(chosen.baseline.resolve(), encoders, flags))
         server = stack.enter_context(serve(chosen.models, flags))
         progress.remove_task(task)
         bench = Bench(server, baseline, seconds=chosen.seconds, rounds=chosen.rounds)

@@ -11,10 +11,11 @@ from load_generator import LoadResult
 from report import made_with, markdown_table, spell_number, spell_ratios
 from turns import paired_ratios
 
-Reference = Literal["limit", "floor", "plain", "baseline"]
+Reference = Literal["limit", "packed", "floor", "plain", "baseline"]
 
 HEADINGS: Mapping[Reference, str] = {
     "limit": "× limit",
+    "packed": "× packed limit",
     "floor": "× floor",
     "plain": "× without attention",
     "baseline": "× baseline",
@@ -96,6 +97,8 @@ class BenchRow:
     target: Target | None
     candidates: Sequence[str] = ()
     """What may be the limit, in words."""
+    share: float | None = None
+    """Of the tokens in padded batches, those that exist; None where nothing is padded."""
     samples: Sequence[BenchSample]
 
     def median(self, name: str) -> float:
@@ -181,6 +184,9 @@ def page(
         "its own, with the machine to itself. A search picks the best batches for one run with all",
         "threads, and for one-thread runs on each core. Both are measured in every round, and the one",
         "with the higher median is the limit: the better one of each round would also be the luckier one.",
+        "For mixed lengths the limit runs a graph that computes padding, as other servers would; the packed",
+        "limit runs the graph that is served, which computes only tokens that exist. So many of the padded",
+        "tokens exist: see the share, for batches of as many requests as are in flight.",
         "Floor: a `grpc.aio` server that echoes, under the same load. Ratios are those of the median",
         "round, with the lowest and the highest in brackets; they are of latencies where p50 is given.",
         "Without client: what the server could answer if it had all cores, at the CPU time that it spends",
@@ -206,6 +212,7 @@ def _rows(measurements: Sequence[BenchRow], cores: int, *, spread: bool) -> list
             "encoder": each.encoder,
             "traffic": each.traffic,
             "in flight": str(each.in_flight),
+            "tokens that exist": "" if each.share is None else f"{each.share:.2f}",
             "polyhead": f"{spell_number(each.median('polyhead'))} {each.unit}",
             **{HEADINGS[of]: _ratios(each.ratios(of), spread=spread) for of in used},
             "limit": _limit(each),

@@ -5,7 +5,7 @@ with polyhead, onnxruntime in process and, where requests are tiny, a `grpc.aio`
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,20 +14,43 @@ import onnxruntime as ort
 from rich.progress import Progress
 
 from echo_server import echo_server
-from encoders import ENCODERS, BenchEncoder, export_missing, reply_bytes, sequences
+from encoders import (
+    ENCODERS,
+    GRAPH,
+    BenchEncoder,
+    computes_padding,
+    export_missing,
+    export_padded_limit,
+    mixed_lengths,
+    reply_bytes,
+    sequences,
+)
 from in_process import CORES, InProcess, RunConfig, in_process
 from load_generator import Send, closed_loop, encode_loop
-from peers.comparison import ECHO, ENCODE, IN_PROCESS, POLYHEAD, PeerComparison, PeerSample, page, targets
-from peers.contenders import Contender, PeerError
-from peers.launch import TritonVariant, kserve, onnxruntime_version, triton
+from peers.comparison import (
+    ECHO,
+    ENCODE,
+    IN_PROCESS,
+    PADDED,
+    POLYHEAD,
+    PeerComparison,
+    PeerSample,
+    page,
+    targets,
+)
+from peers.contenders import AT_ONCE, Contender, PeerError
+from peers.launch import TritonVariant, kserve, triton, version_of
 from report import SERVE_FLAGS, conclude, console, options, with_fingerprint
+from sentences import share_of_tokens
 from servers import serve
 from turns import in_turn
 
 _TINY = ENCODERS[0]
 _IN_FLIGHT = (1, 8, 32)
 _REQUESTS = 32
-"""Different requests of each load."""
+"""Different requests of each load of equal lengths."""
+_MIXED_FACTOR = 2.0
+"""So much longer are loads of mixed lengths: each should send most of them."""
 _VARIANTS = (
     TritonVariant(instances=1, threads=CORES, max_batch={each.name: 32 for each in ENCODERS}),
     TritonVariant(
@@ -47,19 +70,11 @@ def _compare(
 ) -> list[PeerComparison]:
     """Measure one encoder behind all servers."""
     best = graph.search((encoder.tokens,), seconds / 4)
-    inputs = sequences(encoder, [encoder.tokens] * _REQUESTS)
+    lengths = [encoder.tokens] * _REQUESTS
+    inputs = sequences(encoder, lengths)
     comparisons = []
     for in_flight in _IN_FLIGHT:
-        loads: dict[str, Send] = {
-            each.name: partial(
-                closed_loop,
-                each.address,
-                each.requests(encoder, _REQUESTS),
-                in_flight=in_flight,
-                server=each.cpu_seconds,
-            )
-            for each in contenders
-        }
+        loads = _loads(contenders, encoder, lengths, in_flight)
         if encoder == _TINY and in_flight == max(_IN_FLIGHT):
             polyhead = next(each for each in contenders if each.name == POLYHEAD)
             loads[ENCODE] = partial(
@@ -76,26 +91,65 @@ def _compare(
         measures |= {
             f"{IN_PROCESS}, {config.way}": partial(_run, graph, config, seconds) for config in configs
         }
-        samples: dict[str, list[PeerSample]] = {name: [] for name in measures}
-        task = progress.add_task(f"{encoder.name}: {in_flight} in flight", total=rounds * len(measures))
-        for order in in_turn(measures, rounds):
-            for name in order:
-                samples[name].append(measures[name]())
-                progress.advance(task)
+        samples = _measure(measures, rounds, progress, f"{encoder.name}: {in_flight} in flight")
         comparisons.append(PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples))
     return comparisons
 
 
+def _compare_mixed(
+    encoder: BenchEncoder,
+    contenders: Sequence[Contender],
+    progress: Progress,
+    *,
+    seconds: float,
+    rounds: int,
+) -> list[PeerComparison]:
+    """Measure one encoder behind all servers on mixed lengths."""
+    lengths = mixed_lengths(encoder.mixed)
+    comparisons = []
+    for in_flight in (8, 32):
+        loads = _loads(contenders, encoder, lengths, in_flight)
+        measures = {name: partial(_load, load, _MIXED_FACTOR * seconds) for name, load in loads.items()}
+        samples = _measure(measures, rounds, progress, f"{encoder.name}: mixed, {in_flight} in flight")
+        share = share_of_tokens(lengths, in_flight)
+        comparisons.append(
+            PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples, share=share)
+        )
+    return comparisons
+
+
+def _loads(
+    contenders: Sequence[Contender], encoder: BenchEncoder, lengths: Sequence[int], in_flight: int
+) -> dict[str, Send]:
+    """Return the load of each server by its name."""
+    return {
+        each.name: partial(
+            closed_loop,
+            each.address,
+            each.requests(encoder, lengths),
+            in_flight=in_flight,
+            server=each.cpu_seconds,
+        )
+        for each in contenders
+    }
+
+
+def _measure(
+    measures: Mapping[str, Callable[[], PeerSample]], rounds: int, progress: Progress, what: str
+) -> dict[str, list[PeerSample]]:
+    """Measure all in turn."""
+    samples: dict[str, list[PeerSample]] = {name: [] for name in measures}
+    task = progress.add_task(what, total=rounds * len(measures))
+    for order in in_turn(measures, rounds):
+        for name in order:
+            samples[name].append(measures[name]())
+            progress.advance(task)
+    return samples
+
+
 def _load(send: Send, seconds: float) -> PeerSample:
     asyncio.run(send(seconds=seconds / 5))  # unmeasured: caches and clocks come up to speed
-    result = asyncio.run(send(seconds=seconds))
-    return PeerSample(
-        rate=result.rate,
-        p50_ms=result.percentile_ms(50),
-        errors=result.errors,
-        client_cores=result.client_cores,
-        server_cores=result.server_cores,
-    )
+    return PeerSample.of_load(asyncio.run(send(seconds=seconds)))
 
 
 def _run(graph: InProcess, config: RunConfig, seconds: float) -> PeerSample:
@@ -118,33 +172,46 @@ def main() -> None:
         venv.absolute() / "bin" / "python" for venv in (chosen.triton_venv, chosen.kserve_venv)
     )
     for python in (triton_python, kserve_python):
-        if (version := onnxruntime_version(python)) != ort.__version__:
+        if (version := version_of(python, "onnxruntime")) != ort.__version__:
             raise PeerError(
                 f"{python} must have onnxruntime {ort.__version__}, has {version}: run `make peers`"
             )
     export_missing(encoders, chosen.models)
-    graphs = {encoder: (chosen.models / encoder.name / "1" / "model.onnx").absolute() for encoder in encoders}
+    graphs = {encoder: (chosen.models / encoder.name / "1" / GRAPH).absolute() for encoder in encoders}
+    padded = {
+        encoder: export_padded_limit(encoder, chosen.models.absolute()) / encoder.name / "1" / GRAPH
+        for encoder, graph in graphs.items()
+        if encoder != _TINY and not computes_padding(graph)
+    }
     folder = Path("build/peers").absolute()
     comparisons: list[PeerComparison] = []
     with ExitStack() as stack:
         server = stack.enter_context(serve(chosen.models, flags))
         contenders = [Contender(name=POLYHEAD, address=server.address, process=server.process)]
-        contenders += stack.enter_context(triton(triton_python, graphs, _VARIANTS, folder / "triton"))
+        contenders += stack.enter_context(
+            triton(triton_python, {"": graphs, "padded": padded}, _VARIANTS, folder / "triton")
+        )
         contenders.append(stack.enter_context(kserve(kserve_python, graphs, CORES, folder / "kserve")))
         for contender in contenders:
-            for encoder, graph in graphs.items():
+            for encoder, graph in (padded if contender.name.endswith(PADDED) else graphs).items():
                 contender.check(encoder, graph)
+                contender.check(encoder, graph, mixed_lengths(AT_ONCE))
         versions = {contender.name: contender.version() for contender in contenders}
         progress = stack.enter_context(Progress(console=console))
         for encoder in encoders:
             with ExitStack() as own:
-                taking_part = list(contenders)
+                taking_part = [each for each in contenders if not each.name.endswith(PADDED)]
                 if encoder == _TINY:
                     echo = own.enter_context(echo_server(reply_bytes(encoder, encoder.tokens)))
                     taking_part.append(Contender(name=ECHO, address=echo))
-                graph = own.enter_context(in_process(encoder, chosen.models, "model.onnx"))
+                graph = own.enter_context(in_process(encoder, chosen.models, GRAPH))
                 comparisons += _compare(
                     encoder, taking_part, graph, progress, seconds=chosen.seconds, rounds=chosen.rounds
+                )
+            if encoder != _TINY:
+                able = [each for each in contenders if encoder in padded or not each.name.endswith(PADDED)]
+                comparisons += _compare_mixed(
+                    encoder, able, progress, seconds=chosen.seconds, rounds=chosen.rounds
                 )
     judged = targets(comparisons)
     result = with_fingerprint(

@@ -18,7 +18,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
 _START_SECONDS = 120.0
-_AT_ONCE = 32
+AT_ONCE = 32
 """Requests at once whose answers are checked, so that servers join them into batches."""
 _TOLERANCE = 1e-4
 
@@ -50,11 +50,11 @@ class Contender:
                 seconds += times.user + times.system
         return seconds
 
-    def requests(self, encoder: BenchEncoder, count: int) -> list[bytes]:
+    def requests(self, encoder: BenchEncoder, lengths: Sequence[int]) -> list[bytes]:
         """Return requests of one sequence, the same for every server but for the model's name."""
         return [
             infer_request(encoder.name + self.suffix, {"x": x[None]}, {"output": None})
-            for x in sequences(encoder, [encoder.tokens] * count)
+            for x in sequences(encoder, lengths)
         ]
 
     def version(self) -> str:
@@ -66,15 +66,21 @@ class Contender:
             reply = pb.ServerMetadataResponse.FromString(call(b"", timeout=30))
         return f"{reply.name} {reply.version}"
 
-    def check(self, encoder: BenchEncoder, graph: Path) -> None:
+    def check(self, encoder: BenchEncoder, graph: Path, lengths: Sequence[int] = ()) -> None:
         """Wait until it answers, and compare the answers with onnxruntime's own.
+
+        Args:
+            encoder: The encoder.
+            graph: Its fast graph.
+            lengths: T of each request; by default they are equal.
 
         Raises:
             PeerError: It does not answer in time, or wrongly.
         """
+        lengths = lengths or [encoder.tokens] * AT_ONCE
         session = open_graph(graph, 0)
-        expected = [encode(session, x[None]) for x in sequences(encoder, [encoder.tokens] * _AT_ONCE)]
-        replies = asyncio.run(self._answers(self.requests(encoder, _AT_ONCE)))
+        expected = [encode(session, x[None]) for x in sequences(encoder, lengths)]
+        replies = asyncio.run(self.answers(self.requests(encoder, lengths)))
         for reply, output in zip(replies, expected, strict=True):
             values = np.frombuffer(reply.raw_output_contents[0], np.float32)
             worst = np.abs(values - output.ravel()).max() if values.size == output.size else np.inf
@@ -83,8 +89,12 @@ class Contender:
                     f"{self.name} must answer {encoder.name} as onnxruntime does, but differs by {worst:g}"
                 )
 
-    async def _answers(self, requests: Sequence[bytes]) -> list[pb.ModelInferResponse]:
-        """Return the replies to requests sent at once, when it is ready."""
+    async def answers(self, requests: Sequence[bytes]) -> list[pb.ModelInferResponse]:
+        """Return the replies to requests sent at once, when it is ready.
+
+        Raises:
+            PeerError: It does not answer in time.
+        """
         end = time.monotonic() + _START_SECONDS
         while True:
             try:

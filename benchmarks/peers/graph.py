@@ -1,5 +1,6 @@
 """The graph that everyone runs: onnxruntime in process, and within each peer."""
 
+from collections.abc import Sequence
 from os import PathLike
 
 import numpy as np
@@ -27,3 +28,20 @@ def encode(session: ort.InferenceSession, x: NDArray[np.float32]) -> NDArray[np.
     lengths = np.full(len(x), x.shape[1], np.int32)
     output: NDArray[np.float32] = session.run(["output"], {"x": x, "lengths": lengths})[0]
     return output
+
+
+def encode_each(
+    session: ort.InferenceSession, requests: Sequence[NDArray[np.float32]]
+) -> list[NDArray[np.float32]]:
+    """Answer requests, each of sequences of equal length [B_i, T_i, D], by one run, padded to the longest."""
+    rows = [len(x) for x in requests]
+    lengths = np.repeat([x.shape[1] for x in requests], rows).astype(np.int32)
+    if (lengths == lengths[0]).all():
+        output = encode(session, np.concatenate(requests) if len(requests) > 1 else requests[0])
+    else:
+        padded = np.zeros((len(lengths), lengths.max(), requests[0].shape[2]), np.float32)
+        for start, x in zip(np.cumsum(rows) - rows, requests, strict=True):
+            padded[start : start + len(x), : x.shape[1]] = x
+        output = session.run(["output"], {"x": padded, "lengths": lengths})[0]
+    parts = np.split(output, np.cumsum(rows)[:-1])
+    return [part[:, : x.shape[1]] for part, x in zip(parts, requests, strict=True)]

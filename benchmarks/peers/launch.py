@@ -32,44 +32,116 @@ class TritonVariant:
     def __str__(self) -> str:
         return f"Triton, {self.instances} × {self.threads} thread{'s' * (self.threads > 1)}"
 
-    def configuration(self, encoder: BenchEncoder, graph: Path) -> str:
-        """Return the `config.pbtxt` of a model."""
+    def configuration(self, encoder: BenchEncoder, graph: Path, label: str = "") -> str:
+        """Return the `config.pbtxt` of a model that takes `x`; lengths may differ in a batch.
+
+        Args:
+            encoder: The encoder.
+            graph: Its fast graph.
+            label: What the model's name adds to the encoder's, before the suffix.
+        """
         tensor = f"data_type: TYPE_FP32 dims: [-1, {encoder.config.d_model}]"
-        return f"""
-            name: "{encoder.name}{self.suffix}"
-            backend: "python"
-            max_batch_size: {self.max_batch[encoder.name]}
-            input [{{ name: "x" {tensor} }}]
+        return self._configuration(
+            encoder.name,
+            label,
+            f"""
+            input [{{ name: "x" {tensor} allow_ragged_batch: true }}]
             output [{{ name: "output" {tensor} }}]
+            """,
+            {"graph": graph},
+        )
+
+    def text_configuration(self, encoder: str, label: str, d_model: int, files: Mapping[str, Path]) -> str:
+        """Return the `config.pbtxt` of a model that takes `text`.
+
+        Args:
+            encoder: The encoder's name.
+            label: What the model's name adds to it, before the suffix.
+            d_model: D of the vectors.
+            files: `graph`, the fast graph, and `tokenizer`, a `tokenizer.json`.
+        """
+        return self._configuration(
+            encoder,
+            label,
+            f"""
+            input [{{ name: "text" data_type: TYPE_STRING dims: [1] }}]
+            output [{{ name: "pooled" data_type: TYPE_FP32 dims: [{d_model}] }}]
+            """,
+            files,
+        )
+
+    def _configuration(self, encoder: str, label: str, tensors: str, files: Mapping[str, Path]) -> str:
+        parameters = "\n".join(
+            f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+            for key, value in {**files, "threads": self.threads}.items()
+        )
+        return f"""
+            name: "{encoder}{label}{self.suffix}"
+            backend: "python"
+            max_batch_size: {self.max_batch[encoder]}
+            {tensors}
             instance_group [{{ kind: KIND_CPU count: {self.instances} }}]
             dynamic_batching {{ max_queue_delay_microseconds: 0 }}
-            parameters {{ key: "graph" value: {{ string_value: "{graph}" }} }}
-            parameters {{ key: "threads" value: {{ string_value: "{self.threads}" }} }}
+            {parameters}
         """
 
 
-def onnxruntime_version(python: Path) -> str:
-    """Return the version of onnxruntime in an environment.
+def version_of(python: Path, package: str) -> str:
+    """Return the version of a package in an environment.
 
     Raises:
         PeerError: The environment is missing or damaged.
     """
     try:
-        return _printed(python, "import onnxruntime; print(onnxruntime.__version__)")
+        return _printed(python, f"import {package}; print({package}.__version__)")
     except (OSError, subprocess.CalledProcessError) as error:
-        raise PeerError(f"{python} must have onnxruntime: `make peers` installs it") from error
+        raise PeerError(
+            f"{python} must have {package}: `make` installs it with what compares peers"
+        ) from error
 
 
 @contextmanager
 def triton(
-    python: Path, encoders: Mapping[BenchEncoder, Path], variants: Sequence[TritonVariant], folder: Path
+    python: Path,
+    graphs: Mapping[str, Mapping[BenchEncoder, Path]],
+    variants: Sequence[TritonVariant],
+    folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Serve by nvidia-pytriton's `tritonserver` and its Python back end; each variant is a contender.
+    """Serve encoders of vectors by `tritonserver`; each variant is a contender.
 
     Args:
         python: Of the environment that has nvidia-pytriton.
-        encoders: With their graphs.
-        variants: Each has a model for each encoder.
+        graphs: The graph of each encoder, or several with a label each; an empty label is not shown.
+        variants: Each has a model for each graph.
+        folder: As of `tritonserver`.
+    """
+    labels = {label: label and f"-{label}" for label in graphs}
+    configurations = {
+        f"{encoder.name}{labels[label]}{variant.suffix}": variant.configuration(encoder, graph, labels[label])
+        for variant in variants
+        for label, encoders in graphs.items()
+        for encoder, graph in encoders.items()
+    }
+    with tritonserver(python, configurations, folder) as every:
+        yield [
+            replace(
+                every,
+                name=f"{variant}, {label} graph" if label else str(variant),
+                suffix=labels[label] + variant.suffix,
+            )
+            for label, encoders in graphs.items()
+            if encoders
+            for variant in variants
+        ]
+
+
+@contextmanager
+def tritonserver(python: Path, configurations: Mapping[str, str], folder: Path) -> Iterator[Contender]:
+    """Start nvidia-pytriton's `tritonserver` with models of its Python back end.
+
+    Args:
+        python: Of the environment that has nvidia-pytriton.
+        configurations: The `config.pbtxt` of each model, by its name.
         folder: Where the model repository, the back end and the log go; emptied.
     """
     shutil.rmtree(folder, ignore_errors=True)
@@ -82,13 +154,13 @@ def triton(
     stub = home / "python_backend_stubs" / version / "triton_python_backend_stub"
     for file in (*(home / "backends" / "python").iterdir(), stub):
         (backend / file.name).symlink_to(file)
-    for variant in variants:
-        for encoder, graph in encoders.items():
-            model = folder / "models" / (encoder.name + variant.suffix)
-            (model / "1").mkdir(parents=True)
-            (model / "1" / "model.py").symlink_to(_BENCHMARKS / "peers" / "triton_model.py")
-            (model / "1" / "peers").symlink_to(_BENCHMARKS / "peers")  # what the model imports
-            (model / "config.pbtxt").write_text(variant.configuration(encoder, graph))
+    for name, configuration in configurations.items():
+        model = folder / "models" / name
+        (model / "1").mkdir(parents=True)
+        (model / "1" / "model.py").symlink_to(_BENCHMARKS / "peers" / "triton_model.py")
+        for package in ("natural", "peers"):  # what the model imports
+            (model / "1" / package).symlink_to(_BENCHMARKS / package)
+        (model / "config.pbtxt").write_text(configuration)
     port = free_port()
     command = [str(home / "bin" / "tritonserver"), f"--model-repository={folder / 'models'}"]
     command += [f"--backend-directory={backend.parent}", "--grpc-address=127.0.0.1", f"--grpc-port={port}"]
@@ -101,8 +173,7 @@ def triton(
     log = folder / "log"
     log.unlink(missing_ok=True)
     with running(command, log=log, environment=environment) as process:
-        every = Contender(name="", address=f"127.0.0.1:{port}", process=process, log=log)
-        yield [replace(every, name=str(variant), suffix=variant.suffix) for variant in variants]
+        yield Contender(name="Triton", address=f"127.0.0.1:{port}", process=process, log=log)
 
 
 @contextmanager

@@ -65,3 +65,11 @@ def test_nothing_larger_is_tried_once_it_is_hopeless_or_takes_long(speed: RunSpe
     search(machine, 64)
 
     assert max(config.batch for config in machine.measured) == 4
+
+
+def test_sorted_batches_are_tried_although_single_sequences_are_slow() -> None:
+    machine = Machine(
+        lambda config, _: RunSpeed(config.batch + 100.0 * config.by_length * (config.batch > 1), 1.0)
+    )
+
+    assert all(by_length for _, _, by_length in search(machine, 8, 64))

@@ -1,6 +1,9 @@
 """What must hold of the gain of int8."""
 
-from int8_cost import SIZES, judge
+import pytest
+
+from int8_cost import EQUAL, NATURAL, SIZES, judge, judge_natural, natural_lists
+from natural.comparison import PER_LIST
 
 FAST = {"fp32": [2.0, 2.4, 9.0], "int8": [1.0, 1.0, 4.0]}
 
@@ -16,3 +19,21 @@ def test_the_median_of_the_turns_counts() -> None:
     assert [one.holds for one in conditions] == [True] * 4 + [False] * 3 + [True]
     assert conditions[0].name == "minilm, B × T = 1 × 16, 1 thread: ≥ 2.2 × fp32"
     assert {one.seen for one in conditions} == {"2.25 ×", "2.00 ×"}
+
+
+@pytest.mark.parametrize(("natural", "holds"), [(2.03, True), (1.97, True), (2.1, False), (1.9, False)])
+def test_natural_lengths_gain_as_much_as_equal_ones(natural: float, holds: bool) -> None:
+    samples = {2: {NATURAL: {"fp32": [natural], "int8": [1.0]}, EQUAL: {"fp32": [2.0], "int8": [1.0]}}}
+
+    (condition,) = judge_natural(samples)
+
+    assert condition.holds is holds
+
+
+def test_lists_of_equal_lengths_have_as_many_tokens() -> None:
+    lists = natural_lists([[7] * (1 + index % 40) for index in range(2 * PER_LIST)])
+
+    for natural, equal in zip(lists[NATURAL], lists[EQUAL], strict=True):
+        assert len(set(equal["lengths"].tolist())) == 1
+        assert equal["lengths"].sum() == pytest.approx(natural["lengths"].sum(), abs=PER_LIST / 2)
+        assert equal["input_ids"].shape[1] == equal["lengths"].max()

@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from encoders import ENCODERS
-from peers.comparison import ENCODE, IN_PROCESS, POLYHEAD, TRITON, PeerComparison, PeerSample, page, targets
+from peers.comparison import (
+    ENCODE,
+    IN_PROCESS,
+    PADDED,
+    POLYHEAD,
+    TRITON,
+    PeerComparison,
+    PeerSample,
+    page,
+    targets,
+)
 
 ONE, TWO = f"{TRITON}, 1 × 2 threads", f"{TRITON}, 2 × 1 thread"
 FINGERPRINT = {"began": "", "cores": 2, "processor": "", "Python": "3", "grpcio": "1", "polyhead": "0"}
@@ -52,3 +62,18 @@ def test_every_server_has_a_row_with_its_ratio() -> None:
     assert "| KServe |  |  |  | 50 | 8 | 0.50 (0.50–0.50) |" in shown
     assert f"| {alone} |  |  |  | 120 | B = 8 | 1.20 (1.20–1.20) |" in shown
     assert "| KServe | kserve 1 |" in shown
+
+
+@pytest.mark.parametrize(("rate", "holds"), [(139.0, False), (141.0, True)])
+def test_on_mixed_lengths_triton_has_the_padded_graph(rate: float, holds: bool) -> None:
+    packed, padded = ([PeerSample(rate=each, p50_ms=8.0)] for each in (130.0, 100.0))
+    samples = {POLYHEAD: [PeerSample(rate=rate, p50_ms=8.0)], ONE: packed, f"{ONE}, {PADDED}": padded}
+    mixed = PeerComparison(encoder="bench-384", in_flight=8, samples=samples, share=0.5)
+
+    (condition,) = targets([mixed])
+
+    assert mixed.triton == f"{ONE}, {PADDED}"
+    assert condition.name == "bench-384, mixed lengths: polyhead ≥ 1.4 × Triton"
+    assert condition.holds is holds
+    shown = page({**RESULT, "comparisons": [mixed], "versions": {}})
+    assert "mixed lengths (tokens that exist: 0.50 in batches of 8)" in shown

@@ -68,3 +68,8 @@ def test_other_numbers_are_wrong(graph: Path, change: Change) -> None:
         pytest.raises(PeerError, match="it must answer small as onnxruntime does"),
     ):
         contender.check(ENCODER, graph)
+
+
+def test_requests_of_mixed_lengths(graph: Path) -> None:
+    with serving(graph, lambda output: output) as contender:
+        contender.check(ENCODER, graph, [3, 9, 5])

@@ -1,0 +1,192 @@
+"""Everyone who embeds the texts, started and asked whether they agree."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from encoders import (
+    GRAPH,
+    MINILM,
+    computes_padding,
+    export_minilm,
+    export_padded,
+    minilm_checkpoint,
+    trained_minilm,
+)
+from in_process import CORES
+from natural.batches import BatchPlan, Vectors
+from natural.comparison import CTRANSLATE2, INT8, PACKED, PADDED, SENTENCE_TRANSFORMERS
+from natural.engines import EngineModel
+from natural.served import TextServer
+from natural.workers import EngineWorker, engine_worker
+from peers.comparison import POLYHEAD
+from peers.contenders import Contender, PeerError
+from peers.launch import TritonVariant, tritonserver
+from servers import ServerProcess, serve
+
+_VARIANTS = (
+    TritonVariant(instances=1, threads=CORES, max_batch={MINILM: 32}),
+    TritonVariant(instances=CORES, threads=1, max_batch={MINILM: 8}),
+)
+_D_MODEL = 384
+CONVERTED, DONE = "converted", "done"
+_LEAST_COSINE = {"fp32": 0.9999, "int8": 0.97}
+_BENCHMARKS = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextGraphs:
+    """The fast graphs of MiniLM."""
+
+    padded: Path
+    packed: Path | None
+    """None if export does not pack."""
+    tokenizer: Path
+
+    @property
+    def served(self) -> dict[str, Path]:
+        """The graphs by what they compute."""
+        return {"padded": self.padded} | ({"packed": self.packed} if self.packed else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerEnvironments:
+    """The Python of each environment of peers."""
+
+    triton: Path
+    """Has nvidia-pytriton."""
+    sentences: Path
+    """Has CTranslate2 and sentence-transformers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineup:
+    """Servers, and engines in process."""
+
+    polyhead: ServerProcess
+    servers: Sequence[TextServer]
+    workers: Sequence[EngineWorker]
+
+
+def export_graphs(models: Path) -> TextGraphs:
+    """Export what is missing in the model repository, and beside it."""
+    export_minilm(models)
+    padded = export_padded(trained_minilm().encoder, MINILM, models.absolute())
+    served = (models / MINILM / "1" / GRAPH).absolute()
+    return TextGraphs(
+        padded=padded / MINILM / "1" / GRAPH,
+        packed=None if computes_padding(served) else served,
+        tokenizer=served.with_name("tokenizer.json"),
+    )
+
+
+def convert(python: Path, folder: Path) -> None:
+    """Convert the checkpoint for the engines of peers to `folder / CONVERTED`, unless that was done.
+
+    Raises:
+        PeerError: The environment is missing or damaged.
+    """
+    converted = folder / CONVERTED
+    if (converted / DONE).exists():
+        return
+    try:
+        subprocess.run(
+            [python, "-m", "natural.convert", minilm_checkpoint(), converted],
+            env=os.environ | {"PYTHONPATH": str(_BENCHMARKS), "HF_HUB_OFFLINE": "1"},
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PeerError(
+            f"{python} must convert the checkpoint: `make natural` installs what it needs"
+        ) from error
+    (converted / DONE).touch()
+
+
+@contextmanager
+def start(
+    graphs: TextGraphs, models: Path, pythons: PeerEnvironments, folder: Path, flags: Sequence[str]
+) -> Iterator[Lineup]:
+    """Start everyone, and end them.
+
+    Args:
+        graphs: The graphs.
+        models: The model repository.
+        pythons: The environments of peers.
+        folder: Where `convert` wrote, and logs and Triton's models go.
+        flags: Flags of `polyhead serve`.
+    """
+    configurations: dict[str, str] = {}
+    triton_models: dict[str, tuple[str, int]] = {}
+    for computed, graph in graphs.served.items():
+        for variant in _VARIANTS:
+            model = f"{MINILM}-{computed}{variant.suffix}"
+            configurations[model] = variant.text_configuration(
+                MINILM, f"-{computed}", _D_MODEL, {"graph": graph, "tokenizer": graphs.tokenizer}
+            )
+            triton_models[model] = (f"{variant}, {computed} graph", variant.max_batch[MINILM])
+    with ExitStack() as stack:
+        polyhead = stack.enter_context(serve(models, flags))
+        servers = [
+            TextServer(
+                contender=Contender(name=POLYHEAD, address=polyhead.address, process=polyhead.process),
+                model=MINILM,
+            )
+        ]
+        started = stack.enter_context(tritonserver(pythons.triton, configurations, folder / "triton"))
+        servers += [
+            TextServer(contender=replace(started, name=name), model=model, per_text=(1,), max_batch=max_batch)
+            for model, (name, max_batch) in triton_models.items()
+        ]
+        workers = [
+            stack.enter_context(engine_worker(name, python, model, folder))
+            for name, (python, model) in _engines(graphs, folder, pythons.sentences).items()
+        ]
+        yield Lineup(polyhead=polyhead, servers=servers, workers=workers)
+
+
+def check(lineup: Lineup, texts: Sequence[str]) -> dict[str, float]:
+    """Have everyone embed texts, and compare the vectors with those of the padded graph, one text a run.
+
+    Returns:
+        The lowest cosine of each.
+
+    Raises:
+        PeerError: Vectors are not those of the same encoder.
+    """
+    reference = next(worker for worker in lineup.workers if worker.name == PADDED)
+    expected = reference.embed(texts, BatchPlan(batch=1, threads=CORES))
+    found: dict[str, Vectors] = {server.name: server.embed(texts) for server in lineup.servers}
+    together = BatchPlan(batch=16, threads=CORES)
+    found |= {worker.name: worker.embed(texts, together) for worker in lineup.workers}
+    cosines = {name: float(np.einsum("bd,bd->b", each, expected).min()) for name, each in found.items()}
+    for name, cosine in cosines.items():
+        least = _LEAST_COSINE["int8" if INT8 in name else "fp32"]
+        if not cosine >= least:
+            raise PeerError(
+                f"{name} must embed as the padded graph does, but a cosine is {cosine:.4f} < {least}"
+            )
+    return cosines
+
+
+def _engines(graphs: TextGraphs, folder: Path, peers: Path) -> dict[str, tuple[Path, EngineModel]]:
+    """Return the engines in process by name, each with the Python of its environment."""
+    own, tokenizer = Path(sys.executable), str(graphs.tokenizer)
+
+    def model(kind: str, path: Path, variant: str = "") -> EngineModel:
+        return EngineModel(kind=kind, path=str(path.absolute()), tokenizer=tokenizer, variant=variant)
+
+    engines = {PADDED: (own, model("onnxruntime", graphs.padded, "padded"))}
+    if graphs.packed is not None:
+        engines[PACKED] = (own, model("onnxruntime", graphs.packed, "packed"))
+    for name, numbers in ((CTRANSLATE2, "float32"), (f"{CTRANSLATE2.removesuffix('fp32')}{INT8}", "int8")):
+        engines[name] = (peers, model("ctranslate2", folder / CONVERTED / "ctranslate2", numbers))
+    for name, backend in (("torch", "torch"), ("ONNX", "model.onnx"), ("ONNX, optimised", "model_O3.onnx")):
+        path = folder / CONVERTED / "sentence-transformers"
+        engines[f"{SENTENCE_TRANSFORMERS}, {name}"] = (peers, model("sentence-transformers", path, backend))
+    return engines

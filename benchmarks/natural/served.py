@@ -1,0 +1,70 @@
+"""Servers that take texts and answer with vectors."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from load_generator import LoadResult, closed_loop
+from natural.batches import Vectors
+from peers.comparison import PeerSample
+from peers.contenders import Contender
+from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import pack_strings
+
+_FEWEST_ROUNDS = 3
+"""So often all texts are sent: part of a round has texts that are shorter or longer than the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextServer:
+    """A server with one encoder of texts."""
+
+    contender: Contender
+    model: str
+    per_text: tuple[int, ...] = ()
+    """The shape of a text within a batch."""
+    max_batch: int = 2**10
+    """The most texts of a call."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.contender.name
+
+    def requests(self, texts: Sequence[str], per_call: int) -> list[bytes]:
+        """Return requests for the vectors of so many texts each."""
+        return [self._request(texts[start : start + per_call]) for start in range(0, len(texts), per_call)]
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors [B, D] of texts, each asked for by a call of its own, all at once."""
+        replies = asyncio.run(self.contender.answers(self.requests(texts, 1)))
+        return np.stack([np.frombuffer(reply.raw_output_contents[0], np.float32) for reply in replies])
+
+    def measure(self, texts: Sequence[str], *, per_call: int, in_flight: int, seconds: float) -> PeerSample:
+        """Keep so many calls in flight, until all texts were sent several times; rates are of texts."""
+        requests = self.requests(texts, per_call)
+        send = partial(closed_loop, self.contender.address, requests, in_flight=in_flight)
+        # Unmeasured first: caches and clocks come up to speed.
+        warm = asyncio.run(send(seconds=seconds / 5))
+        seconds = max(seconds, _FEWEST_ROUNDS * len(requests) / warm.rate)
+        load = asyncio.run(send(seconds=seconds, server=self.contender.cpu_seconds))
+        return PeerSample.of_load(whole_rounds(load, len(requests)) if in_flight == 1 else load, per_call)
+
+    def _request(self, texts: Sequence[str]) -> bytes:
+        request = pb.ModelInferRequest(model_name=self.model)
+        request.inputs.add(name="text", datatype="BYTES", shape=(len(texts), *self.per_text))
+        request.raw_input_contents.append(pack_strings(text.encode() for text in texts))
+        request.outputs.add(name="pooled")
+        return bytes(request.SerializeToString())
+
+
+def whole_rounds(load: LoadResult, calls: int) -> LoadResult:
+    """Leave out the calls after the last whole round of so many, made one at a time.
+
+    Their texts would count more than the others.
+    """
+    latencies = load.latencies_ms[: len(load.latencies_ms) // calls * calls]
+    return replace(load, latencies_ms=latencies, seconds=sum(latencies) / 1e3) if latencies else load

@@ -1,0 +1,126 @@
+"""Processes that embed texts in environments of their own, one for each engine.
+
+The thread pools of engines that share a process disturb each other.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from in_process import CORES, WAYS, RunSpeed, search_batches
+from natural.batches import BatchPlan, Vectors
+from natural.engines import EngineModel
+
+_BENCHMARKS = Path(__file__).parent.parent
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class WorkerError(Exception):
+    """A process that embeds texts has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineWorker:
+    """One engine in a process of its own."""
+
+    name: str
+    model: EngineModel
+    process: "subprocess.Popen[str]"
+    log: Path
+
+    def embed(self, texts: Sequence[str], plan: BatchPlan) -> Vectors:
+        """Return the vectors [B, D] of texts."""
+        return np.array(self._ask(texts=texts, plan=plan)["vectors"], np.float32)
+
+    def measure(self, texts: Sequence[str], plan: BatchPlan, *, per_call: int, seconds: float) -> RunSpeed:
+        """Embed all texts for about `seconds`, so many in each call; rates are of texts."""
+        return RunSpeed(**self._ask(texts=texts, plan=plan, per_call=per_call, seconds=seconds))
+
+    def search(self, texts: Sequence[str], *, per_call: int, seconds: float) -> BatchPlan:
+        """Search for the plan with the highest rate.
+
+        Args:
+            texts: All texts.
+            per_call: How many an engine gets at once: it batches and sorts them.
+            seconds: For each plan.
+        """
+
+        def of_a_batch(plan: BatchPlan) -> RunSpeed:
+            speed = self.measure(texts, plan, per_call=per_call, seconds=seconds)
+            return speed._replace(p50_ms=speed.p50_ms * plan.batch / per_call)
+
+        plan, _ = search_batches(plans_of(self.model, per_call), of_a_batch)
+        return plan
+
+    def _ask(self, *, plan: BatchPlan, **order: Any) -> dict[str, Any]:
+        sent, received = self.process.stdin, self.process.stdout
+        assert sent is not None
+        assert received is not None
+        line = ""
+        try:
+            print(
+                json.dumps({**order, "model": asdict(self.model), "plan": asdict(plan)}),
+                file=sent,
+                flush=True,
+            )
+            line = received.readline()
+        except BrokenPipeError:
+            pass
+        if not line:
+            raise WorkerError(f"{self.name} has ended; see {self.log}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def plans_of(model: EngineModel, per_call: int) -> list[list[BatchPlan]]:
+    """Return the plans that an engine may run so many texts by, in groups of ascending batch size."""
+    sizes = [size for size in _BATCH_SIZES if size <= per_call]
+    if model.kind == "sentence-transformers":  # it sorts by itself, and runs one batch at a time
+        return [[BatchPlan(batch=size, threads=CORES) for size in sizes]]
+    return [
+        [BatchPlan(batch=size, by_length=by_length, lanes=lanes, threads=threads) for size in sizes]
+        for lanes, threads in WAYS
+        for by_length in (False, True)
+    ]
+
+
+@contextmanager
+def engine_worker(name: str, python: Path, model: EngineModel, folder: Path) -> Iterator[EngineWorker]:
+    """Start a process for one engine, and end it.
+
+    Args:
+        name: What the engine is called.
+        python: Of the environment that has it.
+        model: What it opens.
+        folder: Where its log goes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{model.kind}-{Path(model.path).name}-{model.variant or 'fp32'}.log".replace("/", "-")
+    environment = os.environ | {
+        "PYTHONPATH": str(_BENCHMARKS),
+        "OMP_NUM_THREADS": str(CORES),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "true",
+    }
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            [python, "-m", "natural.embed_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+            env=environment,
+        ) as process,
+    ):
+        try:
+            yield EngineWorker(name=name, model=model, process=process, log=log)
+        finally:
+            process.terminate()
