@@ -7,9 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -111,18 +109,17 @@ def export_padded(encoder: Encoder, name: str, models: Path) -> Path:
     folder = beside / name / "1"
     if not (folder / GRAPH).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        build: Any = build_graph
-        packs = "pack" in signature(build_graph).parameters
-        model = build(encoder.eval(), KINDS["fast"](), **({"pack": False} if packs else {}))
+        model = build_graph(encoder.eval(), KINDS["fast"](), pack=False)
         share_weights([model], folder, names_of(encoder))
         ir.save(model, folder / GRAPH)
     return beside
 
 
 def computes_padding(graph: Path) -> bool:
-    """Return whether the manifest beside a graph does not say that only tokens that exist are computed."""
+    """Return whether layers of a graph run over padding, too, by the manifest beside it."""
     graphs = json.loads(graph.with_name("manifest.json").read_text())["graphs"]
-    return not any(each["file"] == graph.name and each.get("activations") for each in graphs.values())
+    (record,) = (each for each in graphs.values() if each["file"] == graph.name)
+    return "N" not in record.get("activations", ())
 
 
 def unpadded_inputs(

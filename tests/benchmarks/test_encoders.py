@@ -36,7 +36,14 @@ def test_it_computes_the_same(tmp_path: Path) -> None:
     assert not padded.is_relative_to(models)
 
 
-@pytest.mark.parametrize(("described", "padded"), [({}, True), ({"activations": ["N", "D"]}, False)])
+@pytest.mark.parametrize(
+    ("described", "padded"),
+    [
+        ({}, True),
+        ({"activations": ["B", "T", "D"]}, True),
+        ({"activations": ["N", "D"]}, False),
+    ],
+)
 def test_the_manifest_says_what_is_computed(
     tmp_path: Path, described: dict[str, object], padded: bool
 ) -> None:
