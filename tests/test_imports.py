@@ -25,6 +25,8 @@ MODULES = {
     ("load", "server"): {
         "polyhead_server.scheduling.costs",
         "polyhead_server.scheduling.dispatch",
+        "polyhead_server.scheduling.packed",
+        "polyhead_server.scheduling.padded",
         "polyhead_server.scheduling.planning",
     },
 }

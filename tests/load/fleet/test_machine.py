@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from polyhead_load.fleet.machine import Machine, RunTimes, Simulation, Way
-from polyhead_server.scheduling.costs import CostModel
+from polyhead_server.scheduling.costs import CostModel, Size
 
-SIZE = (1, 16_384)
+SIZE = Size.full(1, 16_384)
 """As much as one run may hold: no two requests run together."""
 
 
@@ -22,8 +22,8 @@ def waits_at_most(runs: float, load: float) -> float:
 
 @pytest.mark.parametrize(("load", "requests"), [(0.3, 20_000), (0.6, 20_000), (0.8, 60_000)])
 def test_one_lane_without_batches_is_the_known_queue(load: float, requests: int) -> None:
-    way = Way(costs=CostModel({SIZE: 0.01}), times={SIZE[1]: RunTimes(factors=[1.0], rests=[0.0])})
-    seconds = way.costs.price(*SIZE)
+    way = Way(costs=CostModel({SIZE: 0.01}), times={SIZE.longest: RunTimes(factors=[1.0], rests=[0.0])})
+    seconds = way.costs.price(SIZE)
     machine = Machine(lanes=1, shared=way, alone=way)
 
     simulated = Simulation(machine, lambda _: SIZE, seed=1).open_loop(load / seconds, requests)

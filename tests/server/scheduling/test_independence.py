@@ -20,7 +20,7 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, layout_of
+from polyhead_server.scheduling import Work, layout_of, measure
 from polyhead_server.scheduling.execution import execute
 
 TOLERANCE = 2e-6
@@ -53,7 +53,8 @@ class Graph:
             feeds["input_ids"] = self.random.integers(0, 32, (batch, tokens))
         if "mask" in feeds:
             feeds["mask"] = self.random.random((batch, tokens, tokens)) < 0.7
-        return Work(feeds=feeds, outputs=self.engine.outputs, batch=batch, tokens=batch * tokens)
+        size, real_tokens = measure(feeds, self.layout)
+        return Work(feeds=feeds, outputs=self.engine.outputs, size=size, real_tokens=real_tokens)
 
     def run(self, works: Sequence[Work]) -> list[dict[str, np.ndarray]]:
         return [dict(part) for part in execute(self.engine, works, self.layout).outputs]
