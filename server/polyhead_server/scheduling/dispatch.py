@@ -65,15 +65,16 @@ class Dispatch:
         # large batches cost little more than small ones, only free lanes share.
         sharing = lanes.count if wide else lanes.count - running
         batches = planner.cut(requests, lanes.costs, at_once=lanes.count, lanes=sharing)
+        first = next(batches)
         if wide is None:
-            return batches[0], lanes
-        if len(batches[0]) == 1 and not planner.fits(requests[batches[0][0]], lanes.count):
-            return None if running else (batches[0], wide)
+            return first, lanes
+        if len(first) == 1 and not planner.fits(requests[first[0]], lanes.count):
+            return None if running else (first, wide)
         if running + len(requests) < lanes.count:  # some lanes would stay empty
-            parts = [planner.joint([requests[position] for position in batch]) for batch in batches]
+            parts = [planner.joint([requests[position] for position in batch]) for batch in (first, *batches)]
             if self._is_sooner(wide, planner.joint(requests), parts, running, free_in):
                 return None if running else (list(range(len(requests))), wide)
-        return batches[0], lanes
+        return first, lanes
 
     def _is_sooner(
         self, wide: Lanes, whole: Size, parts: Sequence[Size], running: int, free_in: float

@@ -5,7 +5,7 @@ served. Joining saves the fixed cost of a run. It also makes each token cost mor
 a large batch do not fit the caches, and attention alone is padded to the longest sequence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from polyhead_server.scheduling.costs import CostModel, Size
@@ -22,27 +22,28 @@ class PackedPlanner(Planner):
 
     def cut(
         self, requests: Sequence[Size], costs: CostModel, *, at_once: int = 1, lanes: int = 1
-    ) -> list[list[int]]:
+    ) -> Iterator[list[int]]:
         """Cut requests into batches, each of which grows as long as that saves time, see `Planner`."""
         alone = [costs.marginal(request) for request in requests]
         share = sum(alone) / lanes if lanes > 1 else inf
-        fixed = costs.fixed
-        batches: list[list[int]] = []
-        size, seconds = Size(0, 0, 0), 0.0  # of the last batch
-        for position, (request, own) in enumerate(zip(requests, alone, strict=True)):
+        fixed, left = costs.fixed, len(requests)
+        batch, size, seconds = [0], requests[0], alone[0]
+        for position in range(1, len(requests)):
+            request, own = requests[position], alone[position]
             rows, longest, tokens = request
             joined = Size(size.rows + rows, max(size.longest, longest), size.tokens + tokens)
             together = costs.marginal(joined)
-            if not batches or (
-                # More would be lost by the padding of attention than is saved by one run less.
-                together - seconds - own > fixed
+            left -= 1
+            if (
+                together - seconds - own > fixed  # the padding of attention costs more than a run
                 or seconds + own / 2 > share
-                or len(requests) - position <= lanes - len(batches)
+                or left < lanes  # each of the other lanes gets a request
                 or joined.tokens > costs.best_tokens(joined)
                 or not self.fits(joined, at_once)
             ):
-                batches.append([])
-                joined, together = request, own
-            batches[-1].append(position)
+                yield batch
+                lanes -= 1
+                batch, joined, together = [], request, own
+            batch.append(position)
             size, seconds = joined, together
-        return batches
+        yield batch

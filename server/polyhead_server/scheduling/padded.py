@@ -7,7 +7,7 @@ each token cost more, because the activations of a large batch do not fit the ca
 the size at which a token costs least.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf
 
@@ -24,17 +24,19 @@ class PaddedPlanner(Planner):
 
     def cut(
         self, requests: Sequence[Size], costs: CostModel, *, at_once: int = 1, lanes: int = 1
-    ) -> list[list[int]]:
+    ) -> Iterator[list[int]]:
         """Cut requests into batches so that all of them together cost the least, see `Planner`.
 
         Inside a batch they are in order of length.
         """
         count = len(requests)
         if count == 1:
-            return [[0]]
+            yield [0]
+            return
         if requests[0].rows == 1 and requests.count(requests[0]) == count:
             rows = max(1, int(self._most(requests[0].longest, costs, at_once)))
-            return _cut_equal(count, max(-(-count // rows), min(lanes, count)))
+            yield from _cut_equal(count, max(-(-count // rows), min(lanes, count)))
+            return
         order = sorted(range(count), key=lambda position: requests[position].longest)
         starts = self._starts([requests[position] for position in order], costs, at_once, lanes)
         batches = []
@@ -52,7 +54,7 @@ class PaddedPlanner(Planner):
             batches += [largest[half:], largest[:half]]
         first = next(number for number, batch in enumerate(batches) if 0 in batch)
         batches[0], batches[first] = batches[first], batches[0]
-        return batches
+        yield from batches
 
     def _most(self, longest: int, costs: CostModel, at_once: int) -> float:
         """Return the largest B at a T that may run, and pays."""
@@ -91,7 +93,7 @@ class PaddedPlanner(Planner):
         return starts
 
 
-def _cut_equal(count: int, batches: int) -> list[list[int]]:
+def _cut_equal(count: int, batches: int) -> Iterator[list[int]]:
     """Cut single sequences of one length, the most common queue: batches are as equal as can be."""
     ends = [count * number // batches for number in range(batches + 1)]
-    return [list(range(start, end)) for start, end in pairwise(ends)]
+    return (list(range(start, end)) for start, end in pairwise(ends))

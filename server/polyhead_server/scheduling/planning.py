@@ -1,7 +1,7 @@
 """What decides which requests run together: one rule for graphs that pad, one for packed graphs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from polyhead_server.scheduling.costs import CostModel, Size
 
@@ -40,7 +40,7 @@ class Planner(ABC):
     @abstractmethod
     def cut(
         self, requests: Sequence[Size], costs: CostModel, *, at_once: int = 1, lanes: int = 1
-    ) -> list[list[int]]:
+    ) -> Iterator[list[int]]:
         """Cut requests into batches.
 
         Args:
@@ -51,6 +51,6 @@ class Planner(ABC):
             lanes: How many batches share the work. There are at least as many, if there are requests enough,
                 and none is larger than all work divided by the lanes, but for one request.
 
-        Returns:
+        Yields:
             The requests' positions, in batches, the batch with the most urgent request first.
         """

@@ -61,6 +61,7 @@ callers = st.builds(
     closes=st.none() | seconds,
     lanes=st.sampled_from([1, 2, 3]),
     wide=st.booleans(),
+    packed=st.booleans(),
 )
 def test_every_caller_gets_exactly_one_answer(
     bench: Any,
@@ -71,6 +72,7 @@ def test_every_caller_gets_exactly_one_answer(
     closes: float | None,
     lanes: int,
     wide: bool,
+    packed: bool,
 ) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
@@ -81,6 +83,7 @@ def test_every_caller_gets_exactly_one_answer(
             wait=0.3,
             lanes=lanes,
             wide=WIDE if wide else None,
+            packed=packed,
         )
         one.engine.guilty = one.wide.guilty = {
             number for number, caller in enumerate(schedule) if caller.guilty

@@ -41,7 +41,7 @@ def cut(
     lanes: int = 1,
 ) -> list[list[int]]:
     planner = PaddedPlanner(most_rows=lambda longest, _at_once: most_rows(longest))
-    return planner.cut([Size.full(*request) for request in requests], costs, lanes=lanes)
+    return list(planner.cut([Size.full(*request) for request in requests], costs, lanes=lanes))
 
 
 def best_tokens(costs: CostModel, tokens: int) -> float:

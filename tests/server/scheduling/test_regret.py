@@ -225,7 +225,7 @@ def outcomes(
         costs = CostModel(start(before), doubling_tokens=40_000)
 
         def plan(requests: Sequence[Size], free: int, costs: CostModel = costs) -> list[list[int]]:
-            return PLANNER.cut(requests, costs, lanes=free)
+            return list(PLANNER.cut(requests, costs, lanes=free))
 
         yield (
             f"T of {lengths}, {callers} callers",
