@@ -97,9 +97,7 @@ class CostModel:
 
     def price(self, size: Size) -> float:
         """Return the seconds of a run."""
-        a, b, c = self._coefficients
-        rows, longest, tokens = size
-        return a + b * tokens + c * rows * longest * longest
+        return self.fixed + self.marginal(size)
 
     def marginal(self, size: Size) -> float:
         """Return the seconds of a run beyond the fixed cost of any."""
