@@ -35,7 +35,7 @@ _HISTOGRAMS = {
 _COUNTERS = {
     "polyhead_sequences": (layout.SEQUENCES, "Sequences in answered requests."),
     "polyhead_tokens": (layout.TOKENS, "Tokens computed, without padding."),
-    "polyhead_padded_tokens": (layout.PADDED_TOKENS, "Tokens that layers computed, with the padding that they computed."),
+    "polyhead_padded_tokens": (layout.PADDED_TOKENS, "Tokens that layers computed, padding included."),
 }
 _GAUGES = {
     "polyhead_model_ready": (layout.READY, "Workers in which the model is ready."),

@@ -44,6 +44,14 @@ def between(measured: Measured) -> MachineModel:
     return MachineModel.fit(measured, 64)
 
 
+def test_graphs_pad_unless_the_sweep_has_noted_that_they_are_packed(folder: RunFolder) -> None:
+    """A sweep of a server that did not say so notes an empty text."""
+    for activations, packed in ((None, False), ("", False), ("B,T,D", False), ("N,D", True)):
+        folder.note({"activations": {} if activations is None else {"known": activations}})
+        assert read_measured(folder).machine.packed == packed
+    folder.note({"activations": {}})
+
+
 def test_runs_are_found_in_requests() -> None:
     runs = Runs.of(measure(32, 400, callers=CALLERS), 1)
 
