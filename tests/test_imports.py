@@ -25,8 +25,6 @@ MODULES = {
     ("load", "server"): {
         "polyhead_server.scheduling.costs",
         "polyhead_server.scheduling.dispatch",
-        "polyhead_server.scheduling.packed",
-        "polyhead_server.scheduling.padded",
         "polyhead_server.scheduling.planning",
     },
 }

@@ -19,7 +19,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Iterations, Limits, PackedPlanner, PaddedPlanner, Scheduler, layout_of
+from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, layout_of
 from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -322,7 +322,8 @@ class _Builder:
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,
             ),
-            planner=(PackedPlanner if signature.packed else PaddedPlanner)(
+            planner=Planner(
+                packed=signature.packed,
                 max_tokens=self.settings.max_batch_tokens,
                 most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
             ),

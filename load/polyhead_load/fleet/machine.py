@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from polyhead_server.scheduling.costs import CostModel, Size
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
-from polyhead_server.scheduling.packed import PackedPlanner
-from polyhead_server.scheduling.padded import PaddedPlanner
-from polyhead_server.scheduling.planning import WINDOW
+from polyhead_server.scheduling.planning import WINDOW, Planner
 
 Seconds = NDArray[np.float64]
 DrawSize = Callable[[random.Random], Size]
@@ -137,7 +135,7 @@ class Simulation:
         self._chance = random.Random(seed)  # noqa: S311 - a simulation, no secret
         self._lanes = Lanes(engine=_NO_ENGINE, costs=machine.shared.costs, count=machine.lanes)
         wide = Lanes(engine=_NO_ENGINE, costs=machine.alone.costs) if machine.lanes > 1 else None
-        self._planner = (PackedPlanner if machine.packed else PaddedPlanner)(max_tokens=_BATCH_TOKENS)
+        self._planner = Planner(packed=machine.packed, max_tokens=_BATCH_TOKENS)
         self._dispatch = Dispatch(self._lanes, wide=wide, planner=self._planner)
 
     def open_loop(self, rate: float, requests: int) -> Outcome:

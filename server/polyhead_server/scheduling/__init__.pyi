@@ -9,8 +9,6 @@ from .inline import Iterations as Iterations
 from .observer import Drop as Drop
 from .observer import Execution as Execution
 from .observer import Observer as Observer
-from .packed import PackedPlanner as PackedPlanner
-from .padded import PaddedPlanner as PaddedPlanner
 from .planning import Planner as Planner
 from .scheduler import Scheduler as Scheduler
 from .work import Done as Done

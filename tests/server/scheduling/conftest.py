@@ -19,8 +19,7 @@ from polyhead_server.scheduling import (
     Lanes,
     Layout,
     Limits,
-    PackedPlanner,
-    PaddedPlanner,
+    Planner,
     Scheduler,
     Size,
     Work,
@@ -196,7 +195,7 @@ class Bench:
         self.wide = VirtualEngine()
         """Has the threads of all lanes, if there is a price for that."""
         self.counter = Counter()
-        self.planner = (PackedPlanner if packed else PaddedPlanner)(most_rows=most_rows)
+        self.planner = Planner(packed=packed, most_rows=most_rows)
         self.threads = VirtualThreads(self._compute, lanes)
         self.scheduler = Scheduler(
             Lanes(engine=self.engine, costs=costs, count=lanes),

@@ -7,7 +7,6 @@ dynamic programs over the same queue: in order of arrival, and sorted by length,
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from math import inf
@@ -17,7 +16,7 @@ import pytest
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.packed import PackedPlanner
+from polyhead_server.scheduling.planning import Planner
 
 LANES = 2
 RUNS = 1200
@@ -34,11 +33,12 @@ def true_price(costs: CostModel, size: Size) -> float:
     return costs.price(size) + size.tokens**2 / DOUBLING
 
 
-@dataclass(frozen=True)
-class Program(PackedPlanner):
+class Program(Planner):
     """The cheapest cut of a queue into neighbours, by what runs really cost."""
 
-    by_length: bool
+    def __init__(self, *, by_length: bool) -> None:
+        super().__init__(packed=True)
+        self.by_length = by_length
 
     def cut(
         self, requests: Sequence[Size], costs: CostModel, *, at_once: int = 1, lanes: int = 1
@@ -68,7 +68,7 @@ class Program(PackedPlanner):
 
 
 @cache
-def serve(planner: PackedPlanner, fixed: float, lengths: str, callers: int) -> tuple[float, float]:
+def serve(planner: Planner, fixed: float, lengths: str, callers: int) -> tuple[float, float]:
     """Return answers for each unit of time, and the 99th percentile of latency."""
     costs = Prices(fixed, 1.0, 1 / 2048)
     chance, tickets = random.Random(3), count()
@@ -99,7 +99,7 @@ def serve(planner: PackedPlanner, fixed: float, lengths: str, callers: int) -> t
     return len(latencies) / now, sorted(latencies)[int(0.99 * len(latencies))]
 
 
-IN_USE, IN_ORDER, BY_LENGTH = PackedPlanner(), Program(by_length=False), Program(by_length=True)
+IN_USE, IN_ORDER, BY_LENGTH = Planner(packed=True), Program(by_length=False), Program(by_length=True)
 
 
 @pytest.mark.parametrize(("callers", "most"), [(8, 1.02), (32, 1.06)])

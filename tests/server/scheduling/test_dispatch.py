@@ -6,7 +6,7 @@ import pytest
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.engine.engine import Arrays
-from polyhead_server.scheduling import Lanes, PaddedPlanner, Size
+from polyhead_server.scheduling import Lanes, Planner, Size
 from polyhead_server.scheduling.dispatch import Dispatch
 
 
@@ -40,7 +40,7 @@ def dispatch(count: int = 2, *, speedup: float = 1.6, most_rows: int = 256, wide
     return Dispatch(
         Lanes(engine=LANE, costs=Prices(1e-5, token=SECONDS), count=count),
         wide=Lanes(engine=WIDE, costs=Prices(1e-5, token=SECONDS / speedup)) if wide else None,
-        planner=PaddedPlanner(most_rows=lambda _, at_once: most_rows // at_once),
+        planner=Planner(most_rows=lambda _, at_once: most_rows // at_once),
     )
 
 
@@ -76,7 +76,7 @@ def test_a_lane_leaves_the_others_their_share_on_a_cpu(wide: bool, most: int) ->
     two = Dispatch(
         Lanes(engine=LANE, costs=costs, count=2),
         wide=Lanes(engine=WIDE, costs=costs) if wide else None,
-        planner=PaddedPlanner(most_rows=lambda _, at_once: 256 // at_once),
+        planner=Planner(most_rows=lambda _, at_once: 256 // at_once),
     )
     decision = two.next([Size.full(1, 10)] * 6, 1, 0.01)
 

@@ -1,8 +1,10 @@
-"""The cheapest cut, held to all cuts there are."""
+"""Batches of like length where padding is computed, held to all cuts there are."""
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import fmean
 
 import hypothesis.strategies as st
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.padded import PaddedPlanner
+from polyhead_server.scheduling.planning import Planner
 
 
 def form(fixed: float, attention: float = 1e-3) -> Prices:
@@ -40,7 +42,7 @@ def cut(
     most_rows: Callable[[int], int] = no_limit,
     lanes: int = 1,
 ) -> list[list[int]]:
-    planner = PaddedPlanner(most_rows=lambda longest, _at_once: most_rows(longest))
+    planner = Planner(most_rows=lambda longest, _at_once: most_rows(longest))
     return list(planner.cut([Size.full(*request) for request in requests], costs, lanes=lanes))
 
 
@@ -151,7 +153,7 @@ def test_equal_lengths_are_cut_as_well_as_any(costs: CostModel, most: int) -> No
 
 
 requests_of_several = st.lists(
-    st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=7
+    st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=30
 )
 
 
@@ -162,17 +164,39 @@ requests_of_several = st.lists(
     st.sampled_from([1e-4, 1e-2, 1.0]),
     st.sampled_from([30, 100, 10_000]),
 )
-def test_no_cut_is_cheaper(requests: list[Request], fixed: float, attention: float, limit: int) -> None:
+def test_batches_are_of_neighbours_within_the_limits_and_cost_no_more_than_each_alone(
+    requests: list[Request], fixed: float, attention: float, limit: int
+) -> None:
     costs = form(fixed, attention)
 
     def most_rows(tokens: int) -> int:
         return limit // tokens
 
     batches = [[requests[n] for n in batch] for batch in cut(requests, costs, most_rows=most_rows)]
-    cheapest = min(price(partition, costs, most_rows) for partition in contiguous(requests))
 
     assert sorted(request for batch in batches for request in batch) == sorted(requests)
-    assert price(batches, costs, most_rows) == pytest.approx(cheapest)
+    spans = sorted(
+        (min(tokens), max(tokens)) for batch in batches for tokens in [[each for _, each in batch]]
+    )
+    assert all(shorter <= longer for (_, shorter), (longer, _) in pairwise(spans))
+    alone = sum(costs.price(Size.full(*request)) for request in requests)
+    assert price(batches, costs, most_rows) <= alone * (1 + 1e-9)
+
+
+def test_hardly_any_cut_is_cheaper() -> None:
+    """That the rule looks no further ahead costs little; `test_regret` has what it costs on recorded runs."""
+    chance = random.Random(0)
+    regrets = []
+    for number in range(60):
+        costs = form((4.0, 16.0, 100.0)[number % 3], 1 / 1024)
+        requests: list[Request] = [(1, chance.choice((8, 16, 32, 64, 128))) for _ in range(8)]
+        batches = [[requests[n] for n in batch] for batch in cut(requests, costs)]
+        cheapest = min(price(each, costs, no_limit) for each in contiguous(requests))
+        regrets.append(price(batches, costs, no_limit) / cheapest - 1)
+
+    assert min(regrets) >= -1e-9
+    assert fmean(regrets) < 0.01
+    assert max(regrets) < 0.1
 
 
 def contiguous(requests: Sequence[Request]) -> list[list[list[Request]]]:
@@ -183,26 +207,3 @@ def contiguous(requests: Sequence[Request]) -> list[list[list[Request]]]:
         ends = [n + 1 for n in range(len(ordered) - 1) if mask >> n & 1]
         cuts.append([list(ordered[a:b]) for a, b in pairwise([0, *ends, len(ordered)])])
     return cuts
-
-
-def every_partition(requests: Sequence[Request]) -> list[list[list[Request]]]:
-    if not requests:
-        return [[]]
-    first, *rest = requests
-    partitions = []
-    for partition in every_partition(rest):
-        partitions.append([[first], *partition])
-        for position, group in enumerate(partition):
-            partitions.append([*partition[:position], [first, *group], *partition[position + 1 :]])
-    return partitions
-
-
-@settings(max_examples=50)
-@given(st.lists(st.tuples(st.just(1), st.integers(1, 40)), min_size=1, max_size=6), st.integers(1, 9))
-def test_neighbours_are_enough_for_single_sequences(requests: list[Request], fixed: int) -> None:
-    """Where batches may grow, no cut at all is cheaper than the best of neighbours."""
-    costs = form(10.0 * fixed)
-    batches = [[requests[n] for n in batch] for batch in cut(requests, costs)]
-
-    cheapest = min(price(partition, costs, no_limit) for partition in every_partition(requests))
-    assert price(batches, costs, no_limit) == pytest.approx(cheapest)

@@ -22,7 +22,7 @@ from statistics import fmean, median
 import pytest
 
 from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.padded import PaddedPlanner
+from polyhead_server.scheduling.planning import Planner
 from polyhead_server.scheduling.prior import measure_prior
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_runs.json").read_text())
@@ -79,7 +79,7 @@ def _between(place: int, values: dict[int, float]) -> float:
 
 
 MOST_TOKENS = 16_384
-PLANNER = PaddedPlanner(max_tokens=MOST_TOKENS)
+PLANNER = Planner(max_tokens=MOST_TOKENS)
 
 
 def priced(batches: Sequence[Sequence[int]], requests: Sequence[Size], machine: Machine) -> float:

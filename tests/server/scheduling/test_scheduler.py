@@ -20,7 +20,7 @@ from polyhead_server.scheduling import (
     Lanes,
     Layout,
     Limits,
-    PaddedPlanner,
+    Planner,
     Scheduler,
     Size,
     Work,
@@ -90,7 +90,7 @@ def schedule(
         name="tiny",
         layout=Layout(inputs={}, outputs={}),
         limits=Limits(max_queued_tokens=limit),
-        planner=PaddedPlanner(),
+        planner=Planner(),
         observer=Counter(),
         **more,
     )
@@ -119,7 +119,7 @@ def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> 
             name="tiny",
             layout=Layout(inputs={}, outputs={}),
             limits=Limits(max_queued_tokens=100),
-            planner=PaddedPlanner(),
+            planner=Planner(),
             observer=Counter(),
             iterations=Iterations() if inline else None,
         )
