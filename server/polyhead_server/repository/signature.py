@@ -176,7 +176,7 @@ class Signature:
         """The inputs that hold the lengths of sequences, each one's letter as its fill."""
         return tuple(spec for spec in self.feeds if isinstance(spec.fill, str) and spec.fill in self.letters)
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """Whether layers compute the tokens that exist, and no padding."""
         return self.manifest.graphs[self.graph].activations == PACKED

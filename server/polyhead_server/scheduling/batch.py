@@ -62,14 +62,14 @@ def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
 def measure(feeds: Arrays, layout: Layout) -> tuple[Size, int]:
     """Return the size of a request, and its tokens without padding."""
     rows = len(feeds[layout.measures[0][0]])
-    size = Size.full(rows, max([feeds[name].shape[axis] for name, axis in layout.measures]))
-    if not layout.lengths:
-        return size, size.tokens
-    lengths = [feeds[name].tolist() for name, _ in layout.lengths]
-    real = sum(map(sum, lengths))  # for so few numbers, NumPy's sum takes ten times as long
-    if layout.packed:  # an empty sequence is computed as one token
-        size = size._replace(tokens=real + sum(each.count(0) for each in lengths))
-    return size, real
+    longest = max([feeds[name].shape[axis] for name, axis in layout.measures])
+    tokens = real = rows * longest
+    if layout.lengths:
+        lengths = [feeds[name].tolist() for name, _ in layout.lengths]
+        real = sum(map(sum, lengths))  # for so few numbers, NumPy's sum takes ten times as long
+        if layout.packed:  # an empty sequence is computed as one token
+            tokens = real + sum([each.count(0) for each in lengths])
+    return Size(rows, longest, tokens), real
 
 
 def assemble(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> Arrays:
